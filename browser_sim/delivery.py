@@ -88,7 +88,7 @@ class Sender(ABC):
         self._opened.close()
 
 
-class GrpcSender(Sender):
+class _GrpcSender(Sender):
     """Uploads a batch as one client-streaming call, a part of it in each message."""
 
     def __init__(self, address: str, protection: Protection) -> None:
@@ -108,7 +108,7 @@ class GrpcSender(Sender):
         return _count_delivered(reply)
 
 
-class HttpSender(Sender):
+class _HttpSender(Sender):
     """Uploads a batch as one POST."""
 
     def __init__(self, url: str, protection: Protection) -> None:
@@ -133,7 +133,9 @@ class HttpSender(Sender):
 
 def connect(destination: str, protection: Protection) -> Sender:
     """Return the sender for an http(s) URL or a gRPC HOST:PORT."""
-    return HttpSender(destination, protection) if is_url(destination) else GrpcSender(destination, protection)
+    return (
+        _HttpSender(destination, protection) if is_url(destination) else _GrpcSender(destination, protection)
+    )
 
 
 def deliver(

@@ -91,7 +91,7 @@ TABLES: Final = {
 """By the name that `browser-sim download` takes."""
 
 
-def download_tables(
+def _download_tables(
     data: PublicData, folder: Path, *, mirrors: Sequence[str] = (), on_file: Callable[[str], None]
 ) -> None:
     """Put the tables into a folder as CSV.
@@ -124,7 +124,7 @@ def download_or_sample(
         InvalidSource: they cannot be had, and no sample is allowed.
     """
     try:
-        download_tables(
+        _download_tables(
             TABLES[name], folder, mirrors=mirrors, on_file=lambda one: tell(f"{one}: checksum correct")
         )
     except InvalidSource as error:

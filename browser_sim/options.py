@@ -131,11 +131,11 @@ def table_of(
             publish=tuple(publish or ()),
             binning=binning,
             bins=bins,
-            kinds=column_kinds(types),
-            words=column_words(words, can_plan=training is not None),
-            hashed=column_rows(hashed),
+            kinds=_column_kinds(types),
+            words=_column_words(words, can_plan=training is not None),
+            hashed=_column_rows(hashed),
             training=training,
-            values=columns(value),
+            values=_columns(value),
         )
 
     return table
@@ -170,7 +170,7 @@ def source_settings(
         if csv is None:
             raise typer.BadParameter("source csv needs --csv FILE")
         fitted = None if encoder is None else load_encoder(encoder)
-        settings = replace(table(csv), encoder=fitted, keys=columns(key))
+        settings = replace(table(csv), encoder=fitted, keys=_columns(key))
     return SourceSettings(
         kind=source,
         table=settings,
@@ -181,12 +181,12 @@ def source_settings(
     )
 
 
-def columns(typed: list[str] | None) -> dict[str, str]:
+def _columns(typed: list[str] | None) -> dict[str, str]:
     """Parse columns by name, from NAME=COLUMN, or NAME where the column has the same name."""
     return {name: column or name for name, _, column in (one.partition("=") for one in typed or ())}
 
 
-def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
+def _column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
     """Parse column kinds from COLUMN=number or COLUMN=category, or raise typer.BadParameter."""
     kinds = {}
     for one in typed or ():
@@ -197,7 +197,7 @@ def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
     return kinds
 
 
-def column_words(typed: list[str] | None, *, can_plan: bool) -> dict[str, int | None]:
+def _column_words(typed: list[str] | None, *, can_plan: bool) -> dict[str, int | None]:
     """Parse vocabulary sizes from COLUMN=N or COLUMN=planned, or raise typer.BadParameter."""
     from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS
 
@@ -217,7 +217,7 @@ def column_words(typed: list[str] | None, *, can_plan: bool) -> dict[str, int | 
     return found
 
 
-def column_rows(typed: list[str] | None) -> dict[str, int]:
+def _column_rows(typed: list[str] | None) -> dict[str, int]:
     """Parse the rows of hashed columns from COLUMN=ROWS, or raise typer.BadParameter."""
     from maskedlark.encoding.encoder import MAX_ROWS
 

@@ -105,7 +105,7 @@ def run(
         give_up_after_s=settings.patience_s,
         tell=tell,
     )
-    settings = replace(settings, source=with_encoder_of(bundle.task, settings))
+    settings = replace(settings, source=_with_encoder_of(bundle.task, settings))
     cast = _cast(settings, bundle.task)
     records = cast.split.reported
     campaign = _live(settings, bundle.task, cast)
@@ -122,7 +122,7 @@ def run(
     )
 
 
-def with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
+def _with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
     """Return the source with the task's encoder, if it names one and the source is a table or MNIST.
 
     Raises: as `encoder_for`.

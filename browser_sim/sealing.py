@@ -85,7 +85,7 @@ def seal_all(
     Raises:
         InvalidTask: a record does not fit the task.
     """
-    size = batch_size(bundle.task)
+    size = _batch_size(bundle.task)
     batches = (
         _batch(records, draws, start, uploads[start : start + size]) for start in range(0, len(uploads), size)
     )
@@ -105,7 +105,7 @@ def seal_all(
             yield sealed
 
 
-def batch_size(task: Task) -> int:
+def _batch_size(task: Task) -> int:
     """Return how many reports of a task travel together."""
     return max(1, min(_MAX_BATCH, _TARGET_BATCH_BYTES // (2 * task.share_length + 256)))
 
@@ -115,7 +115,7 @@ def workers_for(reports: int) -> int:
     return max(1, min(os.cpu_count() or 1, reports // _REPORTS_PER_WORKER))
 
 
-def fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[np.uint8]:
+def _fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[np.uint8]:
     """Draw a fake report's features, u8 (d,): each column alone, as frequent as in the population.
 
     Of what a browser can know (how frequent each bin is, which the origin can publish with the bin edges)
@@ -128,7 +128,7 @@ def fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[n
     return np.asarray(records.features[rows, np.arange(records.features.shape[1])])
 
 
-def fake_keys(records: MeasuredRecords, draws: Draws, index: int) -> NDArray[np.uint32]:
+def _fake_keys(records: MeasuredRecords, draws: Draws, index: int) -> NDArray[np.uint32]:
     """Draw a fake report's keys, u32 (K,): each alone, as frequent as in the population."""
     rows = below(len(records.keys), records.keys.shape[1], draws.stream(f"fake keys {index}"))
     return np.asarray(records.keys[rows, np.arange(records.keys.shape[1])])
@@ -141,9 +141,9 @@ def _batch(records: SourceRecords, draws: Draws, start: int, uploads: Sequence[U
     for place, upload in enumerate(uploads):
         if upload.row is None:
             labels[place] = None
-            known.features[place] = fake_features(records, draws, start + place)
+            known.features[place] = _fake_features(records, draws, start + place)
             if known.measured is not None and records.measured is not None:
-                known.measured.keys[place] = fake_keys(records.measured, draws, start + place)
+                known.measured.keys[place] = _fake_keys(records.measured, draws, start + place)
                 known.measured.values[place] = 0
     return _Batch(
         start=start,

@@ -75,7 +75,7 @@ def _read(location: str) -> bytes:
         raise InvalidTask(f"cannot read the task bundle {location}: {error.strerror}") from None
 
 
-def load_encoder_of(location: str, protection: Protection) -> "Encoder":
+def _load_encoder_of(location: str, protection: Protection) -> "Encoder":
     """Load the encoder that a task host serves; the caller compares its digest with the task's.
 
     Raises:
@@ -108,7 +108,7 @@ def encoder_for(
     """
     if task.encoder is None:
         return given
-    encoder = given or load_encoder_of(location, protection)
+    encoder = given or _load_encoder_of(location, protection)
     if encoder.digest != task.encoder:
         raise InvalidTask(
             f"the encoder has the digest {encoder.digest.hex()}, but the task requires "

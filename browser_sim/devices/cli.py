@@ -39,7 +39,7 @@ _local = panel("Jobs without helpers")
 
 
 @takes(table=table_of, without=["label_kind", "value"])
-def holdings_of(
+def _holdings_of(
     *,
     holding: Annotated[HoldingKind, _holdings("The source of the examples.")] = HoldingKind.MNIST,
     devices: Annotated[int, _holdings("mnist: number of devices.", min=1)] = 100,
@@ -89,7 +89,7 @@ def holdings_of(
 
 
 @reporting_errors()
-@takes(holdings=holdings_of, guarded=protection, trusted=parse_trusted_helpers)
+@takes(holdings=_holdings_of, guarded=protection, trusted=parse_trusted_helpers)
 def devices_command(
     *,
     site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],

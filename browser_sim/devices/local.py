@@ -67,7 +67,7 @@ class LocalSettings:
 
 
 @dataclass(kw_only=True)
-class LocalTold:
+class _LocalTold:
     """What became of the devices' updates.
 
     Attributes:
@@ -92,14 +92,14 @@ class LocalTold:
 
 
 @frozen
-class LocalAsked:
+class _LocalAsked:
     """What a device downloads, checked."""
 
     job: LocalJob
     content: bytes = field(repr=False)
 
 
-def read_asked(body: bytes, job_id: bytes, most_epsilon: float) -> LocalAsked:
+def _read_asked(body: bytes, job_id: bytes, most_epsilon: float) -> _LocalAsked:
     """Parse and check what the ad server asks. Called by a device.
 
     Raises:
@@ -110,10 +110,10 @@ def read_asked(body: bytes, job_id: bytes, most_epsilon: float) -> LocalAsked:
     if job.job_id != job_id:
         raise InvalidTask("the ad server returned a different job for this id")
     check_epsilon(job, most_epsilon)
-    return LocalAsked(job=job, content=body[end:])
+    return _LocalAsked(job=job, content=body[end:])
 
 
-def draw_and_discard_update(asked: LocalAsked, examples: Examples, randomness: Randomness) -> LocalUpdate:
+def _draw_and_discard_update(asked: _LocalAsked, examples: Examples, randomness: Randomness) -> LocalUpdate:
     """Take one noised step on the drawn instance; the id is drawn before the noise.
 
     Called by a device in a draw-and-discard job.
@@ -136,7 +136,7 @@ def draw_and_discard_update(asked: LocalAsked, examples: Examples, randomness: R
     return LocalUpdate(update_id=update_id, position=returns, vector=moved)
 
 
-class LocalFleet:
+class _LocalFleet:
     """Devices that send already noised updates to one job."""
 
     def __init__(
@@ -151,9 +151,9 @@ class LocalFleet:
         self._store = store
         self._site = HttpClient(client, settings.site, pause)
         self._draws = Draws(seed=settings.seed)
-        self.told = LocalTold(devices=len(settings.holdings.population))
+        self.told = _LocalTold(devices=len(settings.holdings.population))
 
-    def run(self) -> LocalTold:
+    def run(self) -> _LocalTold:
         """Let every device come, until the visits are over or the job is.
 
         Raises:
@@ -173,14 +173,14 @@ class LocalFleet:
         body = self._site.fetch(f"/v1/local/{self._settings.job_id.hex()}", limit=MAX_BODY_BYTES)
         if body is None:
             return False
-        asked = read_asked(body, self._settings.job_id, self._settings.most_epsilon)
+        asked = _read_asked(body, self._settings.job_id, self._settings.most_epsilon)
         settings, model = read_local_job(asked.job)
         if isinstance(settings, Line) and isinstance(model, DenseModel):
             content = Round.decode(asked.content, model.size)
             self._line(device, settings, model, content)
         else:
             held = self._settings.holdings.examples(device)
-            waiting = self._waiting(draw_and_discard_update(asked, held, self._stream(visit, device)))
+            waiting = self._waiting(_draw_and_discard_update(asked, held, self._stream(visit, device)))
             self._store.put(device, waiting)
             updates = self._store.events(device, self._settings.job_id)
             self._spent(updates * cost_of(asked.job).whole_update)  # each uses all that the device holds
@@ -238,7 +238,7 @@ class LocalFleet:
         return system_randomness if seed is None else device_stream(seed, updates, device)
 
 
-def run_local(settings: LocalSettings, store: LocalStore, protection: Protection) -> LocalTold:
-    """Connect and run devices to the end; raises as `LocalFleet.run`."""
+def run_local(settings: LocalSettings, store: LocalStore, protection: Protection) -> _LocalTold:
+    """Connect and run devices to the end; raises as `_LocalFleet.run`."""
     with http_client(settings.site, protection) as client:
-        return LocalFleet(settings, store, client, pause=time.sleep).run()
+        return _LocalFleet(settings, store, client, pause=time.sleep).run()

@@ -106,7 +106,7 @@ class FleetSettings:
     idle_s: float = 30.0
 
 
-class DeviceFleet:
+class _DeviceFleet:
     """Devices that answer one task's rounds. Use it in a `with`."""
 
     def __init__(
@@ -244,6 +244,6 @@ class DeviceFleet:
 def run_devices(
     settings: FleetSettings, answers: AnswerStore, on_round: Callable[[int], None] = lambda _: None
 ) -> Told:
-    """Connect and run a fleet to its end; raises as `DeviceFleet.run`."""
+    """Connect and run a fleet to its end; raises as `_DeviceFleet.run`."""
     with http_client(settings.site, settings.protection) as client:
-        return DeviceFleet(settings, answers, client).run(on_round)
+        return _DeviceFleet(settings, answers, client).run(on_round)

@@ -78,7 +78,7 @@ class TableSettings:
 
 
 @frozen
-class FittedEncoder:
+class _FittedEncoder:
     """An encoder, and what became of the rows that it was fitted to."""
 
     encoder: Encoder
@@ -130,7 +130,7 @@ def fit_table(settings: TableSettings) -> Encoder:
     return fit_counting(settings).encoder
 
 
-def fit_counting(settings: TableSettings) -> FittedEncoder:
+def fit_counting(settings: TableSettings) -> _FittedEncoder:
     """Fit an encoder for tables like this one, and count the rows with and without a label.
 
     Raises:
@@ -144,7 +144,7 @@ def fit_counting(settings: TableSettings) -> FittedEncoder:
     table, rows = _select_labelled(whole, settings.label, settings)
     encoder = _fit(table, settings, settings.label)
     _check_public(encoder, table, settings.publish)
-    return FittedEncoder(encoder=encoder, rows=rows)
+    return _FittedEncoder(encoder=encoder, rows=rows)
 
 
 def _select_labelled(whole: Table, label: str | None, settings: TableSettings) -> tuple[Table, RowCounts]:

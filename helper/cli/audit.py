@@ -30,7 +30,7 @@ audit_app = typer.Typer(no_args_is_help=True, help="Show, export and verify the 
 
 
 @audit_app.command("list")
-def list_command(
+def _list_command(
     data: DataOption, database: DatabaseOption = None, limit: LimitOption = 50, as_json: JsonOption = False
 ) -> None:
     """Show the newest entries of the audit log, oldest first. Works while the helper serves."""
@@ -38,7 +38,7 @@ def list_command(
 
 
 @audit_app.command("export")
-def export_command(
+def _export_command(
     data: DataOption, database: DatabaseOption = None, first: FromOption = 0, out: OutOption = None
 ) -> None:
     """Write the audit log as JSON lines, one an entry, for `audit verify` and other programs."""
@@ -46,7 +46,7 @@ def export_command(
 
 
 @audit_app.command("verify")
-def verify_command(
+def _verify_command(
     file: FileArgument = None,
     data: OptionalDataOption = None,
     database: DatabaseOption = None,

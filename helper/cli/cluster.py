@@ -17,7 +17,7 @@ SecretsOption = Annotated[Path, option("Folder of the cluster's secrets.", "--se
 
 
 @cluster_app.command("init")
-def init_command(secrets: SecretsOption) -> None:
+def _init_command(secrets: SecretsOption) -> None:
     """Make Ray's token and the authorities of the machines' certificates: for Ray, and for workers."""
     from helper.trust.cluster_secrets import AUTHORITY_KEY, RAY_FILE, WORKERS, write_cluster_secrets
 
@@ -29,7 +29,7 @@ def init_command(secrets: SecretsOption) -> None:
 
 
 @cluster_app.command("certificate")
-def certificate_command(
+def _certificate_command(
     secrets: SecretsOption,
     host: Annotated[
         list[str],

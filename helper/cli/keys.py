@@ -31,7 +31,7 @@ JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar
 
 
 @keys_app.command("list")
-def list_command(data: DataOption, as_json: JsonOption = False) -> None:
+def _list_command(data: DataOption, as_json: JsonOption = False) -> None:
     """Show every HPKE key that this helper ever had, and whether it is pending, active or expired."""
     from helper.trust.keys import HelperKeys
 
@@ -39,7 +39,7 @@ def list_command(data: DataOption, as_json: JsonOption = False) -> None:
 
 
 @keys_app.command("wrap")
-def wrap_command(
+def _wrap_command(
     *,
     data: DataOption,
     keeper: Annotated[
@@ -68,7 +68,7 @@ def wrap_command(
 
 
 @keys_app.command("rotate")
-def rotate_command(
+def _rotate_command(
     *,
     data: DataOption,
     suite: Annotated[

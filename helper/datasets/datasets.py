@@ -195,9 +195,9 @@ class Datasets:
                         JobReason.UNKNOWN_DATASET,
                         "nothing is prepared under this handle (any more): prepare it again",
                     )
-                rows = prepared.chosen(chosen_rows(prepared.is_admitted, chosen))
+                rows = prepared.chosen(_chosen_rows(prepared.is_admitted, chosen))
                 ids, tags = prepared.report_ids, prepared.view_tags
-                check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
+                _check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
                 size = self._store(task_id, prepared, rows, expected_id, actor)
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
@@ -226,7 +226,7 @@ class Datasets:
         with self._reading.hold(dataset_id):  # so that who asks at the same time does not read it twice
             dataset = self.kept.get(dataset_id)
             if dataset is None:
-                with loss_told():
+                with _reporting_loss():
                     dataset = self.vault.read(dataset_id)
                 owner = self._owner(dataset_id)
                 self.kept.put(dataset_id, dataset, num_bytes=opened_bytes(dataset), owner=owner)
@@ -243,7 +243,7 @@ class Datasets:
         """
         if self._is_small(dataset_id):
             return self.open(dataset_id).shares
-        with loss_told():
+        with _reporting_loss():
             return self.vault.read(dataset_id, interrupt, has_features=False).shares
 
     def records(self, dataset_id: bytes, task_id: bytes) -> DatasetRecords:
@@ -273,7 +273,7 @@ class Datasets:
         if self._is_small(dataset_id):
             yield whole(self.open(dataset_id))
             return
-        with loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
+        with _reporting_loss(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
 
     def round_records(self, one: UpdateRound, dataset_id: bytes) -> DatasetRecords:
@@ -288,7 +288,7 @@ class Datasets:
 
         def pieces(interrupt: Interrupt) -> Iterator[SegmentSlice]:
             found = self.vault.pieces(dataset_id, interrupt, round_id=one.round_id)
-            with loss_told(_LOST_ROUND), closing(found):
+            with _reporting_loss(_LOST_ROUND), closing(found):
                 yield from found
 
         return DatasetRecords(
@@ -300,15 +300,15 @@ class Datasets:
     def _read_sealed(
         self, dataset_id: bytes, interrupt: Interrupt, round_id: bytes = b"", lost: str = _LOST
     ) -> list[SealedSegment]:
-        with loss_told(lost):
+        with _reporting_loss(lost):
             segments = self.vault.read_sealed(dataset_id, interrupt, round_id=round_id)
-        return [replace(one, read=partial(read_told, one.read)) for one in segments]
+        return [replace(one, read=partial(_read_reporting_loss, one.read)) for one in segments]
 
     def _is_small(self, dataset_id: bytes) -> bool:
         """Return whether a dataset is in memory, or fits there."""
         if self.kept.get(dataset_id) is not None:
             return True
-        with loss_told():
+        with _reporting_loss():
             return self.vault.num_bytes(dataset_id) <= self.kept.capacity_bytes
 
     def _store(
@@ -348,7 +348,7 @@ class Datasets:
 
 
 @contextmanager
-def loss_told(how: str = _LOST) -> Iterator[None]:
+def _reporting_loss(how: str = _LOST) -> Iterator[None]:
     """Tell a caller that a dataset is lost, and this helper's operator how.
 
     Raises:
@@ -361,14 +361,14 @@ def loss_told(how: str = _LOST) -> Iterator[None]:
         raise dataset_lost(how) from None
 
 
-def read_told(read: Callable[[], bytes]) -> bytes:
+def _read_reporting_loss(read: Callable[[], bytes]) -> bytes:
     """Read a sealed part whose dataset a vault has found.
 
     Raises:
         JobRefused(DATASET_LOST): it is missing.
         HelperUnavailable: it cannot be read at the moment.
     """
-    with loss_told(), damage_told():
+    with _reporting_loss(), damage_told():
         return read()
 
 
@@ -377,7 +377,7 @@ def dataset_lost(how: str = _LOST) -> JobRefused:
     return JobRefused(JobReason.DATASET_LOST, f"this helper's shares of the dataset are {how}")
 
 
-def check_expected(expected_id: bytes, computed_id: bytes) -> None:
+def _check_expected(expected_id: bytes, computed_id: bytes) -> None:
     """Refuse to commit reports that make another dataset than the caller expects.
 
     Raises:
@@ -389,7 +389,7 @@ def check_expected(expected_id: bytes, computed_id: bytes) -> None:
         )
 
 
-def chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:
+def _chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:
     """Decode the bitmap to bool (n,), a non-empty subset of the admitted rows.
 
     Raises:

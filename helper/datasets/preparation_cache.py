@@ -36,21 +36,21 @@ class Handle:
     name: bytes
 
 
-class Discardable(Protocol):
+class _Discardable(Protocol):
     """What a preparation leaves elsewhere, too."""
 
     def discard(self) -> None:
         """Give up what the preparation stored, once it is forgotten; takes no time and cannot fail."""
 
 
-_Prepared = TypeVar("_Prepared", bound=Discardable)
+_Prepared = TypeVar("_Prepared", bound=_Discardable)
 
 
 @frozen
 class _Kept:
     """A finished preparation, the room that it takes, and when it was finished."""
 
-    prepared: Discardable
+    prepared: _Discardable
     num_bytes: int
     since: float
 
@@ -113,7 +113,7 @@ class PreparationCache:
         with self._lock:
             self._free(num_bytes, owner)
 
-    def put(self, handle: Handle, prepared: Discardable, num_bytes: int) -> None:
+    def put(self, handle: Handle, prepared: _Discardable, num_bytes: int) -> None:
         """Keep a finished preparation with the room that was taken for it.
 
         An earlier one of the same handle is replaced.

@@ -42,7 +42,7 @@ class _Fate(Enum):
 
 
 @frozen
-class Swept:
+class _Swept:
     """How much a sweep removed."""
 
     orphans: int
@@ -69,7 +69,7 @@ class Sweeper:
     keep_expired_s: float
     check_ledger: Callable[[], None]
 
-    def sweep(self, is_stopped: IsStopped = lambda: False) -> Swept:
+    def sweep(self, is_stopped: IsStopped = lambda: False) -> _Swept:
         """Remove orphans and expired datasets, in small steps.
 
         Raises:
@@ -85,7 +85,7 @@ class Sweeper:
         orphans += self._remove_orphans(is_stopped)
         if orphans or expired:
             _LOG.info("swept: %d orphans, %d datasets of tasks that are over", orphans, expired)
-        return Swept(orphans=orphans, expired=expired)
+        return _Swept(orphans=orphans, expired=expired)
 
     def _expire_objects(self, is_stopped: IsStopped) -> int:
         """Delete first the rows, then the objects: a crash between them leaves orphans."""

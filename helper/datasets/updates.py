@@ -33,7 +33,7 @@ class RoundOpener:
 
     def __init__(self, opener: UpdateOpener, payload_bytes: int) -> None:
         self._opener = opener
-        self._shape = shape_of(payload_bytes)
+        self._shape = _shape_of(payload_bytes)
 
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open a chunk of shares; drop what is wrong, each with its reason."""
@@ -54,7 +54,7 @@ class RoundOpener:
         return PreparedShares(report_ids=rows.report_ids, shares=rows.shares, admitted=admitted)
 
 
-def shape_of(payload_bytes: int) -> RowShape:
+def _shape_of(payload_bytes: int) -> RowShape:
     """Return the shape of a record of an update."""
     return RowShape(features=payload_bytes, candidates=0, keys=0, columns=0)
 

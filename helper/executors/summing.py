@@ -30,7 +30,7 @@ def sum_batches(
 ) -> MaskedSum:
     """Return the engine's masked sum over the evaluated records. Called by a helper once a round."""
     if isinstance(engine, OrderFree):
-        return engine.masked_sums(weights, batches(pieces, evaluated, interrupt), interrupt)
+        return engine.masked_sums(weights, _batches(pieces, evaluated, interrupt), interrupt)
     parts, ranks = [], []
     for piece in pieces:
         interrupt()
@@ -40,7 +40,7 @@ def sum_batches(
     return engine.masked_sum(weights, together, interrupt)
 
 
-def batches(pieces: Iterable[SegmentSlice], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
+def _batches(pieces: Iterable[SegmentSlice], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
     """Yield the evaluated records in efficient batches, at least one, perhaps empty.
 
     How many batches there are, and of how many records each, follows from the number of evaluated records

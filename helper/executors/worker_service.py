@@ -30,7 +30,7 @@ class _NotAwaited(Exception):
     """The head no longer waits for an order."""
 
 
-class WorkerService(worker_pb2_grpc.WorkerServicer):
+class _WorkerService(worker_pb2_grpc.WorkerServicer):
     """Gives a worker one order at a time, and at the same time one to open shares. Others wait unread."""
 
     def __init__(self, worker: SegmentWorker) -> None:
@@ -78,7 +78,7 @@ def serve(worker: SegmentWorker, address: str, tls: TlsFiles) -> tuple[grpc.Serv
     if not contents.trusted_authorities.strip():
         raise InvalidTask(f"{tls.trusted_authorities} is empty: copy the authority of the cluster's workers")
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
-    worker_pb2_grpc.add_WorkerServicer_to_server(WorkerService(worker), server)
+    worker_pb2_grpc.add_WorkerServicer_to_server(_WorkerService(worker), server)
     credentials = grpc.ssl_server_credentials(
         [(contents.private_key, contents.certificate)],
         root_certificates=contents.trusted_authorities,

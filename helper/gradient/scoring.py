@@ -70,7 +70,7 @@ def score(
         outputs, loss = np.ascontiguousarray(outputs[:, columns_of(model, head)]), head.loss
     if loss is not Loss.CROSS_ENTROPY:
         return Scores(
-            bins=count_edges_up_to(np.ascontiguousarray(outputs[:, 0]), edge_logits(num_bins)), choices=None
+            bins=count_edges_up_to(np.ascontiguousarray(outputs[:, 0]), _edge_logits(num_bins)), choices=None
         )
     parts = np.empty(outputs.shape, np.int64)
     softmax_weights(outputs, exponential(), parts)
@@ -109,7 +109,7 @@ def _forward(model: Model, loss: TrainedLoss) -> ForwardPass:
 
 
 @lru_cache(maxsize=8)
-def edge_logits(num_bins: int) -> NDArray[np.float64]:
+def _edge_logits(num_bins: int) -> NDArray[np.float64]:
     """Return (num_bins - 1,) log(k / (num_bins - k)), each the double nearest to it."""
     ratios = (_DIGITS.divide(Decimal(k), Decimal(num_bins - k)) for k in range(1, num_bins))
     return np.array([float(_DIGITS.ln(ratio)) for ratio in ratios])

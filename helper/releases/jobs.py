@@ -52,7 +52,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @frozen
-class JobAtWork:
+class _JobAtWork:
     """An open job and the task that its caller may use."""
 
     served: ServedTask
@@ -149,7 +149,7 @@ class RunningJobs:
         if self._running_here(job) is None:
             self._state(job)
 
-    def at_work(self, job: ReleaseKey, caller: Caller) -> JobAtWork:
+    def at_work(self, job: ReleaseKey, caller: Caller) -> _JobAtWork:
         """Return an open job, ready to answer; after a restart it is rebuilt from the ledger.
 
         One that is at work here may have been closed by another process: `RunningJob.answer` finds that out.
@@ -168,7 +168,7 @@ class RunningJobs:
             with self._quota.reading(host_of(served.task.origin)):
                 computation = self._computation(served.task, state.spec, model)
             running = self._keep(computation, served)
-        return JobAtWork(served=served, running=running)
+        return _JobAtWork(served=served, running=running)
 
     def close(
         self,

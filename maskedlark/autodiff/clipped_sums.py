@@ -28,7 +28,7 @@ _CHUNK_NUMBERS: Final = 1 << 22
 _MAX_CHUNK: Final = 1_024
 
 
-class ClippedSum(NamedTuple):
+class _ClippedSum(NamedTuple):
     """A sum over records, and how many were within the clip bound.
 
     Shapes: vector float64 (P,), in the model's order of parameters.
@@ -119,7 +119,7 @@ class ClippedSums:
         labels: NDArray[np.generic],
         clip: Clip,
         times: NDArray[np.int64] | None = None,
-    ) -> ClippedSum:
+    ) -> _ClippedSum:
         """Return the sum of the records' gradients, each clipped to the bound.
 
         A gradient that is not finite counts as zero, and not as within.
@@ -139,7 +139,7 @@ class ClippedSums:
             for one, total, factor in zip(gradients, totals, factors, strict=True):
                 one.add(total, factor * repeats[part])
             within += int(is_within.to(torch.float64) @ repeats[part])
-        return ClippedSum(torch.cat([total.reshape(-1) for total in totals]).numpy(), within)
+        return _ClippedSum(torch.cat([total.reshape(-1) for total in totals]).numpy(), within)
 
     def _gradients(
         self, weights: Sequence[Tensor], features: NDArray[np.uint8], labels: NDArray[np.generic]

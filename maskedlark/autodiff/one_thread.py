@@ -21,7 +21,7 @@ def one_thread() -> Iterator[None]:
     hundred times longer, so a graph that is made for it could show by the time which records it was evaluated
     on. The state before is brought back; it is of this thread of the process alone.
     """
-    threads, was_flushed = torch.get_num_threads(), is_flushed()
+    threads, was_flushed = torch.get_num_threads(), _is_flushed()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     try:
@@ -31,6 +31,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def is_flushed() -> bool:
+def _is_flushed() -> bool:
     """Return whether this thread treats subnormal numbers as zero."""
     return not bool((torch.full((1,), _DENORMAL, dtype=torch.float64) * 1.0).item())

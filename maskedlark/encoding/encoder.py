@@ -402,11 +402,11 @@ def coder(column: CodedColumn) -> Callable[[str | None], int]:
             places = {word: ID_ROWS + place for place, word in enumerate(column.words)}
             return lambda cell: 0 if cell is None else places.get(cell, 1)
         case HashColumn():
-            return lambda cell: 0 if cell is None else 1 + hash_word(cell) % (column.rows - 1)
+            return lambda cell: 0 if cell is None else 1 + _hash_word(cell) % (column.rows - 1)
     assert_never(column)
 
 
-def hash_word(word: str) -> int:
+def _hash_word(word: str) -> int:
     """Return 64 bits of a word: FNV-1a of its UTF-8 bytes, then SplitMix64's finaliser.
 
     Anybody can compute it, and two words may share a row: it spreads words, and hides none.

@@ -143,7 +143,7 @@ def number_column(
     return NumberColumn(name=name, edges=edges, first=first, missing=median)
 
 
-def category_column(name: str, cells: Cells) -> CategoryColumn:
+def _category_column(name: str, cells: Cells) -> CategoryColumn:
     """Fit a column of words: by frequency, then alphabet; words beyond the bytes are "other".
 
     Missing cells keep byte 0 where there are any; where there are none, one of another file is "other".
@@ -184,7 +184,7 @@ def _column(name: str, cells: Cells, settings: FitSettings) -> Column:
     kind = settings.kinds.get(name)
     numbers = None if kind is ColumnKind.CATEGORY else _numbers(name, cells, must=kind is ColumnKind.NUMBER)
     if numbers is None:
-        return category_column(name, cells)
+        return _category_column(name, cells)
     return number_column(
         name, numbers, has_missing=None in cells, binning=settings.binning, bins=settings.bins
     )

@@ -160,7 +160,7 @@ def project(differences: Differences, bound: UpdateBound, layer_sizes: Sequence[
     return values.astype(np.float32)
 
 
-def norm_squares(vectors: SignedVector) -> list[int]:
+def _norm_squares(vectors: SignedVector) -> list[int]:
     """Return the exact square of each row's L2 norm; coordinates below 2^31 in magnitude."""
     squares = vectors * vectors
     high = (squares >> 31).sum(axis=1)
@@ -197,11 +197,11 @@ def _quantise(
     for clip, (_, size) in zip(clips, _parts(bound, layer_sizes), strict=True):
         place = slice(start, start + size)
         limit = clip.sensitivity**2
-        over = [row for row, square in enumerate(norm_squares(quantised[:, place])) if square > limit]
+        over = [row for row, square in enumerate(_norm_squares(quantised[:, place])) if square > limit]
         while over:
             scaled[over, place] *= 1.0 - 2.0**-24
             quantised[over, place] = np.trunc(scaled[over, place]).astype(np.int64)
-            over = [row for row in over if norm_squares(quantised[row : row + 1, place])[0] > limit]
+            over = [row for row in over if _norm_squares(quantised[row : row + 1, place])[0] > limit]
         start += size
     return quantised
 

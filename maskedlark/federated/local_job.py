@@ -57,7 +57,7 @@ class LocalJob:
     widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=64)]
 
 
-class LocalRead(NamedTuple):
+class _LocalRead(NamedTuple):
     """What a job says.
 
     Attributes:
@@ -81,7 +81,7 @@ def local_job(job_id: bytes, settings: LocalSettings, widths: tuple[int, ...]) -
     return job
 
 
-def read_local_job(job: LocalJob) -> LocalRead:
+def read_local_job(job: LocalJob) -> _LocalRead:
     """Read the settings and the model of a job. Called by the device, and by the ad server.
 
     Raises:
@@ -92,14 +92,14 @@ def read_local_job(job: LocalJob) -> LocalRead:
     if job.kind == "line":
         line, model = decode(Line, written), DenseModel(widths=job.widths)
         _check_line(line, model)
-        return LocalRead(line, model)
+        return _LocalRead(line, model)
     draws = decode(DrawAndDiscard, written)
     if len(job.widths) != 2:
         raise InvalidTask("draw and discard trains a regression: two widths, features and classes")
     regression = Multinomial(features=job.widths[0], classes=job.widths[1])
     if regression.size > MAX_PARAMETERS:
         raise InvalidTask(f"the model has {regression.size} weights, and at most {MAX_PARAMETERS} are sent")
-    return LocalRead(draws, regression)
+    return _LocalRead(draws, regression)
 
 
 def _check_line(line: Line, model: DenseModel) -> None:

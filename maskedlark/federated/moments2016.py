@@ -43,13 +43,13 @@ def epsilon_2016(steps: Sequence[MomentsStep], delta: float) -> float:
     if not 0 < delta < 1:
         raise ValueError(f"delta must be in (0, 1), not {delta}")
     totals = [
-        math.fsum(step.rounds * log_moment(step.sampling_rate, step.noise_multiplier, m) for step in steps)
+        math.fsum(step.rounds * _log_moment(step.sampling_rate, step.noise_multiplier, m) for step in steps)
         for m in MOMENTS
     ]
     return min((total - math.log(delta)) / m for m, total in zip(MOMENTS, totals, strict=True))
 
 
-def log_moment(sampling_rate: float, noise_multiplier: float, moment: int) -> float:
+def _log_moment(sampling_rate: float, noise_multiplier: float, moment: int) -> float:
     """Return the log of the privacy loss's moment generating function for one round, at an integer.
 
     With order a = moment + 1 it is ln(1 + sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (e^(k(k-1) / (2 z^2)) -

@@ -28,7 +28,7 @@ class OneUseLogs:
     fresh: tuple[bytes, ...] = ()
     used_events: int = 0
 
-    def take(self, count: int) -> "Taken":
+    def take(self, count: int) -> "_Taken":
         """Take the oldest logs for one update.
 
         Raises:
@@ -40,7 +40,7 @@ class OneUseLogs:
                 f"an update of {count} logs was asked, and {len(self.fresh)} are fresh: wait for new ones",
             )
         rest = replace(self, fresh=self.fresh[count:], used_events=self.used_events + 1)
-        return Taken(logs=self.fresh[:count], rest=rest)
+        return _Taken(logs=self.fresh[:count], rest=rest)
 
     def user_epsilon(self, sigma: float, delta: float) -> float:
         """Return the *user's* epsilon, all of whose events may change: updates compose, unlike for one event.
@@ -55,7 +55,7 @@ class OneUseLogs:
 
 
 @frozen
-class Taken:
+class _Taken:
     """Logs for one update, and the state without them."""
 
     logs: tuple[bytes, ...]

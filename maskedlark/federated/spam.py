@@ -40,7 +40,7 @@ _DIMENSIONS: Final = 512
 """Weights of the calibrating run, at most: with more, only the draws' own spread is left."""
 
 
-class Statistics(NamedTuple):
+class _Statistics(NamedTuple):
     """The test's figures for one returned model, or for many (arrays)."""
 
     spread: NDArray[np.float64]
@@ -65,12 +65,12 @@ class SpamTest:
     high_spread: float
     high_step: float
 
-    def statistics(self, returned: SignedVector, instances: SignedVector) -> Statistics:
+    def statistics(self, returned: SignedVector, instances: SignedVector) -> _Statistics:
         """Spread and step of one returned model."""
         held = instances.astype(np.float64)
         spread = np.mean((returned - held.mean(axis=0)) ** 2) / self.instance_variance
         step = np.mean((returned - held) ** 2, axis=1).min() / self.noise_variance
-        return Statistics(spread=np.asarray(spread), step=np.asarray(step))
+        return _Statistics(spread=np.asarray(spread), step=np.asarray(step))
 
     def score(self, returned: SignedVector, instances: SignedVector) -> float:
         """Return how far the worse statistic is from its limit; above 1 is spam."""
@@ -101,7 +101,7 @@ class SpamTest:
             raise JobRefused(
                 JobReason.WRONG_STATE, "a spam test needs at least two instances to compare with"
             )
-        found = honest_statistics(settings.instances, weights, round(in_flight), randomness)
+        found = _honest_statistics(settings.instances, weights, round(in_flight), randomness)
         share = HONEST_REFUSED / 4
         grid = 4.0**settings.frac_bits
         return cls(
@@ -113,9 +113,9 @@ class SpamTest:
         )
 
 
-def honest_statistics(
+def _honest_statistics(
     instances: int, weights: int, in_flight: int, randomness: Randomness, *, updates: int = _CALIBRATION
-) -> Statistics:
+) -> _Statistics:
     """Simulate the statistics of honest updates: noise of variance 1, no gradients."""
     numbers = np.random.default_rng(np.frombuffer(randomness(16), "<u4").tolist())
     variance = (instances + in_flight) / 2.0
@@ -131,4 +131,4 @@ def honest_statistics(
         step[update] = np.mean((returned - held) ** 2, axis=1).min()
         held[replaced[update]] = returned
     settled = min(updates // 2, 20 * (instances + in_flight))
-    return Statistics(spread=spread[settled:], step=step[settled:])
+    return _Statistics(spread=spread[settled:], step=step[settled:])

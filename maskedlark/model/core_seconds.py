@@ -16,7 +16,7 @@ from maskedlark.model.graph import Model
 
 
 @frozen
-class Prices:
+class _Prices:
     """What an engine takes for one record and one candidate label, in nanoseconds.
 
     Attributes:
@@ -31,8 +31,8 @@ class Prices:
     parameter: float
 
 
-_EXACT: Final = Prices(multiplication=0.1, entry=2.0, parameter=0.1)
-_GENERAL: Final = Prices(multiplication=1.0, entry=8.0, parameter=25.0)
+_EXACT: Final = _Prices(multiplication=0.1, entry=2.0, parameter=0.1)
+_GENERAL: Final = _Prices(multiplication=1.0, entry=8.0, parameter=25.0)
 _NS: Final = 1e-9
 _RELEASE_NS: Final = 250.0
 """For each parameter of a round, whatever its records: noise, blind, and the answer on its way out."""

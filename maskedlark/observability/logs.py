@@ -34,7 +34,7 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class TextFormatter(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """A line for each record, then its traceback, indented, so that foreign text cannot imitate a record."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class TextFormatter(logging.Formatter):
         return "\n".join([escape(line), *(f"  {escape(one)}" for one in traceback)])
 
 
-class JsonFormatter(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     """One JSON object a line.
 
     Time, level, logger, message; of an error also its traceback; trace and span where there is one.
@@ -83,7 +83,7 @@ class _LineBudget:
     dropped: int = 0
 
 
-class LimitedHandler(logging.StreamHandler[TextIO]):
+class _LimitedHandler(logging.StreamHandler[TextIO]):
     """Writes what is logged, but of warnings and errors from one statement only `BURST_LINES` in a row.
 
     After these, one each `REFILL_S` seconds, with the number of those that were dropped before it.
@@ -129,8 +129,8 @@ def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
 
 def configure_logging(log_format: LogFormat) -> None:
     """Send this process's log to standard error. Called once, by the command that serves."""
-    handler = LimitedHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
+    handler = _LimitedHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else _TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_end

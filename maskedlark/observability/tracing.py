@@ -51,7 +51,7 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
         return
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
-    provider = provider_of(service, None)
+    provider = _provider_of(service, None)
     provider.add_span_processor(
         BatchSpanProcessor(_otlp() if traces is Traces.OTLP else ConsoleSpanExporter(out=sys.stderr))
     )
@@ -63,7 +63,7 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
         provider.shutdown()
 
 
-def provider_of(service: str, exporter: "SpanExporter | None") -> "TracerProvider":
+def _provider_of(service: str, exporter: "SpanExporter | None") -> "TracerProvider":
     """Create a provider that names the service and nothing else of this machine."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -164,7 +164,7 @@ def _end(calling: trace.Span, call: Any, attributes: dict[str, str | int], secon
     _calls.end()
 
 
-class Calls:
+class _Calls:
     """The number of open spans: gRPC ends each in another thread, after the caller has its answer."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Calls:
             self._changed.wait_for(lambda: self._open == 0, timeout=_ENDS_WITHIN_S)
 
 
-_calls: Final = Calls()
+_calls: Final = _Calls()
 
 
 def _otlp() -> "SpanExporter":

@@ -131,7 +131,7 @@ def sensitivity(carried: int, *, steps: int, epochs: int) -> float:
 
 
 @frozen
-class Apart:
+class _Apart:
     """What a secret slot hides of a record's shift.
 
     Attributes:
@@ -144,7 +144,7 @@ class Apart:
 
 
 @lru_cache(maxsize=4096)
-def slots_apart(carried: int, *, steps: int, epochs: int) -> Apart:
+def slots_apart(carried: int, *, steps: int, epochs: int) -> _Apart:
     """Return how far apart the shifts of a record's possible slots are; see `Charge.overlap`.
 
     The shifts of neighbouring slots are nearly one, so not all slots count: as many, evenly spaced, as leave
@@ -156,9 +156,9 @@ def slots_apart(carried: int, *, steps: int, epochs: int) -> Apart:
     """
     longest = _product(carried, steps, epochs, 0)
 
-    def apart(slots: int) -> Apart:
+    def apart(slots: int) -> _Apart:
         overlap = _product(carried, steps, epochs, steps // slots) / longest * _UPWARD
-        return Apart(slots=slots, overlap=overlap)
+        return _Apart(slots=slots, overlap=overlap)
 
     return min(
         (apart(slots) for slots in range(2, min(steps, _MOST_SLOTS) + 1)),

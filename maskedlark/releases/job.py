@@ -249,7 +249,7 @@ def _check_carries(job: JobSpec) -> None:
         )
 
 
-def check_carries_in_task(task: Task, job: JobSpec) -> None:
+def _check_carries_in_task(task: Task, job: JobSpec) -> None:
     """Refuse correlated noise in a task that has none, Laplace noise, or too little. Called by all parties.
 
     Raises:
@@ -273,7 +273,7 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
         JobRefused(UNDECLARED, OVERFLOW, NOISE_OUT_OF_RANGE)
     """
     check_holds_labels(task)
-    check_carries_in_task(task, job)
+    _check_carries_in_task(task, job)
     bound = noise_bound(task, job, num_values(job, num_parameters))
     check_no_overflow(
         records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound

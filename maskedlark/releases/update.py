@@ -233,7 +233,7 @@ def answer_update(
     )
 
 
-class RoundSum(NamedTuple):
+class _RoundSum(NamedTuple):
     """A round's noisy sums, in their own units.
 
     Attributes:
@@ -269,7 +269,7 @@ def _check_possible(task: Task, one: UpdateRound, total: SignedVector, *, record
     check_length(parameters, most=within, noise_units=units, records=records)
 
 
-def read_sum(task: Task, one: UpdateRound, total: SignedVector, *, records: int) -> RoundSum:
+def read_sum(task: Task, one: UpdateRound, total: SignedVector, *, records: int) -> _RoundSum:
     """Decode both helpers' sum. Called by the ad server before it takes a step, and by the simulation.
 
     Raises:
@@ -279,7 +279,7 @@ def read_sum(task: Task, one: UpdateRound, total: SignedVector, *, records: int)
     _check_possible(task, one, total, records=records)
     units = max(1, form.figure_units(clip))
     values = decode_signed(total[: form.num_parameters], task.frac_bits)
-    return RoundSum(
+    return _RoundSum(
         values=values,
         weight=float(total[form.num_parameters]) / units if form.has_weight else None,
         excess=float(total[-1]) / units if form.has_clip_count else None,

@@ -74,7 +74,7 @@ class UpdateSealer(BundleSealer):
         )
 
 
-class OpenedUpdate(NamedTuple):
+class _OpenedUpdate(NamedTuple):
     """What a helper keeps of one share, and tells of it.
 
     Attributes:
@@ -100,7 +100,7 @@ class UpdateOpener(SharesOpener):
         self._form = _form(task)
         self._round_id = round_id
 
-    def open(self, report_id: bytes, time_bucket: int, share: SealedShare) -> OpenedUpdate:
+    def open(self, report_id: bytes, time_bucket: int, share: SealedShare) -> _OpenedUpdate:
         """Open one share.
 
         Raises:
@@ -109,7 +109,7 @@ class UpdateOpener(SharesOpener):
         """
         plaintext = self._open(report_id, time_bucket, share.key_id, share.ciphertext)
         read = decode_update_share(self._form, self._role, plaintext, self._round_id)
-        return OpenedUpdate(read.payload, self._view_key.tag(report_id, read.view))
+        return _OpenedUpdate(read.payload, self._view_key.tag(report_id, read.view))
 
 
 def _form(task: Task) -> UpdateForm:

@@ -133,7 +133,7 @@ def cover(form: UpdateForm) -> UpdateVector:
     return np.zeros(form.length, np.int64)
 
 
-class SplitUpdate(NamedTuple):
+class _SplitUpdate(NamedTuple):
     """The two plaintexts of one update report, by helper role."""
 
     share_0: bytes
@@ -142,7 +142,7 @@ class SplitUpdate(NamedTuple):
 
 def split_update(
     vector: UpdateVector, *, task_id: bytes, report_id: bytes, randomness: Randomness
-) -> SplitUpdate:
+) -> _SplitUpdate:
     """Split an update into a seed for helper 0 and a vector for helper 1. Called by the device.
 
     Guarantees: each plaintext alone is independent of the update: the seed exactly, the vector as long as the
@@ -152,10 +152,10 @@ def split_update(
     header = bytes([UPDATE_VERSION]) + randomness(NONCE_BYTES)
     seed = randomness(SEED_BYTES)
     expanded = expand_share(seed, task_id, report_id, SEED_ROLE, len(vector))
-    return SplitUpdate(header + seed, header + to_bytes(subtract(from_signed(vector), expanded)))
+    return _SplitUpdate(header + seed, header + to_bytes(subtract(from_signed(vector), expanded)))
 
 
-class ReadUpdate(NamedTuple):
+class _ReadUpdate(NamedTuple):
     """What a helper reads of one plaintext.
 
     Attributes:
@@ -168,7 +168,7 @@ class ReadUpdate(NamedTuple):
     payload: bytes
 
 
-def decode_update_share(form: UpdateForm, role: int, plaintext: bytes, round_id: bytes) -> ReadUpdate:
+def decode_update_share(form: UpdateForm, role: int, plaintext: bytes, round_id: bytes) -> _ReadUpdate:
     """Parse and check one plaintext. Called by the helper.
 
     Raises:
@@ -190,7 +190,7 @@ def decode_update_share(form: UpdateForm, role: int, plaintext: bytes, round_id:
         raise ReportRejected(
             ReportReason.MASK_NOT_CANONICAL, "an element of an update share is not below the modulus"
         )
-    return ReadUpdate(plaintext[:_HEADER_BYTES] + round_id, payload)
+    return _ReadUpdate(plaintext[:_HEADER_BYTES] + round_id, payload)
 
 
 def update_info(

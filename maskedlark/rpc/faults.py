@@ -98,18 +98,18 @@ def calling(peer: str) -> Iterator[None]:
 
 
 @frozen
-class Refusal:
+class _Refusal:
     """What a call was refused with: codes, no message."""
 
     kind: str
     reason: str
 
 
-def refusal_of(context: Any) -> Refusal | None:
+def refusal_of(context: Any) -> _Refusal | None:
     """Return the refusal with which `answering` ended a call, or None. Called after the call's body."""
     trailing = dict(context.trailing_metadata() or ())
     kind = trailing.get(_KIND)
-    return None if kind is None else Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
+    return None if kind is None else _Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
 
 
 def status_of(context: Any) -> grpc.StatusCode:

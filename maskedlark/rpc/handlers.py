@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 
-class Streams(Protocol):
+class _Streams(Protocol):
     """What is done with the messages of one call as they pass."""
 
     def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
@@ -21,7 +21,7 @@ class Streams(Protocol):
 _MALFORMED: Final = object()
 """What stands for a message that does not parse, until the call is refused for it."""
 
-Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[Streams | None]]
+Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[_Streams | None]]
 """Given a call's context, what to enter before its body and to leave after it.
 
 What it yields sees the call's streams.
@@ -50,7 +50,7 @@ def wrap(
             on_malformed()
         return message
 
-    def check_messages(requests: Any, context: grpc.ServicerContext, streams: Streams | None) -> Any:
+    def check_messages(requests: Any, context: grpc.ServicerContext, streams: _Streams | None) -> Any:
         if not handler.request_streaming:
             return _well_formed(requests, context)
         messages = (_well_formed(one, context) for one in requests)

@@ -45,7 +45,7 @@ class PeerQuota(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        room = self._light_room if is_light(handler_call_details.method) else self._room
+        room = self._light_room if _is_light(handler_call_details.method) else self._room
         return wrap(handler, lambda context: _hold(room, context, self._proxies))
 
 
@@ -61,14 +61,14 @@ class LightThreads(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-st
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Let the call through, on a thread of the right kind."""
         handler = continuation(handler_call_details)
-        if handler is not None and is_light(handler_call_details.method):
+        if handler is not None and _is_light(handler_call_details.method):
             for behaviour in (handler.unary_unary, handler.stream_unary):
                 if behaviour is not None:
                     behaviour.experimental_thread_pool = self._threads  # what grpcio-health-checking uses too
         return handler
 
 
-def is_light(method: str) -> bool:
+def _is_light(method: str) -> bool:
     """Return whether a method takes no time, and must always be answered."""
     return method.endswith(_LIGHT)
 

@@ -64,15 +64,15 @@ class TrustedProxies:
             reading them.
         """
         if not self.trust(peer):
-            return site_of(peer)
+            return _site_of(peer)
         named = [entry.strip() for value in forwarded for entry in value.split(",")]
         for entry in reversed(named[-_MOST_NAMED:]):
             if entry and not self.trust(entry):
-                return site_of(entry)
+                return _site_of(entry)
         return None
 
 
-def site_of(host: str) -> str:
+def _site_of(host: str) -> str:
     """Return the site of an address; other text is a site by itself."""
     address = _address(host)
     if address is None:

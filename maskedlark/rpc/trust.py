@@ -38,7 +38,7 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @frozen
-class Authority:
+class _Authority:
     """A certificate that may sign others, and the names that those may hold."""
 
     certificate: x509.Certificate
@@ -59,7 +59,7 @@ class Trust:
     Immutable, and safe to share between threads.
     """
 
-    def __init__(self, pinned: frozenset[x509.Certificate], authorities: tuple[Authority, ...]) -> None:
+    def __init__(self, pinned: frozenset[x509.Certificate], authorities: tuple[_Authority, ...]) -> None:
         self._pinned = pinned
         self._authorities = authorities
         self._until: Callable[[tuple[bytes, ...]], datetime] = lru_cache(_REMEMBERED)(self._trust_end)
@@ -76,7 +76,7 @@ class Trust:
         found = x509.load_pem_x509_certificates(trusted) if trusted.strip() else []
         named = _parse_names(contents.authority_names)
         authorities = []
-        for certificate in filter(can_sign, found):
+        for certificate in filter(_can_sign, found):
             names = named.get(fingerprint(certificate))
             if names is None:
                 raise InvalidTask(
@@ -85,7 +85,7 @@ class Trust:
                     "owner, or, if it is an authority, write its fingerprint and the names that it "
                     "may certify into trusted.names"
                 )
-            authorities.append(Authority(certificate=certificate, names=names))
+            authorities.append(_Authority(certificate=certificate, names=names))
         return cls(frozenset(found) - {one.certificate for one in authorities}, tuple(authorities))
 
     def vouches_for(self, chain: tuple[bytes, ...], now: datetime) -> bool:
@@ -135,7 +135,7 @@ class Trust:
         return best
 
 
-def can_sign(certificate: x509.Certificate) -> bool:
+def _can_sign(certificate: x509.Certificate) -> bool:
     """Return whether TLS might take a certificate for an issuer.
 
     Whatever does not say CA:FALSE, also the old forms that say nothing.
@@ -187,7 +187,7 @@ def _parse_names(encoded: bytes) -> dict[str, Names]:
 
 def _is_issuer_of(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
     """Return whether one certificate, of an issuer of certificates, signed the other."""
-    if not can_sign(issuer):
+    if not _can_sign(issuer):
         return False
     try:
         certificate.verify_directly_issued_by(issuer)

@@ -148,7 +148,7 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, NoConnectionInTime) or is_disk_full(error)
 
 
-def is_full(error: BaseException) -> bool:
+def _is_full(error: BaseException) -> bool:
     """Return whether an error means that there is no space left, for the database or for another file."""
     if not isinstance(error, DBAPIError):
         return is_disk_full(error)
@@ -178,7 +178,7 @@ def database_at_hand(whose: str) -> Iterator[None]:
     except (SQLAlchemyError, OSError) as error:
         if not is_away(error):
             raise
-        if is_full(error):
+        if _is_full(error):
             _LOG.warning("the disk is full: %s", getattr(error, "orig", error))
             raise HelperUnavailable(
                 f"{whose}'s disk is full: its operator must make room; ask again"

@@ -34,7 +34,7 @@ def write_durably(path: Path, content: bytes) -> None:
     with _lock_temporary(path) as temporary:
         try:
             temporary.write(content)
-            put_in_place(temporary, Path(temporary.name), path)
+            _put_in_place(temporary, Path(temporary.name), path)
         except BaseException:
             Path(temporary.name).unlink(missing_ok=True)
             raise
@@ -54,14 +54,14 @@ def replacing(path: Path, unfinished: Path) -> Iterator[BinaryIO]:
     try:
         with open(unfinished, "xb", opener=private) as stream:
             yield stream
-            put_in_place(stream, unfinished, path)
+            _put_in_place(stream, unfinished, path)
     except BaseException:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise
 
 
-def put_in_place(stream: IO[Any], unfinished: Path, path: Path) -> None:
+def _put_in_place(stream: IO[Any], unfinished: Path, path: Path) -> None:
     """Flush a finished file to the disk, and rename it over `path`.
 
     The rename is durable when this returns.

@@ -40,7 +40,7 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
     return Group(*parts)
 
 
-def bar(standing: Standing, cells: int = _BAR_CELLS) -> Text:
+def _bar(standing: Standing, cells: int = _BAR_CELLS) -> Text:
     """Draw the spent, the reserved and the remaining part of a budget as a bar.
 
     Any spending shows, and a bar is full only when nothing is left.
@@ -61,7 +61,7 @@ def _standings(budget: DatasetBudget) -> Table:
     table.add_column("█ spent ▒ reserved ░ left", no_wrap=True)
     for name, one in zip(ADVERSARIES, (budget.ad_server, budget.colluding), strict=True):
         table.add_row(
-            name, *(number(value) for value in (one.spent, one.reserved, one.left, one.budget)), bar(one)
+            name, *(number(value) for value in (one.spent, one.reserved, one.left, one.budget)), _bar(one)
         )
     return table
 

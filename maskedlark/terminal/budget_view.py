@@ -34,7 +34,7 @@ def budget_json(budget: DatasetBudget) -> dict[str, Any]:
         "ad_server": _standing_json(budget.ad_server),
         "colluding": _standing_json(budget.colluding),
         "uses": [_use_json(one) for one in budget.uses],
-        "labels": None if budget.labels is None else epsilons_json(budget.labels),
+        "labels": None if budget.labels is None else _epsilons_json(budget.labels),
         "planned": None if budget.forecast is None else _forecast_json(budget.forecast),
     }
 
@@ -76,7 +76,7 @@ def _standing_json(standing: Standing) -> dict[str, float | None]:
 def _forecast_json(forecast: Forecast) -> dict[str, Any]:
     return {
         **pick_attributes(forecast.job, SIZES),
-        "alone": epsilons_json(forecast.alone),
+        "alone": _epsilons_json(forecast.alone),
         "ad_server": _standing_json(forecast.ad_server),
         "colluding": _standing_json(forecast.colluding),
         "fits": forecast.fits,
@@ -87,12 +87,12 @@ def _use_json(one: CostedUse) -> dict[str, Any]:
     return {
         "id": one.use.use_id.hex(),
         **pick_attributes(one.use, USE_FIELDS),
-        "spent_alone": epsilons_json(one.spent),
-        "held_alone": epsilons_json(one.held),
+        "spent_alone": _epsilons_json(one.spent),
+        "held_alone": _epsilons_json(one.held),
     }
 
 
-def epsilons_json(epsilons: Epsilons) -> dict[str, float | None]:
+def _epsilons_json(epsilons: Epsilons) -> dict[str, float | None]:
     """Return two epsilons as JSON; null for infinity."""
     return {"ad_server": finite(epsilons.ad_server), "colluding": finite(epsilons.colluding)}
 

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from helper.datasets.records import DatasetRecords
-from helper.datasets.updates import plan_segments, shape_of
+from helper.datasets.updates import _shape_of, plan_segments
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Adding, SummedUpdates
 from helper.executors.local import LocalExecutor
@@ -82,8 +82,8 @@ class UpdateBench:
         self.storage_key, self.seeds = system_randomness(32), system_randomness(SEED_BYTES * DEVICES)
         self.vault = vault_in(folder, self._key_for)
         plan = plan_segments(self.adding.form, SEED_BYTES, _ROUND)
-        writer = self.vault.begin(shape_of(SEED_BYTES), "ads.example", plan)
-        rows = shape_of(SEED_BYTES).empty(DEVICES)
+        writer = self.vault.begin(_shape_of(SEED_BYTES), "ads.example", plan)
+        rows = _shape_of(SEED_BYTES).empty(DEVICES)
         rows.report_ids[:] = np.arange(2 * DEVICES, dtype=np.uint64).view(np.uint8).reshape(DEVICES, 16)
         rows.shares.features[:] = np.frombuffer(self.seeds, np.uint8).reshape(DEVICES, SEED_BYTES)
         self.vault.add(writer, rows)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from helper.gradient.exact.products.fastest import BackendChoice
-from helper.gradient.exact.products.int8 import is_saturating, multiply_digits
+from helper.gradient.exact.products.int8 import _is_saturating, multiply_digits
 from tests.bench.harness import best_of
 
 _SIDE: Final = 1024
@@ -33,7 +33,7 @@ def arithmetic_s(
     choice: BackendChoice, *, records: int, labels: int, inputs: int, hidden: int, outputs: int
 ) -> float:
     """The time of a round's products alone, at those rates."""
-    digits = 10 if is_saturating() else 8
+    digits = 10 if _is_saturating() else 8
     cost = {"int8": (2, 4, digits, 2 * digits), "float64": (1, 1, 2, 3)}
     first, second = records * inputs * hidden, records * hidden * outputs
     needed = (

@@ -3,7 +3,7 @@ import pytest
 
 from browser_sim.draws import Draws
 from browser_sim.people import Habits, live_through
-from browser_sim.sealing import batch_size, seal_all, workers_for
+from browser_sim.sealing import _batch_size, seal_all, workers_for
 from browser_sim.source import SourceRecords
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import add
@@ -134,9 +134,9 @@ def test_a_record_that_does_not_fit_the_task_is_refused_also_from_a_worker() -> 
 
 
 def test_batches_shrink_with_the_reports_size() -> None:
-    assert batch_size(world().task) == 1_024
+    assert _batch_size(world().task) == 1_024
     wide = world(num_features=65_536).task
-    assert 1 <= batch_size(wide) * 2 * wide.share_length <= 1 << 20
+    assert 1 <= _batch_size(wide) * 2 * wide.share_length <= 1 << 20
 
 
 def test_few_reports_are_not_worth_a_process() -> None:

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from browser_sim import sealed_batch as sealed_batches
-from browser_sim.delivery import Delivered, GrpcSender, HttpSender, Sender, connect, deliver
+from browser_sim.delivery import Delivered, Sender, _GrpcSender, _HttpSender, connect, deliver
 from browser_sim.endpoint import Protection
 from browser_sim.sealed_batch import SealedBatch, encode_batch
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
@@ -82,7 +82,7 @@ def test_a_refused_batch_is_not_sent_again(
 ) -> None:
     with (
         http_sink(status=status) as url,
-        HttpSender(url, INSECURE) as sender,
+        _HttpSender(url, INSECURE) as sender,
         pytest.raises(JobRefused) as refused,
     ):
         deliver(sender, [encode_batch(some_reports)], pause=lambda _: pytest.fail("sent again"))
@@ -93,7 +93,7 @@ def test_a_refused_batch_is_not_sent_again(
 def test_a_busy_ad_server_is_asked_again(some_reports: list[Report], status: int) -> None:
     with (
         http_sink(status=status) as url,
-        HttpSender(url, INSECURE) as sender,
+        _HttpSender(url, INSECURE) as sender,
         pytest.raises(HelperUnavailable),
     ):
         sender.send(encode_batch(some_reports))
@@ -125,7 +125,7 @@ def test_an_ad_server_that_says_when_to_come_again_is_not_asked_before(some_repo
 def test_an_answer_that_is_not_counts_is_refused(some_reports: list[Report]) -> None:
     with (
         http_sink(status=200) as url,
-        HttpSender(url, INSECURE) as sender,
+        _HttpSender(url, INSECURE) as sender,
         pytest.raises(JobRefused) as refused,
     ):
         sender.send(encode_batch(some_reports))
@@ -158,8 +158,8 @@ def test_the_kind_of_address_chooses_the_kind_of_upload() -> None:
         connect("127.0.0.1:1", INSECURE) as over_grpc,
         connect("https://ads.example", Protection()) as over_http,
     ):
-        assert isinstance(over_grpc, GrpcSender)
-        assert isinstance(over_http, HttpSender)
+        assert isinstance(over_grpc, _GrpcSender)
+        assert isinstance(over_http, _HttpSender)
 
 
 def test_reasons_of_a_newer_ad_server_are_kept_under_other(some_reports: list[Report]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from browser_sim.cli import app
-from browser_sim.download_tables import TABLES, PublicData, PublicTable, download_tables
+from browser_sim.download_tables import TABLES, PublicData, PublicTable, _download_tables
 from browser_sim.samples import ROWS, SAMPLES, write_sample
 from browser_sim.source import InvalidSource
 from browser_sim.sources.table import TableSettings, load_table
@@ -37,7 +37,7 @@ def served(**changes: bytes) -> dict[str, bytes]:
 def test_tables_get_a_header_and_one_line_a_row(tmp_path: Path) -> None:
     told: list[str] = []
     with http_sink(files=served()) as url:
-        download_tables(DATA, tmp_path / "new", mirrors=[url], on_file=told.append)
+        _download_tables(DATA, tmp_path / "new", mirrors=[url], on_file=told.append)
     for name, label in (("one.data", "<=50K"), ("one.test", ">50K")):
         header, row, end = (tmp_path / "new" / f"{name}.csv").read_text().split("\n")
         assert (header.split(",")[0], header.split(",")[-1], end) == ("age", "income", "")
@@ -48,7 +48,7 @@ def test_tables_get_a_header_and_one_line_a_row(tmp_path: Path) -> None:
 def test_a_copy_with_other_line_ends_is_the_same_file(tmp_path: Path) -> None:
     changed = served(data=FILES["one.data"].replace(b"\n", b"\r\n"))
     with http_sink(files=changed) as url:
-        download_tables(DATA, tmp_path, mirrors=[url], on_file=lambda _: None)
+        _download_tables(DATA, tmp_path, mirrors=[url], on_file=lambda _: None)
     assert (tmp_path / "one.data.csv").read_text().count("\n") == 2
 
 
@@ -57,7 +57,7 @@ def test_one_wrong_file_leaves_nothing(tmp_path: Path) -> None:
         http_sink(files=served(test=b"other")) as url,
         pytest.raises(InvalidSource, match="does not have the expected SHA-256"),
     ):
-        download_tables(DATA, tmp_path / "new", mirrors=[url], on_file=lambda _: None)
+        _download_tables(DATA, tmp_path / "new", mirrors=[url], on_file=lambda _: None)
     assert not (tmp_path / "new").exists()
 
 

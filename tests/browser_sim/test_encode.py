@@ -15,7 +15,7 @@ from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection
 from browser_sim.kinds import SourceKind
 from browser_sim.people import Habits
-from browser_sim.run import RunSettings, with_encoder_of
+from browser_sim.run import RunSettings, _with_encoder_of
 from browser_sim.source import InvalidCell, InvalidSource
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.table import TableSettings, fit_table, load_table
@@ -147,7 +147,7 @@ def settings(path: Path, task: str, encoder: Encoder | None = None) -> RunSettin
 
 
 def used(task: Any, asked: RunSettings) -> Encoder | None:
-    table = with_encoder_of(task, asked).table
+    table = _with_encoder_of(task, asked).table
     assert table is not None
     return table.encoder
 
@@ -311,7 +311,7 @@ def test_images_are_fitted_applied_and_reported_with_the_tasks_encoder(tmp_path:
             settings(out, f"{url}/v1/tasks/t"),
             source=SourceSettings(kind=SourceKind.MNIST, mnist_folder=tmp_path),
         )
-        source = load_source(with_encoder_of(task, asked), Draws(seed=1))
+        source = load_source(_with_encoder_of(task, asked), Draws(seed=1))
     assert source.feature_names == encoder.feature_names
     assert source.records.features.shape == (30, 392)
     with np.load(rows, allow_pickle=False) as saved:

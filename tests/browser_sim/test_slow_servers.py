@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from browser_sim import time_limits
-from browser_sim.delivery import HttpSender
+from browser_sim.delivery import _HttpSender
 from browser_sim.devices.http_client import HttpClient
 from browser_sim.download import IdxFile, download
 from browser_sim.endpoint import Protection, http_client
@@ -68,7 +68,7 @@ def send(url: str, _folder: Path) -> None:
 
 
 def upload(url: str, _folder: Path) -> None:
-    with HttpSender(url, INSECURE) as sender:
+    with _HttpSender(url, INSECURE) as sender:
         sender.send(SealedBatch(messages=(b"",), reports=1))
 
 

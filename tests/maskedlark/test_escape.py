@@ -17,7 +17,7 @@ from maskedlark.errors import (
     ReportRejected,
 )
 from maskedlark.escape import escape, escape_lines, escape_values
-from maskedlark.observability.logs import JsonFormatter, LogFormat, TextFormatter, configure_logging
+from maskedlark.observability.logs import LogFormat, _JsonFormatter, _TextFormatter, configure_logging
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, run
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\x9b31m\r\nERROR forged\tline\x7f\x00\u2028\u202e\u2066\ud800"
@@ -82,7 +82,7 @@ def test_a_command_that_fails_prints_nothing_that_is_obeyed(
     assert not re.search(r"^ERROR", printed, re.MULTILINE) or isinstance(error, ValueError)
 
 
-@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+@pytest.mark.parametrize("formatter", [_TextFormatter(), _JsonFormatter()], ids=["text", "json"])
 def test_a_log_line_holds_nothing_that_is_obeyed_and_forges_no_line(formatter: logging.Formatter) -> None:
     record = of_level(HOSTILE, error=raised(HOSTILE))
     line = formatter.format(record)

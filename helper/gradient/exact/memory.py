@@ -28,7 +28,7 @@ _ROW_NUMBER: Final = 4  # an int32
 
 
 @frozen
-class LayerBytes:
+class _LayerBytes:
     """The bytes of one layer at work on one thread.
 
     Attributes:
@@ -85,7 +85,7 @@ def part_bytes(plan: Lowered, backend: Backend, *, seeds: int, labels: int) -> P
 
 def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
     step: Step, plan: Lowered, backend: Backend, seeds: int, labels: int
-) -> LayerBytes:
+) -> _LayerBytes:
     """Return the bytes of one layer: its values, its deltas, and what it keeps between them."""
     source, result = sum(plan.sizes[number] for number in step.inputs), plan.sizes[step.output]
     back = seeds * source if any(plan.is_trained[number] for number in step.inputs) else 0
@@ -98,7 +98,7 @@ def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
         case Embedding() as layer:
             places = len(layer.indices.offsets)
             joined = places > 1 and bool(seeds)  # deltas of places of one row are summed, found by a table
-            return LayerBytes(
+            return _LayerBytes(
                 fixed=_REAL * labels * result + _ROW_NUMBER * layer.table.shape[0] * joined,
                 kept=_ROW_NUMBER * places
                 + _REAL * (1 + (1 + bool(seeds)) * result + ahead * joined)
@@ -106,46 +106,46 @@ def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
             )
         case BatchNormalization() as layer:
             width = _count_trained(layer.scale, layer.bias)
-            return LayerBytes(
+            return _LayerBytes(
                 fixed=_REAL * (6 * len(layer.mean) + (1 + labels) * width),
                 kept=(_REAL + _ROW) * result + _ROW * seeds * width,
                 passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
             )
         case LayerNormalization() as layer:
             width = _count_trained(layer.scale, layer.bias)
-            return LayerBytes(
+            return _LayerBytes(
                 fixed=_REAL * (6 * layer.scale.size + (1 + labels) * width),
                 kept=(3 * _REAL + _ROW) * result + _ROW * seeds * width,
                 passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
             )
         case (Offset() | Scale()) as layer:
             width = _count_trained(layer.parameter)
-            return LayerBytes(
+            return _LayerBytes(
                 fixed=_REAL * (layer.parameter.size + (1 + labels) * width + result),
                 kept=2 * _REAL * result + _ROW * seeds * width,
                 passing=_REAL * (source + 2 * ahead + back) + 2 * _REAL * seeds * width,
             )
         case Product():
-            return LayerBytes(kept=_REAL * (result + source), passing=_REAL * (back + ahead))
+            return _LayerBytes(kept=_REAL * (result + source), passing=_REAL * (back + ahead))
         case Activation() as layer:
             slope = _FLAG if layer.is_straight else _REAL
-            return LayerBytes(kept=(_REAL + slope) * result + _REAL * ahead, passing=_REAL * source)
+            return _LayerBytes(kept=(_REAL + slope) * result + _REAL * ahead, passing=_REAL * source)
         case Softmax():
-            return LayerBytes(kept=_REAL * result, passing=2 * _REAL * (result + ahead))
+            return _LayerBytes(kept=_REAL * result, passing=2 * _REAL * (result + ahead))
         case MaxPool():
-            return LayerBytes(kept=(_REAL + 4) * result, passing=max(_REAL * source, _REAL * (back + ahead)))
+            return _LayerBytes(kept=(_REAL + 4) * result, passing=max(_REAL * source, _REAL * (back + ahead)))
         case AveragePool():
-            return LayerBytes(
+            return _LayerBytes(
                 kept=_REAL * result,
                 passing=max(_ROW * source, _REAL * back + (2 * _REAL + _ROW) * ahead),
             )
         case Rearrange() | Repeat() | Concatenate() | Fixed() | Join():
-            return LayerBytes(kept=_REAL * result, passing=max(_REAL * source, _REAL * (back + ahead)))
+            return _LayerBytes(kept=_REAL * result, passing=max(_REAL * source, _REAL * (back + ahead)))
         case other:
             raise AssertionError(f"the bytes of {type(other).__name__} are counted")
 
 
-def _dense(layer: Dense, backend: Backend, inputs: int, outputs: int, seeds: int, labels: int) -> LayerBytes:
+def _dense(layer: Dense, backend: Backend, inputs: int, outputs: int, seeds: int, labels: int) -> _LayerBytes:
     """Return the bytes of a dense layer, whose gradient is never written out."""
     there = backend.bytes_taken(inputs, is_bytes=layer.reads_bytes)
     back = backend.bytes_taken(outputs, is_bytes=False)
@@ -154,7 +154,7 @@ def _dense(layer: Dense, backend: Backend, inputs: int, outputs: int, seeds: int
     operand = there.entry + (0 if layer.reads_bytes else _ROW)
     is_summed = bool(seeds) and not layer.weight.is_frozen
     at_once = largest_block(inputs, there.sum * outputs) * outputs * is_summed
-    return LayerBytes(
+    return _LayerBytes(
         fixed=weights * inputs * outputs
         + _REAL * (labels * outputs + inputs) * bool(seeds)
         + _REAL * at_once,
@@ -170,7 +170,7 @@ def _dense(layer: Dense, backend: Backend, inputs: int, outputs: int, seeds: int
 
 def _convolution(
     layer: Convolution, backend: Backend, source: int, result: int, seeds: int, labels: int
-) -> LayerBytes:
+) -> _LayerBytes:
     """Return the bytes of a convolution, which writes out its patches and each seed's gradient."""
     outputs, patch = layer.weight.shape[0], prod(layer.weight.shape[1:])
     patches = len(layer.windows.places) * patch
@@ -179,7 +179,7 @@ def _convolution(
     back = backend.bytes_taken(outputs, is_bytes=False)
     operand = 1 if layer.reads_bytes else _ROW
     way_back = layer.passes_back * seeds
-    return LayerBytes(
+    return _LayerBytes(
         fixed=(there.weight + (back.weight if way_back else 0) + _ROW) * layer.weight.size
         + (1 + labels) * _REAL * width * bool(seeds),
         kept=(0 if layer.reads_bytes else _ROW * source)

@@ -58,8 +58,8 @@ def self_check(interrupt: Interrupt = never) -> bytes:
     check_backends(
         Int8Backend(base_bits=7), portable
     )  # what another machine needs of the same compiled loops
-    check_sum_of_parts()
-    check_scores()
+    _check_sum_of_parts()
+    _check_scores()
     for backend, is_read_only in ((portable, False), (fast, False), (fast, True)):
         digest = golden_digest(backend, is_read_only=is_read_only, interrupt=interrupt)
         if digest != NUMERICS_DIGEST:
@@ -98,7 +98,7 @@ def check_backends(first: Backend, second: Backend) -> None:
                     _require_equal("masked sum", found, expected)
 
 
-def check_sum_of_parts() -> None:
+def _check_sum_of_parts() -> None:
     """Compare the compiled sum of two threads' parts with the plain one.
 
     Raises:
@@ -111,7 +111,7 @@ def check_sum_of_parts() -> None:
     _require_equal("sum of parts", first, expected)
 
 
-def check_scores() -> None:
+def _check_scores() -> None:
     """Compare the compiled bins and choices of an evaluation with numpy's.
 
     Raises:
@@ -169,7 +169,7 @@ def _require_equal(what: str, first: NDArray[Any], second: NDArray[Any]) -> None
 
 
 @frozen
-class GoldenResult:
+class _GoldenResult:
     """The result of one golden vector, and the expected one."""
 
     name: str
@@ -178,9 +178,9 @@ class GoldenResult:
     is_right: bool
 
 
-def golden_results(
+def _golden_results(
     backend: Backend, *, is_read_only: bool, interrupt: Interrupt = never
-) -> list[GoldenResult]:
+) -> list[_GoldenResult]:
     """Run every golden vector on a backend."""
     results = []
     for case in json.loads(_GOLDEN.read_text()):
@@ -201,7 +201,7 @@ def golden_digest(backend: Backend, *, is_read_only: bool = False, interrupt: In
         SelfCheckFailed: one differs from its file.
     """
     digest = sha256(b"maskedlark/v1 numerics\0")
-    for result in golden_results(backend, is_read_only=is_read_only, interrupt=interrupt):
+    for result in _golden_results(backend, is_read_only=is_read_only, interrupt=interrupt):
         if not result.is_right:
             raise SelfCheckFailed(
                 f"the golden vector {result.name!r} comes out wrong on {type(backend).__name__}"
@@ -210,7 +210,7 @@ def golden_digest(backend: Backend, *, is_read_only: bool = False, interrupt: In
     return digest.digest()
 
 
-def _run(case: dict[str, Any], backend: Backend, *, is_read_only: bool) -> GoldenResult:
+def _run(case: dict[str, Any], backend: Backend, *, is_read_only: bool) -> _GoldenResult:
     features = np.array(case["features"], np.uint8)
     model = parse(base64.b64decode(case["onnx"]), num_features=features.shape[1])
     clip = Clip(norm=Norm(case["norm"]), bound=case["bound"], frac_bits=case["frac_bits"])
@@ -222,6 +222,6 @@ def _run(case: dict[str, Any], backend: Backend, *, is_read_only: bool) -> Golde
     result = ExactEngine(model, Loss(case["loss"]), clip, backend=backend).masked_sum(weights, batch)
     aggregate, digest = sha256(to_bytes(result.vector)).hexdigest(), result.values_digest.hex()
     is_right = (aggregate, digest) == (case["aggregate_sha256"], case["values_digest"])
-    return GoldenResult(
+    return _GoldenResult(
         name=case["name"], aggregate_sha256=aggregate, values_digest=digest, is_right=is_right
     )

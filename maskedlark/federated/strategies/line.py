@@ -83,13 +83,13 @@ class Line(Strategy):
     ) -> SignedVector:
         """Train, bound and noise: one row a device. A device without examples sends noise."""
         vectors = Strategy.device_vectors(self, model, asked, stack, randomness)
-        draw = discrete_gaussian if self.sampler is Sampler.EXACT else six_draws
+        draw = discrete_gaussian if self.sampler is Sampler.EXACT else _six_draws
         noise = [draw(self.noise_units, vectors.shape[1], source) for source in randomness]
         noised: SignedVector = vectors + np.stack(noise)
         return noised
 
 
-def six_draws(sigma: int, count: int, randomness: Randomness) -> SignedVector:
+def _six_draws(sigma: int, count: int, randomness: Randomness) -> SignedVector:
     """Sample as the paper does: the sum of six floating-point Gaussians over sqrt 6, rounded to units.
 
     Floats leave traces in what they round to, so the epsilon is claimed of `Sampler.EXACT` only.

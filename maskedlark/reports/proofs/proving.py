@@ -115,8 +115,8 @@ def prove(
             )
         drawn = challenge_words([challenge(*commitments[row]) for row in open_rows.tolist()])
         points[open_rows] = challenge_points(drawn)
-        open_rows = open_rows[~are_usable(points[open_rows], shape)]
-    openings = open_at(shape, elements, points)
+        open_rows = open_rows[~_are_usable(points[open_rows], shape)]
+    openings = _open_at(shape, elements, points)
     return [
         Proof(opened, committed, blind, seed, share_1)
         for opened, committed, blind, seed, (_, share_1) in zip(
@@ -125,7 +125,7 @@ def prove(
     ]
 
 
-def open_at(shape: ProofShape, elements: FieldVector, points: FieldVector) -> FieldVector:
+def _open_at(shape: ProofShape, elements: FieldVector, points: FieldVector) -> FieldVector:
     """Open at each point t: for each vector the sum of x_c t^c, c from 1, plus rho; each polynomial's f(t).
 
     Shapes: elements uint64 (n, num_elements), points (n, 3); the result (n, num_openings).
@@ -185,7 +185,7 @@ def challenge_points(words: FieldVector) -> FieldVector:
     return np.where(first >= np.uint64(MODULUS), first - np.uint64(MODULUS), first)
 
 
-def are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
+def _are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
     """Return whether each row's points hide everything: they differ, and none is a bit's node."""
     ordered = np.sort(points, axis=1)
     is_free = (points < np.uint64(1)) | (points > np.uint64(shape.max_polynomial_bits))

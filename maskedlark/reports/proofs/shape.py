@@ -34,7 +34,7 @@ EXTRA_NODES: Final = 2 * POINTS - 1
 
 
 @frozen
-class Places:
+class _Places:
     """Where the parts of the shared elements stand. Polynomials follow one another.
 
     Attributes:
@@ -74,7 +74,7 @@ class ProofShape:
     lows: tuple[int, ...]
     weights: tuple[tuple[int, ...], ...]
     polynomials: tuple[int, ...]
-    places: Places
+    places: _Places
     num_elements: int
     num_openings: int
 
@@ -94,7 +94,7 @@ class ProofShape:
         return bits
 
 
-def bit_weights(size: int) -> tuple[int, ...]:
+def _bit_weights(size: int) -> tuple[int, ...]:
     """Return the weights of the bits of a number in 0..size: powers of two, then the remainder to size."""
     bits = size.bit_length()
     return (*(1 << place for place in range(bits - 1)), size - (1 << (bits - 1)) + 1)
@@ -111,7 +111,7 @@ def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
     """Return the shape of reports with so many candidate labels and this measurement."""
     values = measurement.values if measurement else ()
     vectors = (candidates, *(len(value.bucket_starts) for value in values if value.bucket_starts))
-    weights = tuple(bit_weights(value.high - value.low) for value in values)
+    weights = tuple(_bit_weights(value.high - value.low) for value in values)
     polynomials = _pack([len(one) for one in weights])
     places = _places(vectors, polynomials)
     return ProofShape(
@@ -137,11 +137,11 @@ def _pack(bits: Sequence[int]) -> tuple[int, ...]:
     return tuple(polynomials)
 
 
-def _places(vectors: Sequence[int], polynomials: Sequence[int]) -> Places:
+def _places(vectors: Sequence[int], polynomials: Sequence[int]) -> _Places:
     blinds = POINTS * len(vectors)
     *vector_places, bits, rho, square = _slices([*vectors, sum(polynomials), blinds, blinds], start=0)
     proofs = _slices([size for m in polynomials for size in (POINTS, m + EXTRA_NODES)], start=square.stop)
-    return Places(
+    return _Places(
         vectors=tuple(vector_places),
         bits=bits,
         rho=rho,

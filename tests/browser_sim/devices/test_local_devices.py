@@ -19,7 +19,7 @@ from adserver.store.local.schema import default_local_url, open_local
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from browser_sim.devices.device_data import Holdings
-from browser_sim.devices.local import LocalFleet, LocalSettings, LocalTold
+from browser_sim.devices.local import LocalSettings, _LocalFleet, _LocalTold
 from browser_sim.devices.local_store import LocalStore
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.federated.dense import DenseModel
@@ -66,7 +66,7 @@ def holdings(devices: int = 3, each: int = 6) -> Holdings:
     )
 
 
-def live(client: httpx.Client, folder: Path, job: LocalJob, **changes: Any) -> LocalTold:
+def live(client: httpx.Client, folder: Path, job: LocalJob, **changes: Any) -> _LocalTold:
     settings: dict[str, Any] = {
         "site": str(client.base_url).rstrip("/") or "http://site",
         "job_id": job.job_id,
@@ -75,7 +75,7 @@ def live(client: httpx.Client, folder: Path, job: LocalJob, **changes: Any) -> L
         "seed": SEED,
     }
     with LocalStore(folder / "devices.sqlite3") as store:
-        fleet = LocalFleet(LocalSettings(**settings | changes), store, client, pause=lambda _: None)
+        fleet = _LocalFleet(LocalSettings(**settings | changes), store, client, pause=lambda _: None)
         return fleet.run()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device_data import Holdings
-from browser_sim.devices.run import DeviceFleet, FleetSettings, Told
+from browser_sim.devices.run import FleetSettings, Told, _DeviceFleet
 from browser_sim.endpoint import Protection
 from maskedlark.errors import HelperUnavailable
 from maskedlark.federated.populations import Population
@@ -52,7 +52,7 @@ def run(adserver: AdServer, store: Path) -> Told:
         rounds=1,
     )
     with AnswerStore(store) as answers, httpx.Client(transport=httpx.MockTransport(adserver.answer)) as http:
-        fleet = DeviceFleet(settings, answers, http, clock=lambda: NOW, pause=lambda _: None)
+        fleet = _DeviceFleet(settings, answers, http, clock=lambda: NOW, pause=lambda _: None)
         return fleet.run()
 
 

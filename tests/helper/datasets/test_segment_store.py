@@ -11,7 +11,7 @@ import pytest
 
 from helper.datasets.admitted_rows import AdmittedRows
 from helper.datasets.segment_store import BucketStore, FolderStore, SegmentStore
-from helper.datasets.updates import plan_segments, shape_of
+from helper.datasets.updates import _shape_of, plan_segments
 from helper.ledger.records import SealedObject
 from maskedlark.errors import ReportReason
 from maskedlark.reports.dataset import AdmittedSet
@@ -129,4 +129,4 @@ def test_a_segment_of_updates_is_bounded_by_shares_by_coordinates_and_by_bytes(
     form: Any = SimpleNamespace(length=parameters)
     plan = plan_segments(form, payload_bytes, b"round")
     assert (plan.round_id, plan.most_records) == (b"round", most)
-    assert shape_of(payload_bytes).widths == (16, payload_bytes, 0, 0)
+    assert _shape_of(payload_bytes).widths == (16, payload_bytes, 0, 0)

@@ -388,7 +388,7 @@ def test_a_commit_that_fails_once_a_file_has_its_name_may_be_repeated(
     rows, ranks = whole(dataset(10)).rows, np.arange(10, dtype=np.uint32)
     writer = vault.begin(rows.shape, "ads.example")
     vault.add(writer, rows)
-    put, puts = durable_file.put_in_place, count()
+    put, puts = durable_file._put_in_place, count()
 
     def named_but_not_durable(*given: Any) -> None:
         put(*given)
@@ -396,7 +396,7 @@ def test_a_commit_that_fails_once_a_file_has_its_name_may_be_repeated(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as during:
-        during.setattr(durable_file, "put_in_place", named_but_not_durable)
+        during.setattr(durable_file, "_put_in_place", named_but_not_durable)
         with pytest.raises(HelperUnavailable, match=os.strerror(errno.EIO)):
             vault.commit(writer, ID, ranks)
     commit(vault, writer, ID, ranks)

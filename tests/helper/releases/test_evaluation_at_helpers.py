@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnx import helper as make
 
 from helper.gradient.exact.forward import ForwardPass
-from helper.gradient.scoring import edge_logits, score
+from helper.gradient.scoring import _edge_logits, score
 from maskedlark.errors import JobReason, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
@@ -284,7 +284,7 @@ MANY = {size: world(labels={"kind": "classes", "size": size}, num_decoys=size - 
 
 @given(bins=st.integers(2, 300))
 def test_edges_are_the_doubles_nearest_to_the_logits(bins: int) -> None:
-    edges = edge_logits(bins)
+    edges = _edge_logits(bins)
     assert len(edges) == bins - 1
     assert (np.diff(edges) > 0).all()
     assert (edges == -edges[::-1]).all()

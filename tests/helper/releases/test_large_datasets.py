@@ -118,7 +118,7 @@ def test_batches_do_not_show_which_records_are_sampled(
         chosen = np.zeros(40, np.bool_)
         chosen[draw.permutation(40)[:20]] = True
         evaluated = Evaluated(is_evaluated=chosen, counts=chosen)
-        return [len(one) for one in summing.batches(datasets.pieces(dataset), evaluated, never)]
+        return [len(one) for one in summing._batches(datasets.pieces(dataset), evaluated, never)]
 
     expected = [batch] * (20 // batch) + [20 % batch] * (20 % batch > 0)
     assert all(lengths() == expected for _ in range(20))

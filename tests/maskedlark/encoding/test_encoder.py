@@ -19,7 +19,7 @@ from maskedlark.encoding.encoder import (
     NumberColumn,
     ValueLabel,
     WrongCell,
-    hash_word,
+    _hash_word,
     read_encoder,
 )
 from maskedlark.errors import InvalidTask
@@ -176,7 +176,7 @@ def test_hashed_ids_spread_over_all_rows_but_that_of_missing_cells() -> None:
     assert rows[1:].min() > 0
     assert rows.max() < 70_000
     assert len(set(rows.tolist())) > 2_850  # 3,000 words into 69,999 rows: 64 collisions are expected
-    assert hash_word("") == 0xF52A15E9A9B5E89B
+    assert _hash_word("") == 0xF52A15E9A9B5E89B
 
 
 @pytest.mark.parametrize("column", [{"words": ["a", "a"]}, {"words": [""]}, {"words": ["a" * 201]}])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import ClassLabel, IdColumn, NumberColumn, ValueLabel, WrongCell
-from maskedlark.encoding.fit import FitSettings, PlannedTraining, category_column, fit, number_column
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, _category_column, fit, number_column
 from maskedlark.errors import InvalidTask
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -87,26 +87,26 @@ def test_a_column_without_gaps_gives_a_later_gap_the_median() -> None:
 
 
 def test_words_are_ranked_by_frequency_then_by_the_alphabet() -> None:
-    column = category_column("w", ["b", "a", "c", "c"])
+    column = _category_column("w", ["b", "a", "c", "c"])
     assert [column.byte(word) for word in ("b", "a", "c")] == [2, 1, 0]
 
 
 def test_a_missing_word_takes_byte_zero_where_the_table_has_gaps() -> None:
-    column = category_column("w", ["b", None, "a", "b"])
+    column = _category_column("w", ["b", None, "a", "b"])
     assert [column.byte(word) for word in ("b", None, "a", "new")] == [1, 0, 2, 3]
-    whole = category_column("w", ["b", "a"])
+    whole = _category_column("w", ["b", "a"])
     assert whole.byte(None) == whole.byte("new") == 2
 
 
 @pytest.mark.parametrize("gaps", [[], [None]])
 def test_words_beyond_the_bytes_are_other(gaps: list[None]) -> None:
-    column = category_column("w", [*(f"{word:04}" for word in range(300)), *gaps])
+    column = _category_column("w", [*(f"{word:04}" for word in range(300)), *gaps])
     assert len(column.categories) == 255 - len(gaps)
     assert column.byte("0299") == column.byte("never seen") == 255
 
 
 def test_a_word_that_is_too_long_to_list_is_other() -> None:
-    column = category_column("w", ["x" * 201, "y"])
+    column = _category_column("w", ["x" * 201, "y"])
     assert column.categories == ("y",)
     assert column.byte("x" * 201) == 1
 
@@ -115,7 +115,7 @@ def test_a_column_is_what_its_cells_are_unless_a_person_says_more() -> None:
     columns = {"code": ["1", "2", "2"], "y": ["no", "yes", "no"]}
     assert fit(columns, FitSettings(label="y")).columns[0].kind == "number"
     said = FitSettings(label="y", kinds={"code": ColumnKind.CATEGORY})
-    assert fit(columns, said).columns == (category_column("code", ["1", "2", "2"]),)
+    assert fit(columns, said).columns == (_category_column("code", ["1", "2", "2"]),)
 
 
 def test_a_word_among_numbers_is_told_with_its_row_if_numbers_were_said() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
-from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, bound_updates, norm_squares
+from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, _norm_squares, bound_updates
 
 LAYERS = (7, 2, 5)
 
@@ -28,12 +28,12 @@ def test_integer_norms_never_exceed_the_bound(
     bound = UpdateBound(clip_norm=clip_norm, frac_bits=20, is_per_layer=per_layer)
     vectors = bound_updates(rows(seed, scale), [1, 2, 3, 4], bound, LAYERS)
     exact = [sum(int(value) ** 2 for value in row) for row in vectors]
-    assert norm_squares(vectors) == exact
+    assert _norm_squares(vectors) == exact
     assert max(exact) <= bound.clip.sensitivity**2
     if per_layer:
         each = bound.clip.of_each(3).sensitivity
         for part in np.split(vectors, np.cumsum(LAYERS)[:-1], axis=1):
-            assert max(norm_squares(part)) <= each**2
+            assert max(_norm_squares(part)) <= each**2
 
 
 def test_a_difference_within_the_bound_is_only_truncated_toward_zero() -> None:
@@ -44,7 +44,7 @@ def test_a_difference_within_the_bound_is_only_truncated_toward_zero() -> None:
 
 def test_integers_at_the_largest_bound_are_squared_exactly() -> None:
     vectors = np.full((1, 1000), MAX_UNITS, np.int64)
-    assert norm_squares(vectors) == [1000 * MAX_UNITS**2]
+    assert _norm_squares(vectors) == [1000 * MAX_UNITS**2]
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
@@ -81,7 +81,7 @@ def test_weight_aware_clipping_keeps_more_of_a_light_device() -> None:
     plain = UpdateBound(clip_norm=1.0, weight_cap=10)
     aware = UpdateBound(clip_norm=1.0, weight_cap=10, is_weight_aware=True)
     difference = rows(4, 1.0, 1)
-    assert norm_squares(bound_updates(difference, [1], aware, LAYERS)) > norm_squares(
+    assert _norm_squares(bound_updates(difference, [1], aware, LAYERS)) > _norm_squares(
         bound_updates(difference, [1], plain, LAYERS)
     )
 

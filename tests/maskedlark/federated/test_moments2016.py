@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016, log_moment
+from maskedlark.federated.moments2016 import MomentsStep, _log_moment, epsilon_2016
 from maskedlark.privacy.accounting import compose_epsilon
 from tests import charge_builders
 
@@ -57,11 +57,11 @@ def test_a_log_moment_is_its_integral(rate: float, noise: float, moment: int) ->
         return float(base * ratio ** (moment + 1))
 
     expected, _ = quad(integrand, -40 * noise, moment + 1 + 40 * noise, points=[0.0, moment + 1.0], limit=500)
-    assert log_moment(rate, noise, moment) == pytest.approx(math.log(expected), rel=1e-6)
+    assert _log_moment(rate, noise, moment) == pytest.approx(math.log(expected), rel=1e-6)
 
 
 def test_without_sampling_the_moment_is_the_gaussians() -> None:
-    assert log_moment(1.0, 2.0, 5) == pytest.approx(5 * 6 / (2 * 4))
+    assert _log_moment(1.0, 2.0, 5) == pytest.approx(5 * 6 / (2 * 4))
 
 
 @pytest.mark.parametrize(

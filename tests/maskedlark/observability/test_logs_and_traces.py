@@ -19,9 +19,9 @@ from maskedlark.observability import tracing
 from maskedlark.observability.logs import (
     BURST_LINES,
     REFILL_S,
-    JsonFormatter,
-    LimitedHandler,
     LogFormat,
+    _JsonFormatter,
+    _LimitedHandler,
     configure_logging,
 )
 from maskedlark.observability.serving import ServerSettings, WatchedServer
@@ -38,7 +38,7 @@ def line(message: str, *, error: bool = False) -> dict[str, str]:
     record = logging.LogRecord(
         "helper.jobs", logging.WARNING, __file__, 1, message, (), sys.exc_info() if error else None
     )
-    parsed: dict[str, str] = json.loads(JsonFormatter().format(record))
+    parsed: dict[str, str] = json.loads(_JsonFormatter().format(record))
     return parsed
 
 
@@ -79,7 +79,7 @@ def test_the_process_log_takes_the_chosen_form(
 
 def test_a_client_cannot_make_the_log_grow_without_end() -> None:
     now_s, written = 0.0, io.StringIO()
-    handler = LimitedHandler(written, lambda: now_s)
+    handler = _LimitedHandler(written, lambda: now_s)
     log = logging.Logger("uvicorn.error")
     log.addHandler(handler)
 
@@ -107,7 +107,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     """Spans are kept here; OpenTelemetry lets a process set its provider once, so the tracer itself is
     replaced."""
     kept = InMemorySpanExporter()
-    provider = tracing.provider_of("test", kept)
+    provider = tracing._provider_of("test", kept)
     monkeypatch.setattr(tracing, "_TRACER", provider.get_tracer("maskedlark"))
     yield kept
     provider.shutdown()
@@ -118,7 +118,7 @@ class Refusing(helper_pb2_grpc.HelperServicer):
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 # gRPC's name
         return pb.StatusReply(
-            name=json.loads(JsonFormatter().format(logging.makeLogRecord({"msg": ""})))["trace_id"]
+            name=json.loads(_JsonFormatter().format(logging.makeLogRecord({"msg": ""})))["trace_id"]
         )
 
     def RegisterTask(  # noqa: N802 # gRPC's name
@@ -186,7 +186,7 @@ def test_a_refusal_is_traced_by_its_code_and_without_its_message(
     assert "a long story" not in "".join(one.to_json() for one in found)
 
 
-class WaitedFor(tracing.Calls):
+class WaitedFor(tracing._Calls):
     """Tells that somebody waits."""
 
     def __init__(self, waits: Event) -> None:
@@ -212,8 +212,8 @@ def test_the_last_calls_span_is_kept_before_a_process_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call, waits = OpenCall(), Event()
-    opened = tracing.provider_of("a command", None)
-    monkeypatch.setattr(tracing, "provider_of", lambda _service, _exporter: opened)
+    opened = tracing._provider_of("a command", None)
+    monkeypatch.setattr(tracing, "_provider_of", lambda _service, _exporter: opened)
     monkeypatch.setattr(trace, "set_tracer_provider", lambda _provider: None)
     monkeypatch.setattr(tracing, "_TRACER", opened.get_tracer("maskedlark"))
     monkeypatch.setattr(tracing, "_calls", WaitedFor(waits))

@@ -57,7 +57,7 @@ def test_counters_and_gauges_are_sent_under_their_own_names() -> None:
 
 def test_calls_are_sent_by_the_names_of_the_conventions(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], tracing.provider_of("helper", None).resource)
+    provider = MeterProvider([reader], tracing._provider_of("helper", None).resource)
     meter = provider.get_meter("maskedlark")
     for module, name in ((call_metrics, "rpc.server.call.duration"), (tracing, "rpc.client.call.duration")):
         monkeypatch.setattr(module, "_CALL_SECONDS", meter.create_histogram(name, "s"))

@@ -24,7 +24,7 @@ from maskedlark.releases.budget import (
 from maskedlark.releases.job import JobSpec, charge
 from maskedlark.releases.query import Measure
 from maskedlark.reports.task import Task
-from maskedlark.terminal.budget_table import NO_NOISE, bar, budget_table
+from maskedlark.terminal.budget_table import NO_NOISE, _bar, budget_table
 from maskedlark.terminal.budget_view import budget_json
 from tests import charge_builders
 from tests.builders import job_spec, world
@@ -170,7 +170,7 @@ def test_a_bar_is_as_long_as_it_should_be_and_full_only_when_nothing_is_left(
     spent_part: float, reserved: float, cells: int
 ) -> None:
     standing = Standing(budget=2.0, spent=2 * spent_part, held=2 * spent_part + reserved)
-    drawn = bar(standing, cells).plain
+    drawn = _bar(standing, cells).plain
     assert len(drawn) == cells
     assert (standing.left == 0) == ("░" not in drawn)
     assert ("█" in drawn) == (standing.spent > 0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.rpc.fair_quota import FairQuota
-from maskedlark.rpc.peer_quota import is_light, peers_of
+from maskedlark.rpc.peer_quota import _is_light, peers_of
 
 
 class Context:
@@ -100,11 +100,11 @@ def test_a_plaintext_peer_is_nobody_in_particular() -> None:
 
 
 def test_status_and_health_are_light_and_nothing_else() -> None:
-    assert is_light("/maskedlark.v1.Helper/GetStatus")
-    assert is_light("/grpc.health.v1.Health/Check")
+    assert _is_light("/maskedlark.v1.Helper/GetStatus")
+    assert _is_light("/grpc.health.v1.Health/Check")
     assert not any(
         map(
-            is_light,
+            _is_light,
             [
                 "/maskedlark.v1.Helper/PrepareDataset",
                 "/grpc.health.v1.Health/Watch",

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.peer_quota import peers_of
-from maskedlark.rpc.sites import TrustedProxies, site_of
+from maskedlark.rpc.sites import TrustedProxies, _site_of
 
 PROXIES = TrustedProxies.of(["10.0.0.0/8", "2001:db8:5::/48"])
 
@@ -23,7 +23,7 @@ PROXIES = TrustedProxies.of(["10.0.0.0/8", "2001:db8:5::/48"])
     ],
 )
 def test_a_site_is_an_ipv4_address_or_an_ipv6_network_of_one_subscriber(host: str, site: str) -> None:
-    assert site_of(host) == site
+    assert _site_of(host) == site
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ MAX_SENSITIVITY: Final = 2**62
 
 
 @lru_cache(maxsize=64)
-def safe_bound(clip: Clip) -> float:
+def _safe_bound(clip: Clip) -> float:
     """Return sensitivity * (1 - 2^-40) * 2^-frac_bits, rounded down to a float64."""
     lowered = clip.sensitivity * (2**MARGIN_BITS - 1) >> MARGIN_BITS
     excess = max(0, lowered.bit_length() - 53)
@@ -40,7 +40,7 @@ def clip_factors(squares: Real, coefficients: Real, clip: Clip) -> Real:
     """
     factors = np.empty(coefficients.shape)
     norms = np.sqrt(squares) if clip.norm is Norm.L2 else squares
-    _factors(norms, coefficients, safe_bound(clip), factors)
+    _factors(norms, coefficients, _safe_bound(clip), factors)
     return factors
 
 

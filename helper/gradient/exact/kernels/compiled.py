@@ -72,7 +72,7 @@ KINDS: Final = (
 """The faster first."""
 
 
-class PackageCacheLocator(UserProvidedCacheLocator):
+class _PackageCacheLocator(UserProvidedCacheLocator):
     """Finds a loop's cache by the contents of this package and the loop's place in it.
 
     The path of the package does not count.
@@ -92,7 +92,7 @@ class PackageCacheLocator(UserProvidedCacheLocator):
         return f"{self._module}-{self._lineno}"
 
     @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "PackageCacheLocator":
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "_PackageCacheLocator":
         """Always return a locator: `ensure_cache_path` reports a loop that cannot be cached."""
         return cls(py_func, py_file)
 
@@ -126,7 +126,7 @@ def kernel(function: Function) -> Function:
     """Compile a loop over arrays that runs without the interpreter's lock."""
     _use_kind()
     given = getattr(config, _LOCATORS)
-    setattr(config, _LOCATORS, f"{__name__}.{PackageCacheLocator.__name__}")
+    setattr(config, _LOCATORS, f"{__name__}.{_PackageCacheLocator.__name__}")
     try:
         compiled: Any = njit(nogil=True, error_model="numpy")(function)
         compiled._cache = _Kept(function)  # type: ignore[no-untyped-call]  # what cache=True does, but for the class

@@ -15,7 +15,7 @@ _TOP: Final = np.uint64(2**63 - 2**31)  # from here on the high limb of a itself
 
 
 @inline
-def canonical(a: np.uint64) -> np.uint64:
+def _canonical(a: np.uint64) -> np.uint64:
     """Return the representative below p of any 64-bit number."""
     return a - (_P if a >= _P else _ZERO)
 
@@ -25,7 +25,7 @@ def add(a: np.uint64, b: np.uint64) -> np.uint64:
     """Return a + b."""
     total = a + b
     total += _EPSILON if total < a else _ZERO
-    return canonical(total)
+    return _canonical(total)
 
 
 @inline
@@ -54,7 +54,7 @@ def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
     middle = (high & _EPSILON) * _EPSILON
     total = result + middle
     total += _EPSILON if total < middle else _ZERO
-    return canonical(total)
+    return _canonical(total)
 
 
 @inline

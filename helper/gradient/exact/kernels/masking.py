@@ -60,7 +60,7 @@ def _made_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
     """Make the keys of `hash_keys`."""
     counter = np.arange(1, rows * width + 1, dtype=np.uint64) + np.uint64((3 * layer + part) << 40)
     # Odd, so that each multiplication is a permutation: a changed value always changes its product.
-    keys = mix(counter * np.uint64(_GOLDEN)) | np.uint64(1)
+    keys = _mix(counter * np.uint64(_GOLDEN)) | np.uint64(1)
     return keys.reshape(rows, width)
 
 
@@ -72,7 +72,7 @@ def hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:
     _hash_operand(operand, keys[0], hashes)
 
 
-def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply SplitMix64's finaliser: a permutation of 64-bit words that is far from linear."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -90,7 +90,7 @@ class ValuesDigest:
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Add a block's records."""
-        self.total = (self.total + int(mix(hashes).sum(dtype=np.uint64))) & _MASK_64
+        self.total = (self.total + int(_mix(hashes).sum(dtype=np.uint64))) & _MASK_64
         self.records += len(hashes)
 
     def merge(self, other: "ValuesDigest") -> None:
@@ -128,7 +128,7 @@ def mask_rows(
         masking.factors,
         masking.shares,
         masking.frac_bits,
-        count_limbs(largest, labels),
+        _count_limbs(largest, labels),
         keys,
         masked,
         masking.hashes,
@@ -139,7 +139,7 @@ def mask_rows(
 def mask_sum(deltas: RowBlock, masking: Masking, keys: Keys, total: FieldVector) -> None:
     """Add to total (width,) the field elements of a bias, whose operand is the number 1."""
     labels, largest = masking.factors.shape[1], masking.sensitivity
-    limbs = count_limbs(largest, labels)
+    limbs = _count_limbs(largest, labels)
     _mask_sum(
         deltas.q,
         deltas.exponent,
@@ -154,7 +154,7 @@ def mask_sum(deltas: RowBlock, masking: Masking, keys: Keys, total: FieldVector)
     )
 
 
-def count_limbs(largest: int, labels: int) -> int:
+def _count_limbs(largest: int, labels: int) -> int:
     """Return how many limbs each value needs so that no sum over the labels leaves 63 bits.
 
     It follows from public figures alone: values that happen to be small are masked no faster. A limb of a

@@ -26,7 +26,7 @@ Labels = NDArray[np.uint32]
 
 
 @frozen
-class Seeds:
+class _Seeds:
     """What a loss hands to the way back.
 
     Attributes:
@@ -49,7 +49,7 @@ def count_seeds(loss: TrainedLoss | BoundHeads, labels: int) -> int:
             return 1
 
 
-def seeds(loss: Loss | BoundHeads, output: Real, labels: Labels, buffers: Buffers | None = None) -> Seeds:
+def seeds(loss: Loss | BoundHeads, output: Real, labels: Labels, buffers: Buffers | None = None) -> _Seeds:
     """Return the deltas of a block.
 
     Output (records, outputs), labels (records, labels); binary losses read the output as a logit. Given
@@ -63,7 +63,7 @@ def seeds(loss: Loss | BoundHeads, output: Real, labels: Labels, buffers: Buffer
     if loss is Loss.CROSS_ENTROPY:
         return _class_seeds(output, labels, buffers or Buffers())
     coefficients = _coefficients(loss, output[:, 0], labels.astype(np.float64))
-    return Seeds(deltas=np.ones((1, len(labels), 1)), coefficients=coefficients)
+    return _Seeds(deltas=np.ones((1, len(labels), 1)), coefficients=coefficients)
 
 
 def _coefficients(loss: Loss, z: Real, y: Real) -> Real:
@@ -83,7 +83,7 @@ def _coefficients(loss: Loss, z: Real, y: Real) -> Real:
     return coefficients
 
 
-def _head_seeds(heads: BoundHeads, output: Real, labels: Labels, buffers: Buffers) -> Seeds:
+def _head_seeds(heads: BoundHeads, output: Real, labels: Labels, buffers: Buffers) -> _Seeds:
     """Return each label's deltas of all heads, by table; a code that says nothing has weight 0 in it."""
     records, count = labels.shape
     if labels.size and int(labels.max()) >= heads.codes:
@@ -99,10 +99,10 @@ def _head_seeds(heads: BoundHeads, output: Real, labels: Labels, buffers: Buffer
         else:
             found = _coefficients(head.loss, np.ascontiguousarray(here[:, 0]), targets) * weights
             deltas[:, :, head.columns.start] = found.T
-    return Seeds(deltas=deltas, coefficients=np.ones((records, count)))
+    return _Seeds(deltas=deltas, coefficients=np.ones((records, count)))
 
 
-def _class_seeds(output: Real, labels: Labels, buffers: Buffers) -> Seeds:
+def _class_seeds(output: Real, labels: Labels, buffers: Buffers) -> _Seeds:
     records, count = labels.shape
     if labels.size and int(labels.max()) >= output.shape[1]:
         raise JobRefused(JobReason.MALFORMED, f"a label is outside the model's {output.shape[1]} classes")
@@ -110,7 +110,7 @@ def _class_seeds(output: Real, labels: Labels, buffers: Buffers) -> Seeds:
     softmax_weights(output, exponential(), weights)
     deltas: Real = buffers.empty("deltas", (count, records, output.shape[1]))
     _cross_entropy(weights, labels, deltas)
-    return Seeds(deltas=deltas, coefficients=np.ones((records, count)))
+    return _Seeds(deltas=deltas, coefficients=np.ones((records, count)))
 
 
 @kernel

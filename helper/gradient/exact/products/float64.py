@@ -25,7 +25,7 @@ from maskedlark.numbers.field import FieldVector
 
 
 @frozen
-class FloatWeights:
+class _FloatWeights:
     """A weight matrix as float64."""
 
     matrix: Real
@@ -59,7 +59,7 @@ class Float64Backend:
         buffers = buffers or Buffers()
         matrix: Real = buffers.empty("matrix", weights.shape)
         matrix[...] = weights
-        return FloatWeights(matrix=matrix, buffers=buffers)
+        return _FloatWeights(matrix=matrix, buffers=buffers)
 
     def accumulator(
         self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None

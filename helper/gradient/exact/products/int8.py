@@ -45,7 +45,7 @@ _P: Final = np.uint64(MODULUS)
 
 
 @frozen
-class DigitWeights:
+class _DigitWeights:
     """A (K, N) weight matrix as digits (K, 2N), low digit first.
 
     Its column sums times 32768; and as float64 if K is narrow.
@@ -110,7 +110,7 @@ def multiply_digits(left: Bytes, right: Digits, *, transposes: bool = False) -> 
 
 
 @cache
-def is_saturating() -> bool:
+def _is_saturating() -> bool:
     """Return whether this machine's kernel loses sums of full 8-bit digits.
 
     Found by multiplying the extremes at several shapes.
@@ -134,7 +134,7 @@ class Int8Backend:
         use_one_blas_thread()
         # Without VNNI the kernel adds two products in 16 bits, which full 8-bit digits overflow: then 7 bits
         # a digit.
-        self._base_bits = base_bits if base_bits is not None else (7 if is_saturating() else 8)
+        self._base_bits = base_bits if base_bits is not None else (7 if _is_saturating() else 8)
 
     def bytes_taken(self, width: int, *, is_bytes: bool) -> ProductBytes:
         """See `Backend`."""
@@ -149,7 +149,7 @@ class Int8Backend:
             sum=4 * planes * digits,
         )
 
-    def factor(self, weights: Weights, buffers: Buffers | None = None) -> DigitWeights:
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> _DigitWeights:
         """Return a (K, N) matrix as digits."""
         width, outputs = weights.shape
         buffers = buffers or Buffers()
@@ -157,7 +157,7 @@ class Int8Backend:
         offset = buffers.zeros("offset", (outputs,), np.int64)
         _split_weights(weights, digits, offset)
         matrix = weights.astype(np.float64) if width <= _NARROW else None
-        return DigitWeights(digits=digits, offset=offset, matrix=matrix, buffers=buffers)
+        return _DigitWeights(digits=digits, offset=offset, matrix=matrix, buffers=buffers)
 
     def accumulator(
         self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None

@@ -12,7 +12,7 @@ from numba import njit
 
 from helper.gradient.exact.kernels import field as field_kernels
 from helper.gradient.exact.kernels import tables
-from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, safe_bound
+from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, _safe_bound
 from helper.gradient.exact.kernels.rows import quantise
 from helper.gradient.exact.kernels.windows import slide
 from maskedlark.numbers.field import MODULUS
@@ -96,7 +96,7 @@ def test_rows_round_to_the_nearest_integer_of_fifteen_bits(values: list[float]) 
 def test_the_safe_bound_is_just_below_the_sensitivity(bound: float, frac_bits: int, norm: Norm) -> None:
     clip = Clip(norm=norm, bound=bound, frac_bits=frac_bits)
     exact = Fraction(clip.sensitivity, 2**frac_bits)
-    lowered = Fraction(safe_bound(clip))
+    lowered = Fraction(_safe_bound(clip))
     assert lowered <= exact * (1 - Fraction(1, 2**40))
     assert clip.sensitivity >= MAX_SENSITIVITY or lowered >= exact * (1 - Fraction(1, 2**39)) - Fraction(
         1, 2**frac_bits

@@ -142,14 +142,14 @@ def test_digits_are_tried_at_both_ends_and_several_sizes(
             return sums
 
         monkeypatch.setattr(product_int8, "multiply_digits", multiply)
-        product_int8.is_saturating.cache_clear()
-        return product_int8.is_saturating()
+        product_int8._is_saturating.cache_clear()
+        return product_int8._is_saturating()
 
     try:
         assert wrong_at(True)
         assert not wrong_at(False)
     finally:
-        product_int8.is_saturating.cache_clear()
+        product_int8._is_saturating.cache_clear()
 
 
 def test_digits_that_saturate_choose_the_narrow_base(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,11 +160,11 @@ def test_digits_that_saturate_choose_the_narrow_base(monkeypatch: pytest.MonkeyP
         )
         return sums
 
-    product_int8.is_saturating.cache_clear()
+    product_int8._is_saturating.cache_clear()
     monkeypatch.setattr(product_int8, "multiply_digits", saturating)
-    assert product_int8.is_saturating()
+    assert product_int8._is_saturating()
     monkeypatch.undo()
-    product_int8.is_saturating.cache_clear()
+    product_int8._is_saturating.cache_clear()
 
 
 def test_a_changed_golden_vector_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from helper.gradient.general import processor
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.general.processor import golden_digest
-from maskedlark.autodiff.one_thread import is_flushed, one_thread
+from maskedlark.autodiff.one_thread import _is_flushed, one_thread
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
@@ -32,14 +32,14 @@ def flags() -> Iterator[None]:
 
 def test_subnormal_numbers_are_zero_while_a_round_runs_and_only_then() -> None:
     threads = torch.get_num_threads()
-    assert not is_flushed()
+    assert not _is_flushed()
     with one_thread():
-        assert is_flushed()
+        assert _is_flushed()
         assert torch.get_num_threads() == 1
         with one_thread():
             pass
-        assert is_flushed()
-    assert not is_flushed()
+        assert _is_flushed()
+    assert not _is_flushed()
     assert torch.get_num_threads() == threads
 
 
@@ -47,11 +47,11 @@ def test_what_was_flushed_before_a_round_stays_so_also_if_it_fails() -> None:
     torch.set_flush_denormal(True)
     with pytest.raises(ValueError, match="it fails"), one_thread():
         raise ValueError("it fails")
-    assert is_flushed()
+    assert _is_flushed()
     torch.set_flush_denormal(False)
     with pytest.raises(ValueError, match="it fails"), one_thread():
         raise ValueError("it fails")
-    assert not is_flushed()
+    assert not _is_flushed()
 
 
 def steps(times: int) -> bytes:

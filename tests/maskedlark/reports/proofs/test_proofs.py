@@ -11,12 +11,12 @@ from maskedlark.randomness import seeded
 from maskedlark.reports.proofs import proving
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.proofs.proven_report import read_proofs, value_shares
-from maskedlark.reports.proofs.proving import are_usable
+from maskedlark.reports.proofs.proving import _are_usable
 from maskedlark.reports.proofs.shape import (
     MAX_POLYNOMIAL_BITS,
     POINTS,
     ProofShape,
-    bit_weights,
+    _bit_weights,
     proof_length,
     proof_shape,
 )
@@ -67,7 +67,7 @@ def test_values_share_a_polynomial_up_to_64_bits() -> None:
 
 @given(st.integers(1, 2**32 - 2))
 def test_the_weights_of_a_range_add_to_its_size_and_are_powers_of_two_but_the_last(size: int) -> None:
-    weights = bit_weights(size)
+    weights = _bit_weights(size)
     assert sum(weights) == size
     assert list(weights[:-1]) == [1 << place for place in range(len(weights) - 1)]
     assert 1 <= weights[-1] <= 1 << (len(weights) - 1)
@@ -175,9 +175,9 @@ def test_points_that_repeat_or_lie_at_a_bit_are_not_used() -> None:
         [last + 2, last + 1, last + 2],
         [MODULUS - 1, last + 1, 0],
     ]
-    usable = are_usable(np.array(points, np.uint64), SEVERAL)
+    usable = _are_usable(np.array(points, np.uint64), SEVERAL)
     assert usable.tolist() == [True, False, False, False, False, True]
-    assert are_usable(np.array([[1, 2, 3], [1, 2, 1]], np.uint64), TWO).tolist() == [True, False]
+    assert _are_usable(np.array([[1, 2, 3], [1, 2, 1]], np.uint64), TWO).tolist() == [True, False]
 
 
 @settings(max_examples=30)

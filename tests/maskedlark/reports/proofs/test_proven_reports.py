@@ -54,8 +54,8 @@ def test_reports_split_together_are_those_split_alone_also_where_points_are_draw
     def few_are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
         return np.asarray(proving_usable(points, shape) & (points[:, 0] % np.uint64(3) == 0), np.bool_)
 
-    proving_usable = proving.are_usable
-    monkeypatch.setattr(proving, "are_usable", few_are_usable)
+    proving_usable = proving._are_usable
+    monkeypatch.setattr(proving, "_are_usable", few_are_usable)
     given = [person(of.task, label) for label in (0.0, 1.0, None)] * 3
     ids = [bytes([place]) * 16 for place in range(len(given))]
     together = split_all(
