@@ -3,7 +3,7 @@
 operating = guarded_router(Scope.OPERATE)
 
 @operating.post("/datasets", summary="Seal a dataset", status_code=201)
-def seal(context: Context, body: SealDataset) -> DatasetItem: ...
+def _seal(context: Context, body: SealDataset) -> DatasetItem: ...
 
 FastAPI finds the routes and describes them; what it would do on the event loop (reading, checking and writing
 JSON) is done here, in one of a few threads, after the grant was checked again.
@@ -120,13 +120,14 @@ class GuardedRoute(APIRoute):
     most_bytes: ClassVar[int]
 
     def __init__(self, path: str, endpoint: Callable[..., Message], **settings: Any) -> None:
-        """Describe the route; its endpoint names what it takes by type, and its docstring is published."""
+        """Describe the route; the types that its endpoint takes, its docstring and its name are published."""
         kinds = get_type_hints(endpoint)
         kinds.pop("return")
         self.parameters = {name: one for name, one in kinds.items() if issubclass(one, Parameters)}
         self.bodies = {name: one for name, one in kinds.items() if issubclass(one, RequestBody)}
         self._injected = {name: _INJECTED[one] for name, one in kinds.items() if one in _INJECTED}
         settings["openapi_extra"] = {"security": [{"token": [self.needs.value]}]}
+        settings["name"] = endpoint.__name__.removeprefix("_")
         super().__init__(path, endpoint, **settings)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -20,7 +20,7 @@ from maskedlark.runtime.periodic import IsStopped, Periodic
 EVERY_S: Final = 5.0
 
 
-class AskedHelper(Protocol):
+class _AskedHelper(Protocol):
     """What is watched; `adserver.peers.client.HelperClient` is one."""
 
     address: str
@@ -30,7 +30,7 @@ class AskedHelper(Protocol):
 
 
 @frozen
-class SeenKey:
+class _SeenKey:
     """One of a helper's HPKE keys.
 
     Attributes:
@@ -66,7 +66,7 @@ class HelperHealth:
     answered_at: float | None = None
     latency_ms: float | None = None
     status: HelperStatus | None = None
-    keys: tuple[SeenKey, ...] = ()
+    keys: tuple[_SeenKey, ...] = ()
 
 
 class HelperWatch:
@@ -75,7 +75,7 @@ class HelperWatch:
     def __init__(
         self,
         engine: Engine,
-        helpers: tuple[AskedHelper, AskedHelper],
+        helpers: tuple[_AskedHelper, _AskedHelper],
         clock: Clock,
         *,
         elapsed: Callable[[], float] = time.monotonic,
@@ -136,7 +136,7 @@ class HelperWatch:
             latency_ms=latency_ms,
             status=status,
             keys=tuple(
-                SeenKey(key_id=key.key_id, suite=key.suite.value, first_seen_at=at)
+                _SeenKey(key_id=key.key_id, suite=key.suite.value, first_seen_at=at)
                 for key, at in zip(keys, seen, strict=True)
             ),
         )

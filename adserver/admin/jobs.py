@@ -31,13 +31,13 @@ sending_models = guarded_router(Scope.OPERATE, most_bytes=MOST_MODEL_BYTES)
 ROUTERS: Final = (reading, operating, sending_models)
 
 
-class JobsParameters(PageParameters):
+class _JobsParameters(PageParameters):
     """The part of the list of jobs to return."""
 
     state: JobState | None = Field(None, description="Only jobs in this state.")
 
 
-class RoundsParameters(Parameters):
+class _RoundsParameters(Parameters):
     """The rounds to return."""
 
     limit: Typed = Field(DEFAULT_ROUNDS, description="The most rows to return.", ge=1, le=MOST_ROUNDS)
@@ -46,14 +46,14 @@ class RoundsParameters(Parameters):
     )
 
 
-class CurveParameters(Parameters):
+class _CurveParameters(Parameters):
     """The points of a curve to return."""
 
     points: Typed = Field(CURVE_POINTS, description="About how many rounds to return.", ge=2, le=MOST_ROUNDS)
 
 
 @reading.get("/jobs", summary="List jobs, newest first")
-def list_jobs(context: Context, page: Annotated[JobsParameters, Query()]) -> ListPage[JobItem]:
+def _list_jobs(context: Context, page: Annotated[_JobsParameters, Query()]) -> ListPage[JobItem]:
     """Return a page of jobs, newest first."""
     return list_page(
         page,
@@ -70,13 +70,13 @@ def show_record(context: AdminContext, job: JobRecord) -> JobDetail:
 
 
 @reading.get("/jobs/{job}", summary="One job")
-def show_job(context: Context, job: str) -> JobDetail:
+def _show_job(context: Context, job: str) -> JobDetail:
     """Return one job."""
     return show_record(context, context.jobs.find(job))
 
 
 @sending_models.post("/jobs", summary="Check a job and queue it", status_code=201)
-def submit(context: Context, body: SubmitJob) -> JobDetail:
+def _submit(context: Context, body: SubmitJob) -> JobDetail:
     """Check a job and queue it; the server runs it."""
     return show_record(context, context.server.submit(body.value()))
 
@@ -85,13 +85,13 @@ def submit(context: Context, body: SubmitJob) -> JobDetail:
     "/jobs/plan",
     summary="Find the noise, batch size or rounds that fit a dataset's budgets, without spending any",
 )
-def plan(context: Context, body: PlanJob) -> PlanMessage:
+def _plan(context: Context, body: PlanJob) -> PlanMessage:
     """Return what fits a dataset's budgets; it spends nothing."""
     return PlanMessage.of(context.server.plan(body.value()))
 
 
 @sending_models.post("/jobs/federated", summary="Check a job on devices and queue it", status_code=201)
-def submit_federated(context: Context, body: SubmitFederatedJob) -> JobDetail:
+def _submit_federated(context: Context, body: SubmitFederatedJob) -> JobDetail:
     """Check a job on devices and queue it; the server runs it."""
     return show_record(context, context.server.submit(body.value()))
 
@@ -100,7 +100,7 @@ def submit_federated(context: Context, body: SubmitFederatedJob) -> JobDetail:
     "/jobs/federated/plan",
     summary="Find the noise or the rounds of a job on devices that fit, without spending any",
 )
-def plan_federated(context: Context, body: SubmitFederatedJob) -> FederatedForecastMessage:
+def _plan_federated(context: Context, body: SubmitFederatedJob) -> FederatedForecastMessage:
     """Return what a job on devices would cost; it spends nothing."""
     return FederatedForecastMessage.of(context.server.plan(body.value()))
 
@@ -109,7 +109,7 @@ def plan_federated(context: Context, body: SubmitFederatedJob) -> FederatedForec
     "/jobs/{job}/calibration",
     summary="A job's model, calibrated by an evaluation or a panel, as an ONNX file in base64",
 )
-def calibrate(context: Context, job: str, body: CalibrateModel) -> CalibratedModelMessage:
+def _calibrate(context: Context, job: str, body: CalibrateModel) -> CalibratedModelMessage:
     """Return a job's model with its logit scaled and shifted; nothing is charged or stored."""
     job_id = context.jobs.find(job).job_id
     made = context.server.calibrate(job_id, **dict(body))
@@ -123,13 +123,13 @@ def calibrate(context: Context, job: str, body: CalibrateModel) -> CalibratedMod
 
 
 @operating.post("/jobs/{job}/cancel", summary="Cancel a job for good")
-def cancel(context: Context, job: str) -> JobDetail:
+def _cancel(context: Context, job: str) -> JobDetail:
     """Stop a job for good."""
     return _change(context, job, context.jobs.cancel)
 
 
 @operating.post("/jobs/{job}/resume", summary="Queue a stopped job again")
-def resume(context: Context, job: str) -> JobDetail:
+def _resume(context: Context, job: str) -> JobDetail:
     """Queue a refused or failed job again."""
     return _change(context, job, context.jobs.resume)
 
@@ -141,7 +141,7 @@ def _change(context: AdminContext, job: str, change: Callable[[bytes], None]) ->
 
 
 @reading.get("/jobs/{job}/rounds", summary="List a job's rounds, in order")
-def rounds(context: Context, job: str, page: Annotated[RoundsParameters, Query()]) -> RoundsPage:
+def _rounds(context: Context, job: str, page: Annotated[_RoundsParameters, Query()]) -> RoundsPage:
     """Return some of a job's rounds, in order."""
     job_id, limit = context.jobs.find(job).job_id, page.limit
     found = context.jobs.history(job_id, after_rounds=page.after_rounds, limit=limit + 1)
@@ -154,14 +154,14 @@ def rounds(context: Context, job: str, page: Annotated[RoundsParameters, Query()
 @reading.get(
     "/jobs/{job}/curves", summary="List a bounded number of a job's rounds, spread evenly over all of them"
 )
-def curves(context: Context, job: str, of: Annotated[CurveParameters, Query()]) -> Curves:
+def _curves(context: Context, job: str, of: Annotated[_CurveParameters, Query()]) -> Curves:
     """Return a bounded number of a job's rounds, evenly over all of them."""
     return curves_of(context, context.jobs.find(job), of.points)
 
 
 def curves_of(context: AdminContext, job: JobRecord, points: int) -> Curves:
     """Return the rounds that a picture of a job shows."""
-    shown = rounds_shown(rounds_done=job.rounds_done, eval_every=job.plan.eval_every, most=points)
+    shown = _rounds_shown(rounds_done=job.rounds_done, eval_every=job.plan.eval_every, most=points)
     return Curves(
         job_id=job.job_id,
         rounds_done=job.rounds_done,
@@ -170,7 +170,7 @@ def curves_of(context: AdminContext, job: JobRecord, points: int) -> Curves:
     )
 
 
-def rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
+def _rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
     """Return, ascending, the numbers of rounds that represent a job's whole curve.
 
     They are even steps over all rounds, and even steps over those that were evaluated.

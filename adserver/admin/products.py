@@ -21,7 +21,7 @@ creating_tasks = guarded_router(Scope.TASKS, most_bytes=4 * MAX_ENCODER_BYTES)  
 ROUTERS: Final = (creating_tasks, operating, reading)
 
 
-class ExportParameters(Parameters):
+class _ExportParameters(Parameters):
     """The form of a model to export, and its weights."""
 
     takes: InputForm = Field(
@@ -36,7 +36,7 @@ class ExportParameters(Parameters):
 
 
 @creating_tasks.post("/tasks", summary="Create a task that both helpers sign", status_code=201)
-def create_task(context: Context, body: CreateTask) -> TaskDetail:
+def _create_task(context: Context, body: CreateTask) -> TaskDetail:
     """Create a task: both helpers check it against their floors and sign it.
 
     The ad server checks the settings as `adserver task create` does.
@@ -45,7 +45,7 @@ def create_task(context: Context, body: CreateTask) -> TaskDetail:
 
 
 @reading.get("/tasks/{task}/statements", summary="What both helpers say, and signed, of each release")
-def statements(context: Context, task: str) -> EvidenceList:
+def _statements(context: Context, task: str) -> EvidenceList:
     """Ask both helpers what each job and query of a task cost, and check their signatures."""
     return EvidenceList(items=tuple(map(EvidenceMessage.of, context.server.statements(task))))
 
@@ -55,7 +55,7 @@ def statements(context: Context, task: str) -> EvidenceList:
     summary="Seal the waiting reports of a task into a dataset at both helpers",
     status_code=201,
 )
-def seal(context: Context, body: SealDataset) -> DatasetItem:
+def _seal(context: Context, body: SealDataset) -> DatasetItem:
     """Seal the waiting reports of a task at both helpers; the answer comes when the dataset is committed."""
     return DatasetItem.of(
         context.server.seal(body.task, max_reports=body.max_reports, allow_small=body.allow_small)
@@ -63,7 +63,7 @@ def seal(context: Context, body: SealDataset) -> DatasetItem:
 
 
 @operating.post("/datasets/{dataset}/abandon", summary="Abandon a dataset that a helper refuses to commit")
-def abandon(context: Context, dataset: str) -> DatasetItem:
+def _abandon(context: Context, dataset: str) -> DatasetItem:
     """Return a dataset as it was; its reports wait to be sealed again.
 
     Reports that the other helper committed are used up: it drops them from the next dataset.
@@ -72,13 +72,13 @@ def abandon(context: Context, dataset: str) -> DatasetItem:
 
 
 @operating.post("/tasks/refresh-keys", summary="Fetch the helpers' current HPKE keys into the tasks' bundles")
-def refresh_keys(context: Context) -> RefreshedKeys:
+def _refresh_keys(context: Context) -> RefreshedKeys:
     """Return how many tasks have new keys. A running server does this every minute."""
     return RefreshedKeys(tasks=context.server.refresh_keys())
 
 
 @reading.get("/jobs/{job}/model", summary="A job's model as an ONNX file, in base64")
-def export(context: Context, job: str, of: Annotated[ExportParameters, Query()]) -> ModelMessage:
+def _export(context: Context, job: str, of: Annotated[_ExportParameters, Query()]) -> ModelMessage:
     """Return a job's model as an ONNX file, in base64."""
     job_id = context.jobs.find(job).job_id
     made = context.server.export(job_id, of.takes, of.weights)

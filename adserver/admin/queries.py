@@ -46,7 +46,7 @@ def _page(context: AdminContext, page: PageParameters, kinds: tuple[str, ...]) -
 
 
 @reading.get("/queries", summary="List queries, newest first")
-def list_queries(context: Context, page: Annotated[PageParameters, Query()]) -> ListPage[QueryItem]:
+def _list_queries(context: Context, page: Annotated[PageParameters, Query()]) -> ListPage[QueryItem]:
     """Return a page of queries, newest first."""
     return _page(context, page, QUERIES_SHOWN)
 
@@ -56,7 +56,7 @@ def list_queries(context: Context, page: Annotated[PageParameters, Query()]) -> 
     summary="Sum values over groups of a dataset's reports, charged to its budget",
     status_code=201,
 )
-def ask_query(context: Context, body: AskQuery) -> ResultMessage:
+def _ask_query(context: Context, body: AskQuery) -> ResultMessage:
     """Sum values over groups of a dataset's reports. It is charged to the dataset's budget."""
     return ResultMessage.of(context.server.aggregate(**body.model_dump()))
 
@@ -74,7 +74,7 @@ def show_query(context: Context, query: str) -> QueryDetail:
 
 
 @reading.get("/evaluations", summary="List evaluations, newest first")
-def list_evaluations(context: Context, page: Annotated[PageParameters, Query()]) -> ListPage[QueryItem]:
+def _list_evaluations(context: Context, page: Annotated[PageParameters, Query()]) -> ListPage[QueryItem]:
     """Return a page of evaluations, newest first."""
     return _page(context, page, EVALUATIONS_SHOWN)
 
@@ -82,7 +82,7 @@ def list_evaluations(context: Context, page: Annotated[PageParameters, Query()])
 @asking.post(
     "/evaluations", summary="Evaluate a model on a dataset's reports, charged to its budget", status_code=201
 )
-def ask_evaluation(context: Context, body: AskEvaluation) -> EvaluationMessage:
+def _ask_evaluation(context: Context, body: AskEvaluation) -> EvaluationMessage:
     """Evaluate a model on a dataset's reports. It is charged to the dataset's budget."""
     return EvaluationMessage.of(context.server.evaluate(**dict(body)))
 

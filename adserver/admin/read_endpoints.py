@@ -30,13 +30,13 @@ ROUTERS: Final = (reading,)
 _STATUS: Final = ("version", "tasks", "datasets", "open_jobs", "rounds_answered")
 
 
-class BudgetsParameters(PageParameters):
+class _BudgetsParameters(PageParameters):
     """The part of the list of budgets to return."""
 
     limit: Typed = Field(10, description="The most rows to return.", ge=1, le=50)
 
 
-class PlannedParameters(Parameters):
+class _PlannedParameters(Parameters):
     """A planned job."""
 
     rounds: Typed | None = Field(None, description="For a planned job.", ge=1, le=1_000_000)
@@ -59,7 +59,7 @@ def list_tasks(context: Context, page: Annotated[PageParameters, Query()]) -> Li
 
 
 @reading.get("/tasks/{task}", summary="One task")
-def show_task(context: Context, task: str) -> TaskDetail:
+def _show_task(context: Context, task: str) -> TaskDetail:
     """Return one task with its settings, and the bundle that browsers are served."""
     return task_detail(context, context.tasks.find(task))
 
@@ -98,7 +98,7 @@ def show_intake(context: Context) -> IntakeMessage:
 
 
 @reading.get("/budgets", summary="Show both budgets of committed datasets, newest first")
-def list_budgets(context: Context, page: Annotated[BudgetsParameters, Query()]) -> ListPage[BudgetMessage]:
+def _list_budgets(context: Context, page: Annotated[_BudgetsParameters, Query()]) -> ListPage[BudgetMessage]:
     """Return a page of committed datasets with both budgets, newest first."""
     found = list_page(page, context.datasets.page, _place, lambda one: one)
     committed = [one for one in found.items if one.state is DatasetState.COMMITTED]
@@ -110,8 +110,8 @@ def list_budgets(context: Context, page: Annotated[BudgetsParameters, Query()]) 
     summary="Show both budgets of one dataset, or of a person in a task of updates, and the effect of "
     "a planned job",
 )
-def show_budget(
-    context: Context, dataset: str, planned: Annotated[PlannedParameters, Query()]
+def _show_budget(
+    context: Context, dataset: str, planned: Annotated[_PlannedParameters, Query()]
 ) -> BudgetMessage:
     """Return both budgets of a dataset or person; with `rounds`, also a forecast.
 

@@ -18,7 +18,7 @@ ROUTERS: Final = (managing_tokens,)
 _DAY_S: Final = 86_400.0
 
 
-class AuditParameters(Parameters):
+class _AuditParameters(Parameters):
     """The part of the audit log to return."""
 
     after: Typed = Field(-1, description="Number of the newest entry that is known.", ge=-1, le=MOST_INTEGER)
@@ -27,7 +27,7 @@ class AuditParameters(Parameters):
 
 
 @managing_tokens.get("/audit-log", summary="Show who did what, oldest first")
-def audit_log(context: Context, page: Annotated[AuditParameters, Query()]) -> AuditPage:
+def _audit_log(context: Context, page: Annotated[_AuditParameters, Query()]) -> AuditPage:
     """Return a part of the audit log. Its entries name tokens and addresses, so it needs scope `tokens`."""
     found = context.server.audit_log(after=page.after, limit=page.limit, is_newest=page.newest)
     is_more = len(found) == page.limit
@@ -37,13 +37,13 @@ def audit_log(context: Context, page: Annotated[AuditParameters, Query()]) -> Au
 
 
 @managing_tokens.get("/tokens", summary="List tokens and logged-in browsers, oldest first")
-def list_tokens(context: Context) -> GrantsMessage:
+def _list_tokens(context: Context) -> GrantsMessage:
     """Return tokens and logged-in browsers that have not ended, without their secrets."""
     return GrantsMessage(items=tuple(map(GrantMessage.of, context.server.tokens())))
 
 
 @managing_tokens.post("/tokens", summary="Create a token below the caller's scope", status_code=201)
-def create_token(context: Context, caller: Caller, body: CreateToken) -> TokenMessage:
+def _create_token(context: Context, caller: Caller, body: CreateToken) -> TokenMessage:
     """Create a token. A leaked grant cannot make one of the same scope, or one that outlives it."""
     left_days = (caller.expires_at - context.clock()) / _DAY_S
     if body.scope.allows(caller.scope):
@@ -56,6 +56,6 @@ def create_token(context: Context, caller: Caller, body: CreateToken) -> TokenMe
 
 
 @managing_tokens.post("/tokens/{token}/revoke", summary="Revoke a token or log a browser out")
-def revoke_token(context: Context, token: str) -> GrantMessage:
+def _revoke_token(context: Context, token: str) -> GrantMessage:
     """Revoke the one token or session whose id starts so, with immediate effect."""
     return GrantMessage.of(context.server.revoke_token(token))

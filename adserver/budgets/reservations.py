@@ -139,7 +139,9 @@ class Budgets:
             together = [one.dataset_id for one in of_task if one.dataset_id is not None]
         jobs = [
             _job(task, job, plan)
-            for job, plan in jobs_on_labels(JobStore(self.engine, self.clock).of_task(task.task_id, together))
+            for job, plan in _jobs_on_labels(
+                JobStore(self.engine, self.clock).of_task(task.task_id, together)
+            )
         ]
         return [
             *jobs,
@@ -147,7 +149,7 @@ class Budgets:
         ]
 
 
-def jobs_on_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, TrainingPlan]]:
+def _jobs_on_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, TrainingPlan]]:
     """Yield the jobs that train on one dataset's labels with their plans."""
     for job in jobs:
         if isinstance(job.plan, TrainingPlan):

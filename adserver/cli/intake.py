@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
 
 
-def intake_tls(
+def _intake_tls(
     *,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
@@ -69,7 +69,7 @@ intake_of: Final = making(
 )
 
 
-@takes(tls=intake_tls, intake=intake_of)
+@takes(tls=_intake_tls, intake=intake_of)
 def intake_command(
     *,
     database: Annotated[

@@ -142,12 +142,12 @@ class ApiSession:
         for _ in range(MOST_PAGES):
             page: Any = self._ask(kind, "GET", _with(path, {"limit": limit, cursor: after}), b"", bound)
             if len(page.items) > limit:
-                raise bad_answer(f"a page of {len(page.items)} items, where at most {limit} were asked for")
+                raise _bad_answer(f"a page of {len(page.items)} items, where at most {limit} were asked for")
             yield page
             after = getattr(page, following)
             if after is None:
                 return
-        raise bad_answer(f"a list of more than {MOST_PAGES} pages")
+        raise _bad_answer(f"a list of more than {MOST_PAGES} pages")
 
     def _bound(self, *, each: int | None = None, left: int | None = None) -> _Bound:
         """Return the bound of one answer, unless other bytes are given."""
@@ -198,7 +198,7 @@ class ApiSession:
         finally:
             connection.close()
         if len(content) > most:
-            raise bad_answer(f"more than {most} bytes" + (_MAY_BE_DONE if may_be_done else ""))
+            raise _bad_answer(f"more than {most} bytes" + (_MAY_BE_DONE if may_be_done else ""))
         bound.left -= len(content)
         return answer.status, content
 
@@ -210,10 +210,10 @@ def reading_answer() -> Iterator[None]:
         yield
     except _WRONG_FORMS as error:
         described = f"{type(error).__name__}: {error}"[:_MOST_FAULT]
-        raise bad_answer(f"an answer of another form: {described}") from None
+        raise _bad_answer(f"an answer of another form: {described}") from None
 
 
-def bad_answer(what: str) -> JobRefused:
+def _bad_answer(what: str) -> JobRefused:
     """Return the error of an ad server that sends what its API does not."""
     return JobRefused(JobReason.BAD_ANSWER, f"the ad server sends {what}")
 
@@ -242,7 +242,7 @@ def _read(kind: type[_MessageT], said: Mapping[str, Any]) -> _MessageT:
     try:
         return kind.model_validate_json(json.dumps(said), strict=True)
     except ValidationError as error:
-        raise bad_answer(f"an answer of another form: {first_fault(error)[:_MOST_FAULT]}") from None
+        raise _bad_answer(f"an answer of another form: {first_fault(error)[:_MOST_FAULT]}") from None
 
 
 def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:

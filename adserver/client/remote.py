@@ -118,7 +118,7 @@ class RemoteAdServer(ApiSession):
         if not task:
             page = next(self.pages(ListPage[TaskSummary], "/tasks", limit=2))
             task = the_only([one.task_id for one in page.items], task, JobReason.UNKNOWN_TASK).hex()
-        sent = self.get(TaskDetail, f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
+        sent = self.get(TaskDetail, f"/tasks/{_safe_id(task, JobReason.UNKNOWN_TASK)}")
         with reading_answer():
             return CountedTask(stored=sent.verify(), counts=sent.counts())
 
@@ -147,14 +147,14 @@ class RemoteAdServer(ApiSession):
     def dataset(self, dataset: str = "") -> Dataset:
         """Return one dataset."""
         if dataset:
-            path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
+            path = f"/datasets/{_safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
             return self.get(DatasetItem, path).value()
         named = {one.dataset_id: one for one in self.datasets() if one.dataset_id is not None}
         return named[the_only(list(named), dataset, JobReason.UNKNOWN_DATASET)]
 
     def abandon(self, dataset: str) -> Dataset:
         """Abandon a dataset that a helper refuses to commit."""
-        path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}/abandon"
+        path = f"/datasets/{_safe_id(dataset, JobReason.UNKNOWN_DATASET)}/abandon"
         return self.post(DatasetItem, path).value()
 
     def budgets(
@@ -190,7 +190,7 @@ class RemoteAdServer(ApiSession):
         asked = {} if planned is None else pick_attributes(planned, SIZES)
         if relation is not Relation.ZERO:
             asked = {**asked, "relation": relation.value}
-        path = f"/budgets/{safe_id(of, JobReason.UNKNOWN_DATASET)}"
+        path = f"/budgets/{_safe_id(of, JobReason.UNKNOWN_DATASET)}"
         sent = self.get(BudgetMessage, path, **asked)
         task = self._task(sent.task_id)
         with reading_answer():
@@ -235,7 +235,7 @@ class RemoteAdServer(ApiSession):
     def job(self, job: str = "") -> JobRecord:
         """Return one job."""
         if job:
-            return _job(self.get(JobItem, f"/jobs/{safe_id(job, JobReason.UNKNOWN_JOB)}"))
+            return _job(self.get(JobItem, f"/jobs/{_safe_id(job, JobReason.UNKNOWN_JOB)}"))
         page = next(self.pages(ListPage[JobItem], "/jobs", limit=2))
         the_only([one.job_id for one in page.items], job, JobReason.UNKNOWN_JOB)
         return _job(page.items[0])
@@ -445,7 +445,7 @@ def _of_no_helpers() -> InvalidTask:
     )
 
 
-def safe_id(prefix: str, missing: JobReason) -> str:
+def _safe_id(prefix: str, missing: JobReason) -> str:
     """Check the typed start of an id before it enters a path.
 
     Raises:
@@ -459,7 +459,7 @@ def safe_id(prefix: str, missing: JobReason) -> str:
 
 
 def _query_path(kind: str, query: str) -> str:
-    return f"/{kind}/{safe_id(query, JobReason.UNKNOWN_QUERY)}"
+    return f"/{kind}/{_safe_id(query, JobReason.UNKNOWN_QUERY)}"
 
 
 def _require_answer(result: _MessageT | None) -> _MessageT:

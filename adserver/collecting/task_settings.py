@@ -19,7 +19,7 @@ from maskedlark.reports.task_kinds import LabelKind
 
 
 @frozen
-class Period:
+class _Period:
     """When a task's reports may date from, in Unix seconds: from the start, to before the end."""
 
     starts_at: int
@@ -39,7 +39,7 @@ def label_space(
     Raises:
         InvalidTask: both kinds or none, a number is out of range, or the encoder's labels are others.
     """
-    classes = num_classes(classes, max_value, encoder)
+    classes = _num_classes(classes, max_value, encoder)
     if (classes is None) == (max_value is None):
         raise InvalidTask("the label space is not defined: give exactly one of --classes and --max-value")
     if max_value is None:
@@ -117,7 +117,7 @@ def encoder_from(path: Path | None) -> Encoder | None:
         raise InvalidTask(f"cannot read the encoder {path}: {error.strerror}") from None
 
 
-def num_classes(typed: int | None, max_value: int | None, encoder: Encoder | None) -> int | None:
+def _num_classes(typed: int | None, max_value: int | None, encoder: Encoder | None) -> int | None:
     """Return the number of classes: as typed, or the encoder's.
 
     Raises:
@@ -142,7 +142,7 @@ def check_labels(labels: LabelSpace, encoder: Encoder | None) -> None:
         InvalidTask
     """
     is_of_classes = labels.kind is LabelKind.CLASSES
-    num_classes(labels.size if is_of_classes else None, None if is_of_classes else labels.size - 1, encoder)
+    _num_classes(labels.size if is_of_classes else None, None if is_of_classes else labels.size - 1, encoder)
 
 
 def num_features(typed: int | None, encoder: Encoder | None) -> int:
@@ -186,7 +186,7 @@ def norm_for(mechanism: Mechanism) -> Norm:
 
 def period(
     *, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None
-) -> Period:
+) -> _Period:
     """Return the task's period.
 
     Without a start it begins with the present time bucket, so that reports of now are inside.
@@ -197,6 +197,6 @@ def period(
     if not isfinite(days):
         raise InvalidTask(f"--days is {days}: expected a positive, finite number")
     start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
-    return Period(
+    return _Period(
         starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at
     )

@@ -26,7 +26,7 @@ class _Asset:
     tag: str
 
 
-class Assets:
+class _Assets:
     """The static files of a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -54,4 +54,4 @@ class Assets:
         return Response(found.content, headers=_FOREVER, media_type=found.media_type)
 
 
-ASSETS: Final = Assets(FOLDER)
+ASSETS: Final = _Assets(FOLDER)

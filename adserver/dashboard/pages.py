@@ -132,7 +132,7 @@ NAVIGATION: Final = tuple((one.path, one.place) for one in PAGES if "{" not in o
 
 
 @frozen
-class RenderedPage:
+class _RenderedPage:
     """A page as it is sent."""
 
     content: bytes
@@ -152,7 +152,7 @@ class Pages:
         self._figures = figures
         self._environment = environment
         self._marks: TtlCache[Mark] = TtlCache(lasts_s=YOUNG_S, threads=1)
-        self._drawn: TtlCache[RenderedPage] = TtlCache(lasts_s=0.0, threads=DRAWERS)
+        self._drawn: TtlCache[_RenderedPage] = TtlCache(lasts_s=0.0, threads=DRAWERS)
 
     def close(self) -> None:
         """Draw nothing more."""
@@ -188,7 +188,7 @@ class Pages:
         except HelperUnavailable:
             return None
 
-    def _draw(self, page: Page, request: Request) -> RenderedPage:
+    def _draw(self, page: Page, request: Request) -> _RenderedPage:
         """Render a page, or the reason for its absence; HelperUnavailable while the database is away."""
         try:
             with database_at_hand("the ad server"):
@@ -197,12 +197,12 @@ class Pages:
             raise
         except MaskedLarkError as refusal:
             return self._render_refusal(page, request, refusal)
-        return RenderedPage(content=self.draw(page.template, page.place, request, values), status=200)
+        return _RenderedPage(content=self.draw(page.template, page.place, request, values), status=200)
 
-    def _render_refusal(self, page: Page, request: Request, refusal: MaskedLarkError) -> RenderedPage:
+    def _render_refusal(self, page: Page, request: Request, refusal: MaskedLarkError) -> _RenderedPage:
         """Render the reason for a refusal in a page's place."""
         values = {"detail": str(refusal)}
-        return RenderedPage(
+        return _RenderedPage(
             content=self.draw("refused.html", page.place, request, values), status=_status(refusal)
         )
 

@@ -155,12 +155,12 @@ def job_detail(job: JobRecord, evaluated: RoundFigures | None) -> JobDetail:
         **_facts(job, evaluated),
         **_plan_fields(job),
         "can": tuple(one for one in (JobEvent.CANCEL, JobEvent.RESUME) if possible(job.state, one)),
-        "next_command": next_command(job),
+        "next_command": _next_command(job),
     }
     return FederatedJobDetail(**found) if isinstance(job.plan, FederatedPlan) else TrainingJobDetail(**found)
 
 
-def next_command(job: JobRecord) -> str | None:
+def _next_command(job: JobRecord) -> str | None:
     """Return the command to type next; None while there is nothing to do."""
     name = job.job_id.hex()[:12]
     if job.state in (JobState.REFUSED, JobState.FAILED):

@@ -25,14 +25,14 @@ class OutgoingShares:
         try:
             for chunk in self._chunks:
                 self.sizes.append(len(chunk))  # before it leaves, so that no reply can come too early
-                yield request_of(chunk)
+                yield _request_of(chunk)
             yield helper_pb2.PrepareRequest(end={})
         except Exception as error:
             self.error = error
             raise
 
 
-def request_of(chunk: Sequence[ShareForHelper]) -> helper_pb2.PrepareRequest:
+def _request_of(chunk: Sequence[ShareForHelper]) -> helper_pb2.PrepareRequest:
     """Build the request with a chunk of shares.
 
     Built of plain fields: messages made of messages copy each, and take several times as long.

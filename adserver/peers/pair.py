@@ -50,7 +50,7 @@ class JobHelper(Protocol):
         """
 
 
-class Watcher(Protocol):
+class _Watcher(Protocol):
     """The callback that learns that a job has to wait."""
 
     def helper_down(self, error: HelperUnavailable) -> None:
@@ -101,7 +101,7 @@ class HelperPair:
     helpers: tuple[JobHelper, JobHelper]
     backoff: Backoff
     interrupted: Event
-    watcher: Watcher
+    watcher: _Watcher
     pool: ThreadPoolExecutor
     _down: set[int] = field(default_factory=set, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
@@ -109,7 +109,7 @@ class HelperPair:
     @classmethod
     @contextmanager
     def open(
-        cls, helpers: tuple[JobHelper, JobHelper], backoff: Backoff, *, interrupted: Event, watcher: Watcher
+        cls, helpers: tuple[JobHelper, JobHelper], backoff: Backoff, *, interrupted: Event, watcher: _Watcher
     ) -> Iterator["HelperPair"]:
         """Open a pair whose calls are abandoned, not awaited, at the end."""
         pool = ThreadPoolExecutor(max_workers=len(ROLES), thread_name_prefix="helper")

@@ -73,14 +73,14 @@ class SeenJobs(Protocol):
         """Return the figures of a job's rounds, in order; only those after `after_rounds`."""
 
 
-class JobRow(Protocol):
+class _JobRow(Protocol):
     """A row of a table, of whatever read it."""
 
     def __getitem__(self, name: str, /) -> Any:
         """Return the value of a column."""
 
 
-def record_from_row(row: JobRow) -> JobRecord:
+def record_from_row(row: _JobRow) -> JobRecord:
     """Convert a row of `jobs` to a record."""
     return JobRecord(
         plan=read_plan(bytes(row["plan"])),

@@ -134,8 +134,8 @@ def simulate(
     )  # fmt: skip
     asked = strategy.next_round(state)
     while asked is not None:
-        collected = collect(simulated, asked, seed, is_diagnosed=is_diagnosed)
-        summed = collected.total + round_noise(strategy, asked, len(collected.total), noise)
+        collected = _collect(simulated, asked, seed, is_diagnosed=is_diagnosed)
+        summed = collected.total + _round_noise(strategy, asked, len(collected.total), noise)
         state = strategy.step(state, asked, summed)
         following = strategy.next_round(state)
         is_evaluated = following is None or state.rounds_done % eval_every == 0
@@ -153,7 +153,7 @@ def simulate(
 
 
 @frozen(eq=False)
-class Collected:
+class _Collected:
     """A round's sum before noise, and the devices that took part."""
 
     total: SignedVector
@@ -162,7 +162,7 @@ class Collected:
     diagnostics: Diagnostics | None
 
 
-def collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool = False) -> Collected:
+def _collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool = False) -> _Collected:
     """Add all devices' answers to one round."""
     strategy, model = simulated.strategy, simulated.model
     drawn: list[int] = []
@@ -175,7 +175,7 @@ def collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool
         covers += part is Part.COVER
     total = strategy.cover_vector(model)
     squares = np.zeros(len(total))
-    stacked = stack_of(model)
+    stacked = _stack_of(model)
     for first in range(0, len(drawn), stacked):
         members = drawn[first : first + stacked]
         streams = [device_stream(seed, asked.terms.index, device) for device in members]
@@ -195,17 +195,17 @@ def collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool
         diagnostics = Diagnostics(
             between_clients=float(variances.mean()), update_scale=float(np.square(means).mean())
         )
-    return Collected(total=total, devices=len(drawn), covers=covers, diagnostics=diagnostics)
+    return _Collected(total=total, devices=len(drawn), covers=covers, diagnostics=diagnostics)
 
 
-def stack_of(model: LocalModel) -> int:
+def _stack_of(model: LocalModel) -> int:
     """Return how many devices train together in one batch; it changes no bit of the result."""
     if not isinstance(model, DenseModel):
         return STACK
     return max(1, min(STACK, _CACHED_BYTES // (4 * model.size)))
 
 
-def round_noise(strategy: Strategy, asked: Round, count: int, randomness: Randomness) -> SignedVector:
+def _round_noise(strategy: Strategy, asked: Round, count: int, randomness: Randomness) -> SignedVector:
     """Draw one curator's noise on a round's sum: an exact discrete Gaussian.
 
     Raises:

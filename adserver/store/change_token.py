@@ -27,7 +27,7 @@ _MOVING: Final = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
 
 
 @frozen
-class StoreMark:
+class _StoreMark:
     """What changes with the store.
 
     Attributes:
@@ -67,11 +67,11 @@ _ASKED: Final = union_all(
 )
 
 
-def store_mark(engine: Engine) -> StoreMark:
+def store_mark(engine: Engine) -> _StoreMark:
     """Return the store's current mark, with one statement."""
     with reading(engine) as connection:
         found = [tuple(row) for row in connection.execute(_ASKED)]
-    return StoreMark(
+    return _StoreMark(
         reports=frozenset(row for row in found if row[0] == _REPORTS),
         others=frozenset(row for row in found if row[0] != _REPORTS),
     )

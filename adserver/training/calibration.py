@@ -48,7 +48,7 @@ class Calibration:
     shift: float
 
 
-def check_calibrates(loss: TrainedLoss) -> Loss:
+def _check_calibrates(loss: TrainedLoss) -> Loss:
     """Return the loss of a model whose output is the probability of one label.
 
     Raises:
@@ -63,7 +63,7 @@ def check_calibrates(loss: TrainedLoss) -> Loss:
     return loss
 
 
-def logits_of(outputs: NDArray[np.float64], loss: Loss) -> NDArray[np.float64]:
+def _logits_of(outputs: NDArray[np.float64], loss: Loss) -> NDArray[np.float64]:
     """Return the logits of a model's outputs (n,) for its loss."""
     if loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
         return outputs
@@ -183,7 +183,7 @@ def calibrate_by_histogram(
 
     Raises as `fit`.
     """
-    loss = check_calibrates(trained)
+    loss = _check_calibrates(trained)
     scores = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
     return _calibrate_model(exported, fit(np.log(scores) - np.log1p(-scores), counts[1], counts[0]), loss)
 
@@ -195,10 +195,10 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
         JobRefused(MALFORMED): the file is no such panel, or does not fit the model.
         InvalidTask: as `fit`.
     """
-    loss = check_calibrates(trained)
+    loss = _check_calibrates(trained)
     examples = read_eval_set(panel)
     examples.check_fits(parse(exported.encoded, num_features=examples.features.shape[1]), loss)
-    logits = logits_of(predict(exported.encoded, examples.features)[:, 0].astype(np.float64), loss)
+    logits = _logits_of(predict(exported.encoded, examples.features)[:, 0].astype(np.float64), loss)
     is_positive = (examples.labels == 1).astype(np.float64)
     return _calibrate_model(exported, fit(logits, is_positive, 1 - is_positive), loss)
 

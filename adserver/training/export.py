@@ -38,7 +38,7 @@ def export_job(
 ) -> ExportedModel:
     """Export the model of a job of either kind; raises as `export_model`."""
     if isinstance(plan, FederatedPlan):
-        return export_federated(folder, plan, weights)
+        return _export_federated(folder, plan, weights)
     return export_model(folder, plan, weights)
 
 
@@ -67,7 +67,7 @@ def export_model(
     return ExportedModel(encoded=describe(encoded, **_notes(plan.task), **loss), rounds_done=rounds_done)
 
 
-def export_federated(
+def _export_federated(
     folder: JobFiles, plan: FederatedPlan, weights: ModelWeights = ModelWeights.LATEST
 ) -> ExportedModel:
     """Export a federated job's model, as an ONNX file that takes bytes over 256.

@@ -73,14 +73,14 @@ def declared_width(encoded: bytes) -> int | None:
     return (dims[0][1].dim_value or None) if len(dims) == 1 and len(dims[0]) == 2 else None
 
 
-class PreparedModel(NamedTuple):
+class _PreparedModel(NamedTuple):
     """A model that a job can train: its file, and what the parser made of it."""
 
     file: bytes
     parsed: Model
 
 
-def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None) -> PreparedModel:
+def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None) -> _PreparedModel:
     """Separate merged parameters, parse, and check that tables have a row for each word.
 
     Args:
@@ -95,7 +95,7 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     parsed = parse(file, num_features=num_features)
     if encoder is not None:
         check_vocabulary(file, encoder)
-    return PreparedModel(file, parsed)
+    return _PreparedModel(file, parsed)
 
 
 def parse_chosen(encoded: bytes, *, num_features: int, train: Sequence[str], freeze: Sequence[str]) -> Model:

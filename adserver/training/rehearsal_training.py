@@ -91,7 +91,7 @@ def train(training: RehearsalTraining) -> TrainingOutcome:
 
     with one_thread():
         try:
-            whole, half = (_run(training, split_examples(training, share=share)) for share in (1.0, 0.5))
+            whole, half = (_run(training, _split_examples(training, share=share)) for share in (1.0, 0.5))
         except InvalidModel as error:
             return TrainingOutcome(score=None, refused=str(error))
     size = len(training.examples) * (1 - 1 / PARTS)
@@ -117,7 +117,7 @@ def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Sco
     )
 
 
-def split_examples(training: RehearsalTraining, share: float) -> "SplitExamples":
+def _split_examples(training: RehearsalTraining, share: float) -> "_SplitExamples":
     """Return a share of the examples that train, and those that test, of this seed."""
     repeat, part = divmod(training.seed, PARTS)
     order = np.random.default_rng(repeat).permutation(len(training.examples))
@@ -126,10 +126,10 @@ def split_examples(training: RehearsalTraining, share: float) -> "SplitExamples"
     test = _select(training.examples, parts.pop(part))
     random = np.random.default_rng([training.seed, len(training.examples)])
     others = random.permutation(np.concatenate(parts))
-    return SplitExamples(_select(training.examples, others[: round(share * len(others))]), test, random)
+    return _SplitExamples(_select(training.examples, others[: round(share * len(others))]), test, random)
 
 
-class SplitExamples(NamedTuple):
+class _SplitExamples(NamedTuple):
     """The examples of one training, and the draws that follow their choice."""
 
     train: EvalSet
@@ -137,11 +137,11 @@ class SplitExamples(NamedTuple):
     random: np.random.Generator
 
 
-def _run(training: RehearsalTraining, parts: SplitExamples) -> TrainingOutcome:
-    return train_alone(training, parts) if training.name == ALONE else TrainingRun(training, parts).run()
+def _run(training: RehearsalTraining, parts: _SplitExamples) -> TrainingOutcome:
+    return _train_alone(training, parts) if training.name == ALONE else _TrainingRun(training, parts).run()
 
 
-def train_alone(training: RehearsalTraining, parts: SplitExamples) -> TrainingOutcome:
+def _train_alone(training: RehearsalTraining, parts: _SplitExamples) -> TrainingOutcome:
     """Train plainly on the examples, at the plan's learning rate, to the moment that tests best.
 
     Raises:
@@ -156,7 +156,7 @@ def train_alone(training: RehearsalTraining, parts: SplitExamples) -> TrainingOu
         if not epochs:  # nothing is trained yet
             continue
         encoded = replace_parameters(training.model, model, weights)
-        found = score(encoded, parts.test, loss)
+        found = _score(encoded, parts.test, loss)
         if best is None or found.value > best.value:
             best, at_best = found, encoded
     return TrainingOutcome(score=best, model=at_best)
@@ -175,7 +175,7 @@ def warm_start(training: RehearsalTraining) -> bytes:
             optimizer = replace(training.plan.optimizer, learning_rate=rate)
             plain = replace(training, plan=replace(training.plan, optimizer=optimizer))
             try:
-                found.append(train_alone(plain, split_examples(plain, share=1.0)))
+                found.append(_train_alone(plain, _split_examples(plain, share=1.0)))
             except InvalidModel:
                 continue
     best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
@@ -189,14 +189,14 @@ def _parse(training: RehearsalTraining) -> Model:
 
 def plain_trainings(training: RehearsalTraining, seeds: int) -> list[RehearsalTraining]:
     """Return the plain trainings of warm starts: of each seed on what trains there, then on all examples."""
-    panels = [split_examples(replace(training, seed=seed), share=1.0).train for seed in range(seeds)]
+    panels = [_split_examples(replace(training, seed=seed), share=1.0).train for seed in range(seeds)]
     return [replace(training, examples=panel) for panel in (*panels, training.examples)]
 
 
-class TrainingRun:
+class _TrainingRun:
     """One training over reports that are drawn from examples, and its test on others."""
 
-    def __init__(self, training: RehearsalTraining, parts: SplitExamples) -> None:
+    def __init__(self, training: RehearsalTraining, parts: _SplitExamples) -> None:
         from maskedlark.autodiff.clipped_sums import ClippedSums
 
         self._encoded, self._plan, self._name = training.model, training.plan, training.name
@@ -214,7 +214,7 @@ class TrainingRun:
         shares = [self._step(times) for times in self._batches()]
         trained = replace_parameters(self._encoded, self._model, self._trainer.values())
         return TrainingOutcome(
-            score=score(trained, self._test, self._loss), clipped=float(np.mean(shares[last:]))
+            score=_score(trained, self._test, self._loss), clipped=float(np.mean(shares[last:]))
         )
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
@@ -272,7 +272,7 @@ class TrainingRun:
         return np.asarray(now - job.carried / DENOMINATOR * before)
 
 
-def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
+def _score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
     """Score a model on examples. With heads it is the mean area under the ROC curve of those that have one.
 
     Raises:

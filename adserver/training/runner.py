@@ -88,7 +88,7 @@ class JobRun:
             untrained = None  # evaluated first: it loads what evaluates, and no helper waits for that
             if not self._history and self._evaluate is not None:
                 untrained = self._with_evaluation(RoundFigures(rounds_done=0, finished_at_s=self._clock()))
-            check_started(
+            _check_started(
                 *self._pair.start_job(self._plan.job, self._encoded_model),
                 num_parameters=self._model.num_parameters,
             )
@@ -178,7 +178,7 @@ def mean_excess(plan: TrainingPlan, clip: Clip, within: float) -> float:
     return math.ldexp(within, clip.frac_bits) / max(1, clip.count_units) / (1 - plan.task.fake_report_rate)
 
 
-def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int) -> None:
+def _check_started(first: StartedJob, second: StartedJob, *, num_parameters: int) -> None:
     """Refuse helpers whose answers could not be added, before any round is charged.
 
     Raises:

@@ -27,7 +27,7 @@ _POINTS: Final = 12
 
 
 @frozen
-class Point:
+class _Point:
     """What so many releases on a dataset cost."""
 
     rounds: int
@@ -44,7 +44,7 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
     if not budget.is_noisy:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to draw")
     figure = new_figure(9, 3.6)
-    points = growth(budget)
+    points = _growth(budget)
     for axes, (whom, title) in zip(figure.subplots(1, 2), _ADVERSARIES.items(), strict=True):
         limit, epsilons = getattr(budget, whom).budget, [getattr(one.epsilons, whom) for one in points]
         _draw(axes, title, limit, points, epsilons)
@@ -57,7 +57,7 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
     write_durably(path, as_png(figure))
 
 
-def growth(budget: DatasetBudget) -> tuple[Point, ...]:
+def _growth(budget: DatasetBudget) -> tuple[_Point, ...]:
     """Return the dataset's epsilons after more and more releases.
 
     All spent ones in the order of the uses, then all reserved ones.
@@ -65,14 +65,14 @@ def growth(budget: DatasetBudget) -> tuple[Point, ...]:
     delta = budget.dataset.task.delta
     uses = [one.use for one in budget.uses]
     reserved = [charge for use in uses for charge in _beyond(use.spent, use.held)]
-    points = [Point(rounds=0, epsilons=spent([], delta), is_spent=True)]
+    points = [_Point(rounds=0, epsilons=spent([], delta), is_spent=True)]
     so_far: list[Charge] = []
     for charges, is_spent in (([charge for use in uses for charge in use.spent], True), (reserved, False)):
         for charge in charges:
             done = sum(one.rounds for one in so_far)
             for rounds in _steps(charge.rounds):
                 epsilons = spent([*so_far, replace(charge, rounds=rounds)], delta)
-                points.append(Point(rounds=done + rounds, epsilons=epsilons, is_spent=is_spent))
+                points.append(_Point(rounds=done + rounds, epsilons=epsilons, is_spent=is_spent))
             so_far.append(charge)
     return tuple(points)
 
@@ -93,7 +93,9 @@ def _steps(rounds: int) -> list[int]:
     return sorted({max(1, round(rounds * step / _POINTS)) for step in range(1, _POINTS + 1)})
 
 
-def _draw(axes: "Axes", title: str, limit: float, points: Sequence[Point], epsilons: Sequence[float]) -> None:
+def _draw(
+    axes: "Axes", title: str, limit: float, points: Sequence[_Point], epsilons: Sequence[float]
+) -> None:
     """Draw one adversary's curve under its budget."""
     turn = sum(one.is_spent for one in points)
     rounds = [one.rounds for one in points]

@@ -47,7 +47,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     """Print one job as a table of settings and figures."""
     plan = job.plan
     if isinstance(plan, FederatedPlan):
-        rows: list[tuple[str, object]] = [*rows_of_federated(job, plan), ("state", outcome_line(job))]
+        rows: list[tuple[str, object]] = [*rows_of_federated(job, plan), ("state", _outcome_line(job))]
     else:
         rows = _rows(job, plan)
     rows[1:1] = [(what, said) for what, said in (("name", job.name), ("note", job.note)) if said]
@@ -87,7 +87,7 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
         ("job", job.job_id.hex()),
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
         ("dataset", f"{short(plan.job.dataset_id)}, {plan.dataset_size} reports"),
-        ("state", outcome_line(job)),
+        ("state", _outcome_line(job)),
         ("rounds", f"{job.rounds_done} of {plan.job.rounds}, {plan.denominator:g} reports expected in each"),
         ("loss", plan.job.loss.value),
         (
@@ -106,7 +106,7 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
     return rows
 
 
-def outcome_line(job: JobRecord) -> str:
+def _outcome_line(job: JobRecord) -> str:
     """Describe the state in one line, with its cause and remedy."""
     if job.stop is None:
         return job.state.value
@@ -156,7 +156,7 @@ def watch(
             show(job)
             if job.state in STOPPED:
                 return job
-            waits_for = what_it_waits_for(job, watched_s=clock() - began_s, now_s=clock())
+            waits_for = _what_it_waits_for(job, watched_s=clock() - began_s, now_s=clock())
             if waits_for != told:
                 told = waits_for
                 if told:
@@ -165,7 +165,7 @@ def watch(
             pause_s = min(pause_s * _POLLS_GROW, _LONGEST_POLL_S)
 
 
-def what_it_waits_for(job: JobRecord, *, watched_s: float, now_s: float) -> str:
+def _what_it_waits_for(job: JobRecord, *, watched_s: float, now_s: float) -> str:
     """Return what a job waits for, or nothing while it runs.
 
     No worker runs a job whose lease has run out: its ad server has ended.

@@ -55,7 +55,7 @@ class ComparedJob:
     note: str
 
 
-def compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> ComparedJob:
+def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> ComparedJob:
     """Return a job's row."""
     facts, best = job_facts(job, last_evaluated(history)), best_evaluated(history)
     same = ("rounds", "rounds_done", "noise_multiplier", "loss", "accuracy", "name", "note")
@@ -72,21 +72,21 @@ def compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> ComparedJo
     )
 
 
-class JobsSource(JobSource, Protocol):
+class _JobsSource(JobSource, Protocol):
     """Where a comparison reads jobs: an `AdServer`."""
 
     def jobs(self) -> tuple[JobRecord, ...]:
         """Return all jobs, oldest first."""
 
 
-def compare_jobs(server: JobsSource, jobs: Sequence[str] = ()) -> list[ComparedJob]:
+def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[ComparedJob]:
     """Return a row for each of some jobs, by the starts of their ids; without any, for all jobs.
 
     Raises:
         JobRefused(UNKNOWN_JOB)
     """
     found = [server.job(job) for job in jobs] if jobs else server.jobs()
-    return [compare_job(job, server.history(job.job_id)) for job in found]
+    return [_compare_job(job, server.history(job.job_id)) for job in found]
 
 
 def print_comparison(rows: Sequence[ComparedJob]) -> None:

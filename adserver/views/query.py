@@ -99,10 +99,10 @@ def noise_lines(result: ReleasedResult, scale: str) -> list[str]:
     """Describe the noise, with its scale in words, and what the release cost."""
     if result.mechanism is Mechanism.NONE:
         return ["no noise: no privacy"]
-    return [f"{result.mechanism} noise of each helper{scale}", cost_line(result)]
+    return [f"{result.mechanism} noise of each helper{scale}", _cost_line(result)]
 
 
-def cost_line(result: ReleasedResult) -> str:
+def _cost_line(result: ReleasedResult) -> str:
     """Describe what a release cost and what its dataset has spent."""
     cost, whole = result.cost, result.dataset_spent
     return (

@@ -25,11 +25,11 @@ def print_rehearsal(found: Rehearsal) -> None:
         "*: the best rate. ±: standard deviation over seeds. mean/rate: mean prediction over the share of "
         "positives; with a helper: epsilon if one colludes"
     )
-    for line in remarks(found):
+    for line in _remarks(found):
         typer.echo(line)
 
 
-def remarks(found: Rehearsal) -> list[str]:
+def _remarks(found: Rehearsal) -> list[str]:
     """Return what to do about the best settings, one line each."""
     lines = []
     alone = found.best(ALONE)

@@ -49,7 +49,7 @@ class _Moment:
     hour: int | None
 
 
-def _part_of(column: str) -> str | None:
+def part_of(column: str) -> str | None:
     """Return the column that a part was made of: `seen` of `seen@day`; None if the name is no part's."""
     of, _, part = column.rpartition(_AT)
     return of if of and part in (WEEKDAY, DAY, HOUR) else None
@@ -99,13 +99,13 @@ def with_parts(columns: Mapping[str, Cells], wanted: Sequence[str]) -> dict[str,
     Raises:
         InvalidTask: as `parts`.
     """
-    lacking = [name for name in wanted if name not in columns and _part_of(name) in columns]
+    lacking = [name for name in wanted if name not in columns and part_of(name) in columns]
     made: dict[str, Cells] = {}
-    for of in dict.fromkeys(map(_part_of, lacking)):
+    for of in dict.fromkeys(map(part_of, lacking)):
         if of is not None:
             nothing: list[str | None] = [None] * len(columns[of])
             found = parts(columns, of)
-            made |= {name: found.get(name, nothing) for name in lacking if _part_of(name) == of}
+            made |= {name: found.get(name, nothing) for name in lacking if part_of(name) == of}
     return made
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, insert, update
 
 from adserver.admin.access import LOOPBACK_NAMES, AuthMiddleware
 from adserver.admin.admin_context import AdminContext
-from adserver.admin.helper_watch import HelperHealth, SeenKey
+from adserver.admin.helper_watch import HelperHealth, _SeenKey
 from adserver.client import Client
 from adserver.client.local import LocalAdServer
 from adserver.dashboard.app import dashboard
@@ -193,7 +193,7 @@ def sights() -> tuple[HelperHealth, ...]:
             open_jobs=3,
             rounds_answered=113,
         )
-        key = SeenKey(key_id=1 + role, suite="x25519-aes128gcm", first_seen_at=NOW - 86_400.0 * 12)
+        key = _SeenKey(key_id=1 + role, suite="x25519-aes128gcm", first_seen_at=NOW - 86_400.0 * 12)
         found.append(
             HelperHealth(
                 role=role,

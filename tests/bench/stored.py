@@ -16,7 +16,7 @@ import psutil
 from sqlalchemy import Engine
 
 from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
-from adserver.peers.outgoing import request_of
+from adserver.peers.outgoing import _request_of
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
 from adserver.store.reports import ReportStore
@@ -117,7 +117,7 @@ def read_for_sealing(engine: Engine, task: Task, count: int) -> tuple[float, flo
     dataset = datasets.begin(task.task_id, handle, limit=count, created_at=NOW)
     for role in (0, 1):
         for page in ReportStore(engine).share_pages(task, handle, role):
-            sent += len(request_of(page).SerializeToString())
+            sent += len(_request_of(page).SerializeToString())
     used = time.process_time() - began + used_since(theirs)
     datasets.give_back(dataset)
     return used, sent

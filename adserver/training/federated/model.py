@@ -32,7 +32,7 @@ from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
 
 
-class Submitted(NamedTuple):
+class _Submitted(NamedTuple):
     """A model that devices are to train.
 
     Attributes:
@@ -51,7 +51,7 @@ def read_submitted_model(
     *,
     seed: int,
     encoder: Encoder | None = None,
-) -> Submitted:
+) -> _Submitted:
     """Return the model of a submission: an ONNX file, or the widths of a dense network.
 
     Args:
@@ -70,7 +70,7 @@ def read_submitted_model(
             "expected exactly one model: give either the widths of a dense network or an ONNX file"
         )
     if encoded is None:
-        return Submitted(DenseModel(widths=widths), dense_network(widths, "relu", seed=seed))
+        return _Submitted(DenseModel(widths=widths), dense_network(widths, "relu", seed=seed))
     file, parsed = prepare_model(encoded, num_features=task.num_features, encoder=encoder)
     check_loss(parsed, Loss.CROSS_ENTROPY, task.labels.size)
     zeros = tuple(np.zeros_like(value) for value in parsed.initial_values)
@@ -79,10 +79,10 @@ def read_submitted_model(
         widths=(task.num_features, parsed.output_width),
         layer_sizes=tuple(parameter.size for parameter in parsed.parameters),
     )
-    return Submitted(model, file)
+    return _Submitted(model, file)
 
 
-def initial_parameters(submitted: Submitted, *, seed: int) -> Parameters:
+def initial_parameters(submitted: _Submitted, *, seed: int) -> Parameters:
     """Return the initial weights: a graph's own, or a dense network's from the seed."""
     model, file = submitted
     if isinstance(model, DenseModel):
@@ -92,7 +92,7 @@ def initial_parameters(submitted: Submitted, *, seed: int) -> Parameters:
 
 def first_parameters(plan: FederatedPlan, file: bytes) -> Parameters:
     """Return `initial_parameters` of a stored job."""
-    return initial_parameters(Submitted(read_instructions(plan.job).model, file), seed=plan.seed)
+    return initial_parameters(_Submitted(read_instructions(plan.job).model, file), seed=plan.seed)
 
 
 def write_trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> bytes:

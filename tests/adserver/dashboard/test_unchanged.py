@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from adserver.dashboard import pages as dashboard_pages
 from adserver.dashboard.page_data import BUDGETS_S, Figures, Mark
-from adserver.dashboard.pages import PAGES, Page, Pages, RenderedPage
+from adserver.dashboard.pages import PAGES, Page, Pages, _RenderedPage
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from adserver.records.round_figures import RoundFigures
@@ -64,7 +64,7 @@ def looked(of: Painted, monkeypatch: pytest.MonkeyPatch) -> Looked:
 
     drawing = Pages._draw
 
-    def counted(self: Pages, page: Page, request: Request) -> RenderedPage:
+    def counted(self: Pages, page: Page, request: Request) -> _RenderedPage:
         made.drawn[page.path] += 1
         return drawing(self, page, request)
 

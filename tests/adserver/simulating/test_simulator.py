@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.simulating.simulator import Simulated, collect, round_noise, simulate, stack_of
+from adserver.simulating.simulator import Simulated, _collect, _round_noise, _stack_of, simulate
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
@@ -89,13 +89,13 @@ def test_a_simulation_learns_and_repeats_itself() -> None:
 def test_how_many_devices_train_side_by_side_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = simulated(DpFedAvg(**settings()))
     *_, one = simulate(world, START, seed=7, evaluate=accuracy)
-    monkeypatch.setattr("adserver.simulating.simulator.stack_of", lambda _: 3)
+    monkeypatch.setattr("adserver.simulating.simulator._stack_of", lambda _: 3)
     *_, other = simulate(world, START, seed=7, evaluate=accuracy)
     assert one.state.encode() == other.state.encode()
 
 
 def test_large_models_train_fewer_at_a_time_so_that_their_weights_stay_in_the_cache() -> None:
-    assert [stack_of(DenseModel(widths=widths)) for widths in ((784, 10), (784, 64, 10), (784, 2000))] == [
+    assert [_stack_of(DenseModel(widths=widths)) for widths in ((784, 10), (784, 64, 10), (784, 2000))] == [
         32,
         5,
         1,
@@ -106,7 +106,7 @@ def test_another_seed_draws_other_devices() -> None:
     strategy = DpFedAvg(**settings())
     asked = strategy.next_round(strategy.start(START))
     assert asked is not None
-    totals = [collect(simulated(strategy), asked, seed).total for seed in (1, 2)]
+    totals = [_collect(simulated(strategy), asked, seed).total for seed in (1, 2)]
     assert (totals[0] != totals[1]).any()
 
 
@@ -122,7 +122,7 @@ def test_noise_is_the_multiplier_times_the_sensitivity() -> None:
     strategy = DpFedAvg(**settings(noise_multiplier=1.5))
     asked = strategy.next_round(strategy.start(START))
     assert asked is not None
-    noise = round_noise(strategy, asked, 40_000, seeded(5))
+    noise = _round_noise(strategy, asked, 40_000, seeded(5))
     assert noise.std() == pytest.approx(1.5 * asked.terms.bound.sensitivity, rel=0.02)
 
 
@@ -130,7 +130,7 @@ def test_a_local_strategys_sum_gets_no_further_noise() -> None:
     line = Line(devices=40, sampling_rate=1.0, rounds=1, bound=UpdateBound(clip_norm=1.0, frac_bits=20))
     asked = line.next_round(line.start(START))
     assert asked is not None
-    assert not round_noise(line, asked, 100, seeded(5)).any()
+    assert not _round_noise(line, asked, 100, seeded(5)).any()
 
 
 def test_a_sum_that_could_wrap_is_refused() -> None:
@@ -139,7 +139,7 @@ def test_a_sum_that_could_wrap_is_refused() -> None:
     asked = strategy.next_round(strategy.start(START))
     assert asked is not None
     with pytest.raises(JobRefused) as refused:
-        round_noise(strategy, asked, 10, seeded(5))
+        _round_noise(strategy, asked, 10, seeded(5))
     assert refused.value.reason is JobReason.OVERFLOW
 
 
@@ -148,7 +148,7 @@ def test_diagnostics_are_the_variance_over_clients_and_the_squared_mean() -> Non
     asked = strategy.next_round(strategy.start(START))
     assert asked is not None
     world = simulated(strategy)
-    collected = collect(world, asked, 7, is_diagnosed=True)
+    collected = _collect(world, asked, 7, is_diagnosed=True)
     rows = []
     for device in range(40):
         stream = device_stream(7, 0, device)

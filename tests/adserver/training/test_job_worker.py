@@ -37,7 +37,7 @@ from adserver.training.export import export_model
 from adserver.training.inference import evaluate
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
-from adserver.training.runner import check_started, mean_excess, mean_gradient
+from adserver.training.runner import _check_started, mean_excess, mean_gradient
 from adserver.training.trainer import Checkpoint
 from adserver.training.worker import JOB_PATIENCE, JobWorker, _JobWaits
 from adserver.views.job import print_job
@@ -327,11 +327,11 @@ def test_helpers_whose_answers_could_not_be_added_are_refused(changes: dict[str,
         collusion_epsilon_spent=1.0,
         rounds_answered=0,
     )
-    check_started(first, replace(first, epsilon_spent=2.0, rounds_answered=1), num_parameters=5)
+    _check_started(first, replace(first, epsilon_spent=2.0, rounds_answered=1), num_parameters=5)
     with refused(JobReason.HELPERS_DISAGREE, match=told):
-        check_started(first, replace(first, **changes), num_parameters=5)
+        _check_started(first, replace(first, **changes), num_parameters=5)
     with refused(JobReason.HELPERS_DISAGREE, match="count 5 and 5 parameters, but the model has 4"):
-        check_started(first, first, num_parameters=4)
+        _check_started(first, first, num_parameters=4)
 
 
 def test_no_step_is_taken_by_a_sum_that_no_reports_have(quiet: Sealed) -> None:

@@ -17,9 +17,9 @@ from adserver.training.rehearsal_training import (
     ALONE,
     NO_NOISE,
     RehearsalTraining,
-    TrainingRun,
-    score,
-    split_examples,
+    _score,
+    _split_examples,
+    _TrainingRun,
 )
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
@@ -104,7 +104,7 @@ def test_what_more_examples_gain_is_continued_to_the_planned_reports() -> None:
         name=NO_NOISE,
         seed=0,
     )
-    half = TrainingRun(training, split_examples(training, share=0.5)).run()
+    half = _TrainingRun(training, _split_examples(training, share=0.5)).run()
     assert half.score is not None
     assert gained == pytest.approx((many.measured - half.score.measured) * (1 - 600 / 100_000))
 
@@ -149,7 +149,7 @@ def test_where_noise_and_rounds_leave_little_a_warm_start_pays(warm: Rehearsal) 
 def test_the_warm_model_is_trained_on_the_examples_alone(warm: Rehearsal) -> None:
     assert warm.warm_model is not None
     before, after = (
-        score(model, examples(2_000), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).value
+        _score(model, examples(2_000), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).value
         for model in (SUBMISSION.model, warm.warm_model)
     )
     assert after > max(0.95, before)
@@ -247,7 +247,7 @@ def test_heads_score_by_their_mean_area() -> None:
         {"output": f"{name}[0]", "targets": [0, 1, 1]},
         {"output": f"{name}[1]", "targets": [None, 0, 1]},
     ]
-    scored = score(model, EvalSet(features=found.features, labels=labels), heads_of(heads))
+    scored = _score(model, EvalSet(features=found.features, labels=labels), heads_of(heads))
     evaluated = evaluate_heads(model, found.features, labels, heads_of(heads))
     assert scored.value == pytest.approx(np.mean([one.auc for one in evaluated.values()]))
     assert scored.mean_over_rate is None
@@ -255,6 +255,6 @@ def test_heads_score_by_their_mean_area() -> None:
 
 def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
     found = examples()
-    scored = score(SUBMISSION.model, found, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    scored = _score(SUBMISSION.model, found, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     logits = predict(SUBMISSION.model, found.features)[:, 0]
     assert scored.mean_over_rate == pytest.approx((1 / (1 + np.exp(-logits))).mean() / found.labels.mean())

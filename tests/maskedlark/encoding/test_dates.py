@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskedlark.encoding.dates import _part_of, are_dates, parts, with_parts
+from maskedlark.encoding.dates import are_dates, part_of, parts, with_parts
 from maskedlark.errors import InvalidTask
 
 DAY = "20785"
@@ -64,6 +64,6 @@ def test_a_day_that_could_be_a_month_is_refused(cells: list[str | None]) -> None
 def test_only_the_parts_that_are_wanted_and_lacking_are_made() -> None:
     columns = {"seen": ["2026-11-28"], "a@day": ["x"]}
     assert with_parts(columns, ["seen@hour", "a@day", "b@day"]) == {"seen@hour": [None]}
-    assert [_part_of(name) for name in ("seen@day", "a@b@hour", "seen@year", "@day", "seen")] == [
+    assert [part_of(name) for name in ("seen@day", "a@b@hour", "seen@year", "@day", "seen")] == [
         "seen", "a@b", None, None, None
     ]  # fmt: skip
