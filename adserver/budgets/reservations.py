@@ -1,8 +1,10 @@
 """What this ad server holds of its datasets' budgets, by its own records.
 
 The helpers decide by their own ledgers. An open job counts here with all its rounds, whether it has reached
-the helpers yet or not; a closed one with the rounds that the helpers said they charged; and a query from the
-moment that it is asked. So what is shown is at least what both ledgers hold.
+the helpers yet or not; a closed one with the rounds that the helpers said they charged; and a query from
+the moment that it is asked. So spent and reserved together are at least what both ledgers hold. What is
+spent of an open job may be less than in the ledgers: a round that both helpers charged counts once its step
+was taken.
 """
 
 from collections.abc import Iterator, Sequence

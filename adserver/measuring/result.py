@@ -128,7 +128,7 @@ class ReleasedResult:
         records: Reports in the dataset, fake ones included.
         delta: What all epsilons are read at.
         cost: Of this release, with what it took to discover a query's groups.
-        dataset_spent: Of the dataset, by the helpers' ledgers.
+        dataset_spent: Of the dataset, by the helpers' ledgers; of open jobs also what is only reserved.
     """
 
     query_id: str

@@ -63,7 +63,8 @@ class QueryAnswer:
 
     Attributes:
         share: Its share of the sums.
-        dataset_spent: Of the dataset by this helper's ledger: all jobs and queries, this one included.
+        dataset_spent: Of the dataset by this helper's ledger: all jobs and queries, this one included; of
+            open jobs also the rounds that are only reserved.
     """
 
     share: "AggregateShare" = field(repr=False)

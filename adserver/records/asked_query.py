@@ -83,7 +83,8 @@ class StoredAnswer:
 
     Attributes:
         total: The sum of both shares, with both helpers' noise in it.
-        dataset_spent: What the dataset has spent with it, by the ledger that holds more.
+        dataset_spent: What the dataset has spent with it, and open jobs have reserved, by the ledger that
+            holds more.
     """
 
     total: SignedVector

@@ -35,7 +35,11 @@ class JobState(StrEnum):
     """A helper is down: the round in flight is asked for again, with backoff."""
     DONE = "done"
     REFUSED = "refused"
-    """A helper, or the comparison of both helpers' answers, refused a round; nothing of it was used."""
+    """A helper, or the comparison of both helpers' answers, refused a round.
+
+    Nothing of it was used. Where the comparison did, both helpers have charged it
+    (`maskedlark.error_contract.Charged`).
+    """
     FAILED = "failed"
     """The ad server could not go on: training diverged, a helper stayed away too long, or a bug."""
     CANCELLED = "cancelled"

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
+from adserver.records.job_state import FINAL
 from adserver.store.database import insert_or_ignore
-from adserver.store.schema import update_reports, update_rounds
+from adserver.store.schema import jobs, update_reports, update_rounds
 from adserver.store.share_pages import report_row, share_pages
 from maskedlark.canonical import decode, encode
-from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.releases.update_job import UpdateRound
 from maskedlark.reports.dataset import ShareColumns
@@ -172,13 +173,21 @@ class RoundStore:
                 connection.execute(delete(update_reports).where(update_reports.c.round_id == round_id))
 
     def choose(self, round_id: bytes, chosen: NDArray[np.bool_], dataset_id: bytes) -> None:
-        """Fix what both helpers admit, before it is committed."""
+        """Fix what both helpers admit, before it is committed.
+
+        Raises:
+            JobRefused(CANCELLED): the job is over, and is closed with the rounds that were chosen before.
+        """
         bits = np.packbits(chosen, bitorder="little").tobytes()
+        of_round = update_rounds.c.round_id == round_id
+        is_jobs = jobs.c.job_id == update_rounds.c.job_id
+        state = select(jobs.c.state).join(update_rounds, is_jobs).where(of_round)
         with self._engine.begin() as connection:
+            # Locked until the choice is there: a job that ends afterwards counts this round as charged.
+            if connection.execute(state.with_for_update(read=True, of=jobs)).scalar() in FINAL:
+                raise JobRefused(JobReason.CANCELLED, "the job ended while its round was prepared")
             connection.execute(
-                update(update_rounds)
-                .where(update_rounds.c.round_id == round_id)
-                .values(chosen=bits, dataset_id=dataset_id)
+                update(update_rounds).where(of_round).values(chosen=bits, dataset_id=dataset_id)
             )
 
     def release_before(self, job_id: bytes, round_index: int) -> None:

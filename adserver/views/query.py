@@ -103,11 +103,11 @@ def noise_lines(result: ReleasedResult, scale: str) -> list[str]:
 
 
 def _cost_line(result: ReleasedResult) -> str:
-    """Describe what a release cost and what its dataset has spent."""
+    """Describe what a release cost, and what its dataset has spent and open jobs have reserved."""
     cost, whole = result.cost, result.dataset_spent
     return (
         f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta {result.delta:.2g};"
-        f" the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})"
+        f" spent and reserved of the dataset: {whole.ad_server:.4g} ({whole.colluding:.4g})"
     )
 
 

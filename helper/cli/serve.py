@@ -142,7 +142,7 @@ def serve_command(
     release_grid_ms: Annotated[
         float,
         option(
-            "Delay answers to rounds to a multiple of this many milliseconds after the request, so "
+            "Delay answers to a multiple of this many milliseconds after the request, so "
             "that their timing reveals nothing.",
             min=0.1,
             max=60_000,

@@ -1,8 +1,13 @@
 """The helper's memory of what was used and spent. Every method is one transaction, durable when it returns.
 
-What it guarantees, by constraints of the database and not by its caller's care: a report is in at most one
-dataset of its task; a round is charged and answered once, in order; a job is opened only while its dataset's
-budget holds it. A crash at any point leaves either all of a method's effect or nothing.
+Keys of the database guarantee that a report is in at most one dataset of its task, and that a round or
+query is charged once. Locks guarantee that rounds are charged in order, and that nothing takes of a budget
+between the caller's check (`CheckBudget`) and what it allowed. A crash at any point leaves either all of a
+method's effect or nothing.
+
+No number is stored for a charge. What a budget holds follows from the specs of its jobs and queries and
+from how many rounds count (`reservations`): all planned ones of an open job, which were checked when it was
+opened, and the answered ones of a closed job. So `add_round` checks no budget.
 """
 
 import time

@@ -83,12 +83,12 @@ class StoredJob:
 
 @frozen
 class Reservation:
-    """What one job or query takes of its dataset's budget.
+    """What one job or query takes of its dataset's budget: what is charged, and what is only reserved.
 
     Attributes:
         spec: The job, or the query.
         rounds: Of a job all planned ones while it is open and the answered ones once it is closed; 1 of a
-            query.
+            query, which is never reserved: its row is its charge.
     """
 
     spec: AnySpec

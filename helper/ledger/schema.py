@@ -108,7 +108,7 @@ QUERIES: Final = Table(
     Column("task_id", LargeBinary(32), nullable=False),
     Column("query_id", LargeBinary(16), nullable=False),
     Column("dataset_id", LargeBinary(32), nullable=False, index=True),
-    Column("kind", String(16), nullable=False),  # names in `helper.ledger.ledger`
+    Column("kind", String(16), nullable=False),  # names in `maskedlark.releases.kinds`
     Column("spec", LargeBinary, nullable=False),
     Column("answer", LargeBinary, nullable=False),
     Column("entry", BigInteger, nullable=False),  # the number of its entry in the audit log

@@ -3,9 +3,11 @@
     stored already? -> compute -> hold -> still awaited? -> commit charge and answer
                                                             or give what another process stored
 
-An answer is not visible before its charge is durable, and a caller that has gone is not charged. The order
-matters: the hold comes before the charge, because the moment of a charge is visible in later budgets and must
-not show how long the work took. Each kind of release supplies only the lookup, the work and the commit.
+An answer is not visible before its charge is durable. A caller that has gone is not charged, unless it has
+left the same round too often (`attempts`). The order matters: the hold comes before the charge, because the
+moment of a charge is visible in later budgets and must not show how long the work took. Each kind of
+release supplies only the lookup, the work and the commit. The caller of this module lets the answer out
+once the ledger's witness knows the charge (`HelperService.RunRound`).
 
 >>> ledger = {}
 >>> def commit(answer, check_awaited):
@@ -71,7 +73,8 @@ def answer_once(
             name, or if it can no longer be asked for.
         compute: The encoded aggregate share. What it raises ends the call, uncharged.
         commit: Charges the release and keeps its answer in one transaction, after a last call of the function
-            that it is given. False, and nothing changed, if another thread or process was faster.
+            that it is given, or of the one that it chose instead while it computed. False, and nothing
+            changed, if another thread or process was faster.
         superseded: The refusal if another one was faster and left no answer either.
 
     Guarantees: when it returns, the charge and the answer are durable; when it raises, this call made neither

@@ -127,8 +127,10 @@ class RunningJob:
                 answer=encoded,
                 sealed_seed=seed.sealed if seed is not None else None,
             )
+            # Not the function that is given, which looks at the caller: a due round is charged without it.
             interrupt()
-            # After the last look at the caller: from here on the round is charged.
+            # After the last look at the caller: from here on the round is charged. Its budget was checked as
+            # the job was opened.
             is_new = self.ledger.add_round(
                 self.computation.key,
                 round_index,

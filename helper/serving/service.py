@@ -62,7 +62,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
         Args:
             core: The helper.
-            grid: When answers to rounds leave; by default in steps of `DEFAULT_STEP_MS`.
+            grid: When answers leave; by default in steps of `DEFAULT_STEP_MS`.
             metrics: Where things are counted.
             admission: Room for preparations, commits, job starts, rounds and queries; by default for
                 `DEFAULT_HEAVY_CALLS`.

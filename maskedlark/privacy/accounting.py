@@ -3,11 +3,12 @@
     spent([Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=0.73, sampling_rate=1.0, rounds=7,
     epoch_steps=29)], delta=1e-5)
 
-Both helpers keep a list of `Charge`s per dataset, and ask `spent_in_turn` before each job and each release;
-the ad server asks `smallest_fitting` to plan a job. `spent` is what one job or query costs, and what
-several would if nothing that they release could change the settings of others. Adjacent datasets differ in
-one report's contribution, which is there or is zeroed; the number of reports, and which exist, is public.
-(dp-accounting calls the same pairs of distributions ADD_OR_REMOVE_ONE.)
+Each helper asks `spent_in_turn` before it opens a job, with all its planned rounds, and before it charges a
+query; not before each round, for the whole job was counted. The ad server asks `smallest_fitting` to plan a
+job. `spent` is what one job or query costs, and what several would if nothing that they release could
+change the settings of others. Adjacent datasets differ in one report's contribution, which is there or is
+zeroed; the number of reports, and which exist, is public. (dp-accounting calls the same pairs of
+distributions ADD_OR_REMOVE_ONE.)
 
     adversary                  noise counted       samples and slots counted as secret
     ad server alone            both helpers'       yes, where sizes do not show them
@@ -92,7 +93,7 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
 def spent_in_turn(jobs: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
     """Return the total cost of jobs and queries whose settings may depend on earlier releases.
 
-    Called by both helpers before each job and release, and by the ad server that plans one.
+    Called by both helpers before each job and each query, and by the ad server that plans one.
 
     Args:
         jobs: What each is charged as. The charges of one are fixed when it begins; fewer may be released, and

@@ -12,7 +12,8 @@ class StartedJob:
         reason: Why not the exact one, or empty.
         numerics_digest: 32 bytes; helpers with different ones cannot work together.
         num_parameters: The length of each round's answer.
-        epsilon_spent: Of the dataset against the ad server: all jobs so far, with all rounds of this one.
+        epsilon_spent: What the dataset's budget against the ad server holds: what is charged, and what open
+            jobs, this one included, have reserved.
         collusion_epsilon_spent: The same, against the ad server together with one helper.
         rounds_answered: Of this job, before now.
     """

@@ -1,8 +1,9 @@
 """The table of a service's audit log, and how entries get into it.
 
-An entry is appended in the transaction of the act that it tells of, as that transaction's last statement, so
-that neither is ever there without the other. Entries are one chain, so transactions that append wait for each
-other until they end: SQLite has one writer at a time anyway, and on PostgreSQL the first row is locked.
+An entry is appended in the transaction of the act that it tells of, at its end, so that neither is ever
+there without the other. (A charged round or query follows its entry, for its row holds the entry's number.)
+Entries are one chain, so transactions that append wait for each other until they end: SQLite has one writer
+at a time anyway, and on PostgreSQL the first row is locked.
 """
 
 import os
@@ -113,7 +114,7 @@ class AuditTable:
             return  # another process was faster
 
     def append(self, connection: Connection, deed: Deed, *, at: float) -> Link:
-        """Append an entry, as the last act of a transaction; return its place.
+        """Append an entry at the end of a transaction; return its place.
 
         In PostgreSQL it locks the beginning of the chain, and other transactions wait for that.
         """

@@ -161,6 +161,24 @@ def test_a_round_whose_sum_helpers_may_have_charged_stays_charged_when_its_job_i
     assert person.uses[0].use.rounds_held == 1
 
 
+def test_a_job_that_was_closed_while_its_round_was_prepared_charges_it_no_more(tmp_path: Path) -> None:
+    """Its worker had stood still, and another one has told how many rounds were charged."""
+    site = Site(tmp_path, {"mechanism": "gaussian"})
+    site.submit(settings={**SETTINGS, "noise_multiplier": 1.0})
+    prepare = site.helpers[0].prepare_dataset
+
+    def closed_meanwhile(*arguments: Any, **named: Any) -> Any:
+        found = prepare(*arguments, **named)
+        site.store.cancel(site.job_id)
+        assert site.run().is_closed  # by another worker
+        return found
+
+    site.helpers[0].prepare_dataset = closed_meanwhile
+    job = site.run()
+    assert (job.is_closed, job.rounds_charged) == (True, 0)
+    assert not site.rounds.may_be_charged(site.job_id, 0)
+
+
 @pytest.mark.parametrize(
     ("frac_bits", "settings"),
     [
