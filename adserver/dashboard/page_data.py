@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -182,7 +182,13 @@ class Figures:
 
     def datasets(self, after: str) -> Values:
         """Return a page of datasets."""
-        return self._list(list_datasets, limit=ROWS, after=after)
+        shown = self._list(list_datasets, limit=ROWS, after=after)
+        named = {one["task_id"]: self._name_of(one["task_id"]) for one in shown["items"]}
+        return {**shown, "items": [{**one, "task": named[one["task_id"]]} for one in shown["items"]]}
+
+    def _name_of(self, task_id: str) -> str:
+        task = self._tasks.task(bytes.fromhex(task_id))
+        return task.name if task else task_id[:12]
 
     def dataset(self, dataset: str) -> Values:
         """Return one dataset, its dropped reports, and its jobs."""
@@ -272,15 +278,17 @@ class Figures:
             found = self.site.datasets.find(dataset)
         except JobRefused as refusal:
             return self._of_people(dataset, refusal)
+        jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
         if planned is None:
             told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
-            return _budget_shown(found.dataset_id or b"", told)
+            return _budget_shown(found.dataset_id or b"", told, jobs)
         of = self.site.budgets.of(found, planned)
         return {
             "dataset_id": (found.dataset_id or b"").hex(),
             "budget": budget_json(of),
             "forecast": "" if of.forecast is None else forecast_line(of.forecast),
             "planned": planned,
+            "names": _names(jobs),
         }
 
     def plan(self, form: PlanForm) -> Values:
@@ -311,7 +319,7 @@ class Figures:
             lambda: budget_json(self.site.budgets.of_people(stored.bundle.task)),
             wait_s=_PATIENCE_S,
         )
-        return _budget_shown(stored.task_id, told)
+        return _budget_shown(stored.task_id, told, self.site.jobs.of_task(stored.task_id, [None]))
 
     def _budget(self, dataset: Dataset, wait_s: float, stamp: Hashable) -> Values | None:
         return self._budgets.soon(
@@ -390,9 +398,20 @@ def job_row(job: JobRecord) -> Values:
     }
 
 
-def _budget_shown(identifier: bytes, told: Values | None) -> Values:
+def _budget_shown(identifier: bytes, told: Values | None, jobs: Iterable[JobRecord]) -> Values:
     """Return a budget without a planned job."""
-    return {"dataset_id": identifier.hex(), "budget": told, "forecast": "", "planned": None}
+    return {
+        "dataset_id": identifier.hex(),
+        "budget": told,
+        "forecast": "",
+        "planned": None,
+        "names": _names(jobs),
+    }
+
+
+def _names(jobs: Iterable[JobRecord]) -> Mapping[str, str]:
+    """Map jobs' ids to what people call them."""
+    return {one.job_id.hex(): one.name for one in jobs}
 
 
 def _noise_of(job: JobRecord) -> float:

@@ -11,6 +11,31 @@ from adserver.dashboard.assets import ASSETS
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _ID_DIGITS: Final = 12
+_SPELLED: Final = {
+    "clip_norm": "clip norm, of a report's gradient",
+    "collusion_epsilon": "ε with one helper",
+    "delta": "δ",
+    "epsilon": "ε against the ad server",
+    "expires_at": "ends (UTC)",
+    "fake_report_rate": "share of fake reports",
+    "frac_bits": "fraction bits of a sum",
+    "has_clip_count": "count of clipped updates",
+    "has_weight": "weight of each update",
+    "max_dataset_size": "dataset or round, at most",
+    "mean_over_rate": "mean prediction over base rate",
+    "min_batch_size": "dataset or round, at least (k)",
+    "num_decoys": "decoy labels of a report",
+    "num_features": "features",
+    "num_parameters": "numbers in an update",
+    "positives": "base rate",
+    "pr_auc": "PR AUC",
+    "roc_auc": "ROC AUC",
+    "size": "number of them",
+    "starts_at": "begins (UTC)",
+    "time_bucket_s": "times rounded to, s",
+    "unit": "protects a",
+}
+"""Names of the code that would not be understood as they are."""
 NONE: Final = "\u2013"
 """Stands where there is no number."""
 
@@ -25,7 +50,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {one.__name__: one for one in (short, count, figure, percent, moment, iso, words)}
+    made.filters |= {
+        one.__name__: one for one in (short, count, figure, percent, moment, iso, words, spelled, setting)
+    }
     made.globals["asset"] = ASSETS.url
     made.globals["assets_version"] = ASSETS.version
     return made
@@ -72,6 +99,24 @@ def _utc(unix_s: float) -> datetime:
 def words(name: str) -> str:
     """Convert a name of the code to words."""
     return name.replace("_", " ")
+
+
+def spelled(name: str) -> str:
+    """Convert the name of a setting or a metric, which is ours, to what people call it."""
+    return _SPELLED.get(name, words(name))
+
+
+def setting(value: object) -> str:
+    """Format a setting of a task: yes or no, a number as people write it, or the text."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return count(value)
+        case float():
+            return figure(value, 6)
+        case _:
+            return str(value)
 
 
 def draw(environment: Environment, template: str, values: dict[str, Any]) -> str:

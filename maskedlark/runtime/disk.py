@@ -26,6 +26,4 @@ def check_room(folder: Path, num_bytes: int = LEAST_FREE_BYTES) -> None:
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if free < num_bytes:
-        raise HelperUnavailable(
-            f"the disk is full: {free} bytes are free, and {num_bytes} are needed; make room"
-        )
+        raise HelperUnavailable(f"the disk is full: {free} bytes free, {num_bytes} needed; make room")

@@ -26,7 +26,7 @@ function nameCells(where) {
   for (const table of where.querySelectorAll("table:not(#curves)")) {
     const heads = [...(table.tHead?.rows[0].cells ?? [])];
     const names = heads.map((cell) => cell.textContent);
-    if (heads.filter((cell) => !cell.classList.contains("wide")).length < 4) continue;
+    if (heads.filter((cell) => !cell.classList.contains("wide")).length < (table.querySelector("[colspan]") ? 3 : 4)) continue;
     table.classList.add("is-named");
     for (const row of table.tBodies[0].rows) {
       let at = 0;

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind
@@ -12,6 +13,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.store.tasks import TaskStore
 from maskedlark.releases.update_job import Phase
 from tests.adserver.painted import painted
+from tests.adserver.visits import Shown
 from tests.builders import NOW
 from tests.patience import HANGS_S
 from tests.update_builders import update_job, update_world
@@ -22,7 +24,7 @@ PATHS = ("/", "/intake", f"/tasks/{ID}", "/budgets", "/jobs")
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def shown(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Shown]:
     of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
     TaskStore(of.engine).add(OF.bundle, created_at=NOW)
     job = update_job(OF.task, phases=(Phase(rounds=3, sampling_rate=0.5, noise_multiplier=7.25),))
@@ -34,16 +36,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         server = HttpServer(door, "127.0.0.1:0", None, headers=())
         try:
             server.wait_until_started()
-            url = f"http://127.0.0.1:{server.port}"
-            headers = {"authorization": f"Bearer {of.grant(GrantKind.TOKEN)}"}
-            with httpx.Client(base_url=url, headers=headers, timeout=HANGS_S) as client:
-                yield {
-                    path: client.get(path).text
-                    for path in ("/", "/intake", f"/tasks/{ID}", "/budgets", "/jobs")
-                }
+            yield Shown(of=of, browser=browser, server=server)
         finally:
             server.stop()
     of.close()
+
+
+@pytest.fixture(scope="module")
+def pages(shown: Shown) -> dict[str, str]:
+    headers = {"authorization": f"Bearer {shown.of.grant(GrantKind.TOKEN)}"}
+    with httpx.Client(base_url=shown.origin, headers=headers, timeout=HANGS_S) as client:
+        return {path: client.get(path).text for path in PATHS}
 
 
 @pytest.mark.parametrize("path", ["/", "/intake"])
@@ -67,3 +70,23 @@ def test_a_persons_budget_goes_by_the_tasks_name(pages: dict[str, str]) -> None:
 def test_jobs_on_devices_show_their_noise_beside_the_others(pages: dict[str, str]) -> None:
     compared = pages["/jobs"].split('id="compared"')[1]
     assert ">7.25<" in next(one for one in compared.split("<tr>") if "at home" in one)
+
+
+def test_a_narrow_overview_is_not_cut(shown: Shown, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    try:
+        visit = shown.visit(context)
+        visit.open("/")
+        assert visit.page.locator("#waiting .is-named").count() == 1
+        card = "document.querySelector('#waiting')"
+        assert visit.page.evaluate(f"{card}.scrollWidth - {card}.clientWidth") <= 0
+    finally:
+        context.close()
+
+
+def test_settings_are_in_words(pages: dict[str, str]) -> None:
+    page = pages[f"/tasks/{ID}"]
+    assert '<th scope="row">protects a</th><td>person</td>' in page
+    assert "weight of each update <b>yes</b>" in page
+    assert "numbers in an update" in page
+    assert not [one for one in ("num parameters", "time bucket s", "True") if one in page]

@@ -150,6 +150,31 @@ def test_jobs_have_names_and_are_side_by_side(visit: Visit) -> None:
     assert "two <layers>" in visit.page.locator("h1").inner_text()
 
 
+@pytest.mark.parametrize(
+    ("page", "where", "name"),
+    [
+        ("jobs", "#jobs .card:first-of-type tbody a", "two <layers>"),
+        ("budget", "#uses tbody a", "two <layers>"),
+        ("queries", "#queries tbody td:first-child a", "count by campaign"),
+        ("datasets", "#datasets tbody td:nth-child(2) a", "shop purchases"),
+    ],
+)
+def test_names_come_before_ids(visit: Visit, page: str, where: str, name: str) -> None:
+    visit.open(PATHS[page])
+    assert name in visit.page.locator(where).all_inner_texts()
+
+
+def test_a_narrow_page_of_jobs_has_all_of_them_side_by_side(shown: Shown, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    try:
+        visit = shown.visit(context)
+        visit.open(PATHS["jobs"])
+        hidden = "(one) => one.scrollHeight - one.clientHeight"
+        assert visit.page.locator(".scroll").evaluate(hidden) <= 1
+    finally:
+        context.close()
+
+
 def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ExportedModel(encoded=b"a model", rounds_done=38)
     monkeypatch.setattr(LocalAdServer, "export", lambda _self, _job, _takes: made)

@@ -40,7 +40,7 @@ def test_it_shows_what_the_command_finds(visit: Visit) -> None:
     assert found.tests is not None
     assert found.recommended.submit in text
     assert f"--epsilon {found.tests.epsilon:.3g}" in text
-    assert f"{found.recommended.steps_worth:.3g} steps without noise" in re.sub(r"\s+", " ", text)
+    assert f"{found.recommended.steps_worth:.3g} steps' worth" in re.sub(r"\s+", " ", text)
 
 
 def test_a_slider_says_its_number_and_asks_at_once_without_losing_the_focus(visit: Visit) -> None:
