@@ -125,11 +125,6 @@ def load_table(settings: TableSettings) -> Source:
     )
 
 
-def fit_table(settings: TableSettings) -> Encoder:
-    """Fit an encoder for tables like this one to its rows that have a label; raise as `fit_counting`."""
-    return fit_counting(settings).encoder
-
-
 def fit_counting(settings: TableSettings) -> _FittedEncoder:
     """Fit an encoder for tables like this one, and count the rows with and without a label.
 

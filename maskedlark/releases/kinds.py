@@ -15,7 +15,6 @@ from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.update import UpdateSpec
 
 AnyQuery: TypeAlias = QuerySpec | DiscoverySpec | EvaluationSpec | UpdateSpec
-MeasuringQuery: TypeAlias = QuerySpec | DiscoverySpec
 AnySpec: TypeAlias = JobSpec | AnyQuery
 
 QUERY_KINDS: Final[Mapping[str, type[AnyQuery]]] = {

@@ -23,7 +23,7 @@ from sklearn.neural_network import MLPClassifier
 from adserver.training.as_onnx import as_onnx
 from adserver.training.inference import predict
 from adserver.training.pipeline import from_columns
-from browser_sim.sources.table import TableSettings, fit_table, load_table
+from browser_sim.sources.table import TableSettings, fit_counting, load_table
 from maskedlark.encoding.encoder import Encoder, NumberColumn
 from tests.bench.harness import bench_parser, show
 
@@ -58,7 +58,7 @@ def measure(path: Path, label: str, folder: Path) -> dict[str, object]:
     for name, part in (("first.csv", rows[:middle]), ("second.csv", rows[middle:])):
         (folder / name).write_text("\n".join([header, *part]) + "\n")
         halves.append(folder / name)
-    encoder = fit_table(TableSettings(path=path, label=label))
+    encoder = fit_counting(TableSettings(path=path, label=label)).encoder
     whole = load_table(TableSettings(path=path, encoder=encoder)).records
     apart = np.concatenate([features(half, encoder, label) for half in halves])
     by_file = np.concatenate([features(half, None, label) for half in halves])

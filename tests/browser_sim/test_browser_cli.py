@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from browser_sim.cli import app
 from browser_sim.devices.run import FleetSettings, Told
 from browser_sim.run import Progress, RunSettings
-from browser_sim.sources.table import TableSettings, fit_table
+from browser_sim.sources.table import TableSettings, fit_counting
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.numbers.field import add
@@ -315,8 +315,8 @@ def test_devices_read_their_rows_with_the_tasks_encoder(
 ) -> None:
     table = tmp_path / "visits.csv"
     table.write_text("who,pages,bought\na,100,0\nb,300,1\n")
-    encoder = fit_table(TableSettings(path=table, label="bought", ignore=("who",)))
-    other = fit_table(TableSettings(path=table, label="bought"))
+    encoder = fit_counting(TableSettings(path=table, label="bought", ignore=("who",))).encoder
+    other = fit_counting(TableSettings(path=table, label="bought")).encoder
     (tmp_path / "given.json").write_bytes(canonical.encode(other if given == "another" else encoder))
     bundle = world(num_features=1, encoder=encoder.digest).bundle
     ran: list[FleetSettings] = []

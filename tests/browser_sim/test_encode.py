@@ -18,7 +18,7 @@ from browser_sim.people import Habits
 from browser_sim.run import RunSettings, _with_encoder_of
 from browser_sim.source import InvalidCell, InvalidSource
 from browser_sim.sources import SourceSettings, load_source
-from browser_sim.sources.table import TableSettings, fit_table, load_table
+from browser_sim.sources.table import TableSettings, fit_counting, load_table
 from maskedlark.canonical import encode
 from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import Encoder, read_encoder
@@ -52,7 +52,7 @@ def features(path: Path, encoder: Encoder | None) -> Any:
 def test_halves_of_a_table_get_the_bytes_of_the_whole(tmp_path: Path) -> None:
     whole = table(tmp_path, ROWS)
     first, second = table(tmp_path, ROWS[:200], "1.csv"), table(tmp_path, ROWS[200:], "2.csv")
-    encoder = fit_table(TableSettings(path=whole, label="y"))
+    encoder = fit_counting(TableSettings(path=whole, label="y")).encoder
     apart = np.concatenate([features(first, encoder), features(second, encoder)])
     assert (apart == features(whole, encoder)).all()
     assert (apart == features(whole, None)).all()
@@ -92,7 +92,7 @@ def test_the_command_either_fits_or_applies(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_wrong_cell_is_told_with_file_line_and_column_and_not_echoed(tmp_path: Path) -> None:
-    encoder = fit_table(TableSettings(path=table(tmp_path, ROWS), label="y"))
+    encoder = fit_counting(TableSettings(path=table(tmp_path, ROWS), label="y")).encoder
     broken = table(tmp_path, [*ROWS[:7], "ancient,Private,3,no"], "broken.csv")
     with pytest.raises(InvalidCell, match=r"broken\.csv, line 9, column 'age'") as wrong:
         features(broken, encoder)
@@ -105,7 +105,9 @@ def test_a_wrong_cell_is_told_with_file_line_and_column_and_not_echoed(tmp_path:
 def test_a_column_is_a_number_or_a_category_as_a_person_says(tmp_path: Path) -> None:
     path = table(tmp_path, ROWS)
     kinds = {"age": ColumnKind.CATEGORY}
-    assert fit_table(TableSettings(path=path, label="y", kinds=kinds)).columns[0].kind == "category"
+    assert (
+        fit_counting(TableSettings(path=path, label="y", kinds=kinds)).encoder.columns[0].kind == "category"
+    )
     result = invoke("encode", "--fit", path, "--label", "y", "--type", "work=number")
     assert result.exit_code == 1
     assert "line 2, column 'work'" in result.stderr
@@ -115,20 +117,20 @@ def test_a_column_is_a_number_or_a_category_as_a_person_says(tmp_path: Path) -> 
 def test_a_measured_value_is_no_feature_of_an_encoder(tmp_path: Path) -> None:
     path = table(tmp_path, ROWS)
     secret = TableSettings(path=path, label="y", values={"spend": "gain"})
-    assert [column.name for column in fit_table(secret).columns] == ["age", "work"]
-    encoder = fit_table(TableSettings(path=path, label="y"))
+    assert [column.name for column in fit_counting(secret).encoder.columns] == ["age", "work"]
+    encoder = fit_counting(TableSettings(path=path, label="y")).encoder
     with pytest.raises(InvalidSource, match="measured value, which helpers may not see"):
         load_table(TableSettings(path=path, encoder=encoder, values={"spend": "gain"}))
 
 
 def test_the_label_is_the_encoders(tmp_path: Path) -> None:
     path = table(tmp_path, ROWS)
-    encoder = fit_table(TableSettings(path=path, label="y"))
+    encoder = fit_counting(TableSettings(path=path, label="y")).encoder
     assert load_table(TableSettings(path=path, encoder=encoder)).label_names == ("no", "yes")
     with pytest.raises(InvalidSource, match="label is column 'y'"):
         load_table(TableSettings(path=path, encoder=encoder, label="work"))
     with pytest.raises(InvalidSource, match="fitted without a label"):
-        load_table(TableSettings(path=path, encoder=fit_table(TableSettings(path=path))))
+        load_table(TableSettings(path=path, encoder=fit_counting(TableSettings(path=path)).encoder))
     with pytest.raises(InvalidSource, match="--label"):
         load_table(TableSettings(path=path))
 
@@ -154,8 +156,8 @@ def used(task: Any, asked: RunSettings) -> Encoder | None:
 
 def test_browsers_use_the_encoder_that_the_task_names(tmp_path: Path) -> None:
     path = table(tmp_path, ROWS)
-    encoder = fit_table(TableSettings(path=path, label="y"))
-    other = fit_table(TableSettings(path=table(tmp_path, ROWS[:9], "few.csv"), label="y"))
+    encoder = fit_counting(TableSettings(path=path, label="y")).encoder
+    other = fit_counting(TableSettings(path=table(tmp_path, ROWS[:9], "few.csv"), label="y")).encoder
     task = world(num_features=3, encoder=encoder.digest).task
     for served, why in ((encoder, None), (other, "the task requires"), (None, "answered 404")):
         files = {} if served is None else {"/v1/tasks/t/encoder": encode(served)}

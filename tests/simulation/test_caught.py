@@ -25,8 +25,9 @@ from helper.trust.key_ring import Ring, opening_keys
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases import round as release_round
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.kinds import MeasuringQuery
+from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import combine
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.sealing import OpeningKey
@@ -61,7 +62,7 @@ def _acknowledges_before_it_stores(store: ReportStore, accepted: Sequence[Report
 
 
 def _asks_each_helper_another_query(
-    client: HelperClient, query: MeasuringQuery, codes: bytes, length: int, **how: Any
+    client: HelperClient, query: QuerySpec | DiscoverySpec, codes: bytes, length: int, **how: Any
 ) -> Any:
     asked = (
         replace(query, noise_multiplier=query.noise_multiplier * 2, where=())

@@ -11,7 +11,7 @@ from adserver.cli.main import app
 from adserver.quickstart.check import check
 from adserver.quickstart.project import CONFIG, Project
 from adserver.quickstart.settings import DataSettings
-from browser_sim.sources.table import TableSettings, fit_table
+from browser_sim.sources.table import TableSettings, fit_counting
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -288,7 +288,7 @@ def test_a_column_of_many_words_becomes_as_many_features_as_its_rows_need(
     assert project.settings.data.words == (f"app={asked}",)
     found = check(project)
     assert (found.problems, found.num_features) == ((), 3 + width)
-    fitted = fit_table(
+    fitted = fit_counting(
         TableSettings(
             path=tmp_path / "visits.csv",
             label="bought",
@@ -296,7 +296,7 @@ def test_a_column_of_many_words_becomes_as_many_features_as_its_rows_need(
             words=project.settings.data.vocabularies(),
             training=PlannedTraining(reports=found.reported, epsilon=3.0),
         )
-    )
+    ).encoder
     assert fitted.num_features == found.num_features
 
 

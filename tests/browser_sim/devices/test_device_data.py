@@ -9,7 +9,7 @@ import pytest
 
 from browser_sim.devices.device_data import CHARACTERS, CONTEXT, table_by_user, text_by_speaker
 from browser_sim.source import InvalidSource
-from browser_sim.sources.table import TableSettings, fit_table
+from browser_sim.sources.table import TableSettings, fit_counting
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.errors import InvalidTask
 
@@ -79,7 +79,7 @@ def test_rows_without_a_label_or_a_person_are_left_out_and_the_others_stay_with_
 
 
 def test_a_table_of_people_however_it_was_exported_is_read_by_the_encoder_of_others(tmp_path: Path) -> None:
-    encoder = fit_table(table(tmp_path))
+    encoder = fit_counting(table(tmp_path)).encoder
     path = tmp_path / "other.csv"
     path.write_bytes("person;pages;colour;bought\nä;6;y;1\nä;1;x;0\n".encode("cp1252"))
     held = table_by_user(TableSettings(path=path, encoder=encoder), "person", least=1)

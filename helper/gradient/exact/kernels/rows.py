@@ -24,7 +24,6 @@ Value = NDArray[Any]
 """A value of the graph: Real, or Bytes."""
 
 BYTE_EXPONENT: Final = 8
-MAX_QUANTISED: Final = 32767
 MIN_ROW_EXPONENT: Final = -48  # a value of 2^63 or more saturates
 MAX_ROW_EXPONENT: Final = 78  # a value below 2^-79 is zero
 _ROUND: Final = 6755399441055744.0  # 1.5 * 2^52

@@ -21,15 +21,12 @@ ONE: Final = 2**40
 """The tables' unit: an entry v stands for v / 2^40."""
 CELLS: Final = 8192
 """Chords of width 1/256, up to t = 32; from there on a function is 0."""
-ARGUMENT_BITS: Final = 24
-"""An argument t is carried as rint(t * 2^24).
-
-8 bits choose the chord's cell within 1, 16 bits the place on it.
-"""
 MAX_RATE_LOG: Final = 20.0
 """A Poisson rate saturates at e^20."""
 
 _GUARD: Final = 160
+_ARGUMENT: Final = 16777216.0
+"""2^24: t is carried as rint(t * 2^24); 8 bits choose the chord's cell within 1, 16 the place on it."""
 _ROUND: Final = (
     6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
 )
@@ -87,7 +84,7 @@ def look_up(table: Table, t: float) -> np.int64:
     0 for every other t, NaN among them: no t reads outside the table.
     """
     is_inside = (t >= 0.0) & (t < 32.0)
-    position = np.int64(((t if is_inside else 0.0) * 16777216.0 + _ROUND) - _ROUND)
+    position = np.int64(((t if is_inside else 0.0) * _ARGUMENT + _ROUND) - _ROUND)
     is_before_end = position < _END
     cell = (position if is_before_end else np.int64(0)) >> 16
     low = table[cell]
