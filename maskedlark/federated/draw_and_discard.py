@@ -168,3 +168,22 @@ class DrawAndDiscard:
                 return self.epsilon
             case NoiseUnit.FEATURE:
                 return weights * self.epsilon
+
+
+def internal_loss(epsilon: float, instances: int) -> float:
+    """Return Lemma 1's *expected* loss against an observer of all instances, (k - 1) / (2 k) epsilon.
+
+    A diagnostic. An expectation over the server's coins is no guarantee: with probability (k - 1) / k the
+    loss is larger.
+    """
+    return (instances - 1) / (2.0 * instances) * epsilon
+
+
+def late_observer_epsilon(epsilon: float, updates: int, delta: float) -> float:
+    """Return Lemma 3, with a corrected constant, against an observer that looks T updates later.
+
+    It is epsilon sqrt(ln(1 / (2 delta))) / sqrt(T). The paper divides by another sqrt 2, which its own
+    derivation does not give: 4.21 epsilon / sqrt(T) at delta 1e-8, not 2.98. A
+    diagnostic: it rests on the central limit theorem, and on T updates that really hit the instance.
+    """
+    return epsilon * math.sqrt(math.log(1.0 / (2.0 * delta))) / math.sqrt(updates)

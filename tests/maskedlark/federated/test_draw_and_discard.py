@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from maskedlark.federated.draw_and_discard import (
     DrawAndDiscard,
+    internal_loss,
+    late_observer_epsilon,
 )
 from maskedlark.federated.generalised_linear import Batches, Logistic, Multinomial
 from maskedlark.federated.kinds import NoiseUnit
@@ -130,6 +132,11 @@ def test_epsilon_of_a_model_is_p_times_a_coordinates_but_in_model_mode() -> None
     assert settings().model_epsilon(7850) == 7850 * 2.0
     assert settings(unit=NoiseUnit.MODEL).model_epsilon(7850) == 2.0
     assert settings(epsilon=None).model_epsilon(10) == math.inf
+
+
+def test_diagnostics_have_the_mended_constants() -> None:
+    assert internal_loss(2.0, 20) == pytest.approx(19 / 40 * 2)
+    assert late_observer_epsilon(1.0, 1, 1e-8) == pytest.approx(4.21, abs=0.005)
 
 
 def test_picks_are_uniform() -> None:
