@@ -17,6 +17,11 @@ from tests.browser_sim.js.chromium import chromium, chromium_path
 pytestmark = [pytest.mark.page, pytest.mark.slow]
 PATIENCE_MS = 600_000
 RADIO = 1
+CUT = """(root) => ({
+    wide: Math.max(root.scrollWidth - root.clientWidth, 0),
+    high: Math.max(root.scrollHeight - root.clientHeight, 0),
+})"""
+"""By how much a frame's page is larger than the frame."""
 
 
 @contextmanager
@@ -60,6 +65,10 @@ def look(folder: Path) -> list[str]:
         shown = [rows.nth(row).locator("td").all_inner_texts() for row in range(len(CAMPAIGNS))]
         for _name, noisy, _interval, truth in shown:
             assert abs(int(noisy) - int(truth)) < 0.5 * int(truth)
+        page.set_viewport_size({"width": 390, "height": 1000})
+        for site in ("publisher", "shop"):
+            cut = page.frame_locator(f"#{site}").locator("html").evaluate(CUT)
+            assert cut == {"wide": 0, "high": 0}, site
         return [name for name, *_ in shown]
 
 

@@ -27,7 +27,7 @@ function show(last) {
     : `A real report of an ad for ${last.campaign}.`;
   rows(at("adserver"), [
     ["report id", last.report_id],
-    ["time bucket", last.time_bucket],
+    ["hour (since 1970)", last.time_bucket],
     ["for helper 0", last.ciphertexts[0], "cipher"],
     ["for helper 1", last.ciphertexts[1], "cipher"],
   ]);
@@ -35,8 +35,8 @@ function show(last) {
     rows(at(`helper${role}`), [
       ["features", last.features.join(" ")],
       ["campaign", last.campaign],
-      ...last.helpers[role].masks.map(([label, share]) => [label ? "bought?" : "did not?", share, "share"]),
-      ["purchase", last.helpers[role].value, "share"],
+      ...last.helpers[role].masks.map(([label, share]) => [label ? "bought?" : "did not buy?", share, "share"]),
+      ["money spent", last.helpers[role].value, "share"],
     ]);
   }
 }
@@ -45,14 +45,15 @@ function draw(result) {
   const svg = at("chart").querySelector("svg");
   at("chart").hidden = at("table").hidden = false;
   const most = Math.max(...result.cells.map((cell) => Math.max(cell.high, cell.truth)), 1);
-  const x = (value) => 110 + (Math.max(value, 0) / most) * 820;
+  const wide = svg.clientWidth;
+  const x = (value) => 80 + (Math.max(value, 0) / most) * (wide - 150);
   const put = (name, attributes, text) => {
     const element = document.createElementNS(SVG, name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     if (text !== undefined) element.textContent = text;
     return element;
   };
-  svg.setAttribute("viewBox", "0 0 1000 190");
+  svg.setAttribute("viewBox", `0 0 ${wide} 190`);
   svg.replaceChildren(
     ...result.cells.flatMap((cell, row) => {
       const y = 12 + row * 60;
@@ -66,7 +67,7 @@ function draw(result) {
     }),
   );
   at("caption").textContent =
-    `Money spent by campaign, from ${result.reports} reports: the bar is the sum of both helpers' noisy answers, its line the 99 % interval, ` +
+    `Money spent by campaign, from the ${result.reports} reports that came since the last time: the bar is the sum of both helpers' noisy answers, its line the 99 % interval, ` +
     `the upright line the truth. Epsilon ${result.spent.toFixed(2)} of ${result.budget} is spent.`;
   at("table").tBodies[0].replaceChildren(
     ...result.cells.map((cell) => {
