@@ -8,6 +8,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -155,7 +156,11 @@ class Reloaded(Generic[_Made]):
         self._files = files
         self._make = make
         self._lock = Lock()
-        contents, self._stamp = files.read(), files.stamp()
+        self._stamp: _Stamp = ()
+        with suppress(OSError):  # then `read` says which file
+            # Before the contents: files that are replaced in between have another stamp, and are read again.
+            self._stamp = files.stamp()
+        contents = files.read()
         self._made = make(contents)
         warn_of_end(contents)
 

@@ -10,7 +10,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.renewal import RENEWAL_FOLDER, activate, certificate_in, prepare
-from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
 from maskedlark.rpc.trust import names_in
 from tests.forged import holder
 
@@ -97,3 +97,20 @@ def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -
     new = certificate_in(tmp_path / RENEWAL_FOLDER / "tls.crt")
     assert str(new.not_valid_after_utc.date()) in run("activate")
     assert certificate_in(files.certificate) == new
+
+
+def test_files_that_are_replaced_while_they_are_read_are_read_again(
+    files: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = TlsFiles.read
+    prepare(tmp_path, now=NOW, days=400)
+
+    def read_and_replace(self: TlsFiles) -> TlsContents:
+        contents = read(self)
+        monkeypatch.undo()
+        activate(tmp_path)
+        return contents
+
+    monkeypatch.setattr(TlsFiles, "read", read_and_replace)
+    kept = Reloaded(files, lambda contents: contents.certificate)
+    assert kept.current() == files.certificate.read_bytes()
