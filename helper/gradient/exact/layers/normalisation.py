@@ -18,6 +18,38 @@ from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Train
 from maskedlark.frozen import frozen
 
 
+class _Affine(Whole):
+    """A layer at work that ends in a scale and a bias of its normal values."""
+
+    def __init__(self, setup: RoundSetup, number: int, scale: Trainable, bias: Trainable | None) -> None:
+        self._norm, self._scale_of, self._bias_of = setup.norm, scale, bias
+        self._collect(number, setup, scale, bias)
+
+    def _take(self, deltas: Real, normal: RowBlock, shape: tuple[int, int], over: int) -> None:
+        """Collect the records' gradients of what is trained.
+
+        Args:
+            deltas: (seeds, records, size).
+            normal: The normal values, a row a record.
+            shape: What a record's size splits into.
+            over: The axis of (seeds, records, *shape) that the sum of a parameter's entry runs over.
+        """
+        if not self._trained:
+            return
+        seeds, records, size = deltas.shape
+        rows = quantise(deltas.reshape(seeds * records, size), self._norm)
+        left = rows.q.astype(np.int64).reshape(seeds, records, *shape)
+        exponents = rows.exponent.reshape(seeds, records, 1)
+        parts = []
+        if self._scale_of in self._trained:
+            right = normal.q.astype(np.int64).reshape(records, *shape)
+            scale = power_of(-(exponents + normal.exponent[:, None]))
+            parts.append((left * right).sum(over).astype(np.float64) * scale)
+        if self._bias_of in self._trained:
+            parts.append(left.sum(over).astype(np.float64) * power_of(-exponents))
+        self._gradient.take(np.concatenate(parts, axis=2).reshape(seeds * records, -1))
+
+
 @frozen
 class BatchNormalization(DescribedLayer):
     """One scale and bias a channel.
@@ -37,12 +69,12 @@ class BatchNormalization(DescribedLayer):
     number: int
 
 
-class _RunningBatchNormalization(Whole):
+class _RunningBatchNormalization(_Affine):
     def __init__(self, layer: BatchNormalization, setup: RoundSetup) -> None:
-        self._layer, self._setup = layer, setup
+        super().__init__(setup, layer.number, layer.scale, layer.bias)
+        self._layer = layer
         self._scale = setup.weights[layer.scale.index].to_float()[:, None]
         self._bias = setup.weights[layer.bias.index].to_float()[:, None]
-        self._collect(layer.number, setup, layer.scale, layer.bias)
         self._normal: RowBlock
 
     def forward(self, *inputs: Value) -> Real:
@@ -50,7 +82,7 @@ class _RunningBatchNormalization(Whole):
         source = to_real(inputs[0])
         by_channel = source.reshape(len(source), len(self._layer.mean), -1)
         normal = (by_channel - self._layer.mean[:, None]) * self._layer.inverse[:, None]
-        self._normal = quantise(normal.reshape(source.shape), self._setup.norm)
+        self._normal = quantise(normal.reshape(source.shape), self._norm)
         result: Real = (normal * self._scale + self._bias).reshape(source.shape)
         return result
 
@@ -58,18 +90,7 @@ class _RunningBatchNormalization(Whole):
         """See `Running`."""
         seeds, records, size = deltas.shape
         channels = len(self._layer.mean)
-        if self._trained:
-            rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
-            left = rows.q.astype(np.int64).reshape(seeds, records, channels, -1)
-            right = self._normal.q.astype(np.int64).reshape(records, channels, -1)
-            exponents = rows.exponent.reshape(seeds, records, 1)
-            parts = []
-            if self._layer.scale in self._trained:
-                scale = power_of(-(exponents + self._normal.exponent[:, None]))
-                parts.append((left * right).sum(3).astype(np.float64) * scale)
-            if self._layer.bias in self._trained:
-                parts.append(left.sum(3).astype(np.float64) * power_of(-exponents))
-            self._gradient.take(np.concatenate(parts, axis=2).reshape(seeds * records, -1))
+        self._take(deltas, self._normal, (channels, size // channels), 3)
         back = deltas.reshape(seeds, records, channels, -1) * self._scale * self._layer.inverse[:, None]
         return (back.reshape(deltas.shape),)
 
@@ -94,16 +115,16 @@ class LayerNormalization(DescribedLayer):
     number: int
 
 
-class _RunningLayerNormalization(Whole):
+class _RunningLayerNormalization(_Affine):
     def __init__(self, layer: LayerNormalization, setup: RoundSetup) -> None:
-        self._layer, self._setup, self._width = layer, setup, layer.scale.size
+        super().__init__(setup, layer.number, layer.scale, layer.bias)
+        self._layer, self._width = layer, layer.scale.size
         self._scale = setup.weights[layer.scale.index].to_float().reshape(-1)
         self._bias = (
             np.zeros(self._width)
             if layer.bias is None
             else setup.weights[layer.bias.index].to_float().reshape(-1)
         )
-        self._collect(layer.number, setup, layer.scale, layer.bias)
         self._normal: Real
         self._inverse: Real
         self._rows: RowBlock
@@ -114,25 +135,14 @@ class _RunningLayerNormalization(Whole):
         by_row = source.reshape(len(source), -1, self._width)
         self._normal, self._inverse = np.empty(by_row.shape), np.empty(by_row.shape[:2])
         _normalise(by_row, self._layer.epsilon, self._normal, self._inverse)
-        self._rows = quantise(self._normal.reshape(source.shape), self._setup.norm)
+        self._rows = quantise(self._normal.reshape(source.shape), self._norm)
         result: Real = (self._normal * self._scale + self._bias).reshape(source.shape)
         return result
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
         seeds, records, size = deltas.shape
-        if self._trained:
-            rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
-            left = rows.q.astype(np.int64).reshape(seeds, records, -1, self._width)
-            right = self._rows.q.astype(np.int64).reshape(records, -1, self._width)
-            exponents = rows.exponent.reshape(seeds, records, 1)
-            parts = []
-            if self._layer.scale in self._trained:
-                scale = power_of(-(exponents + self._rows.exponent[:, None]))
-                parts.append((left * right).sum(2).astype(np.float64) * scale)
-            if self._layer.bias in self._trained:
-                parts.append(left.sum(2).astype(np.float64) * power_of(-exponents))
-            self._gradient.take(np.concatenate(parts, axis=2).reshape(seeds * records, -1))
+        self._take(deltas, self._rows, (size // self._width, self._width), 2)
         back = deltas.reshape(seeds, records, -1, self._width) * self._scale
         _normalise_back(self._normal, self._inverse, back)
         return (back.reshape(deltas.shape),)
