@@ -42,5 +42,6 @@ def become_only_writer(connection: Connection, name: bytes) -> None:
     if connection.execute(select(func.pg_try_advisory_xact_lock(key))).scalar_one():
         return
     high, low = (int.from_bytes(name[at : at + _KEY_BYTES // 2]) for at in (0, _KEY_BYTES // 2))
+    # Whoever holds the name is no longer the holder of the lease, or the caller would not be here.
     connection.execute(_END_WRITERS, {"high": high, "low": low})
     connection.execute(select(func.pg_advisory_xact_lock(key)))

@@ -1,6 +1,6 @@
 """Calls that come at the same time share one transaction: group commit.
 
-    together = Together(serve)          # serve(calls) answers many calls, in one transaction
+    together = GroupCommit(serve)       # serve(calls) answers many calls, in one transaction
     together.call(mine)                 # returns when `mine` is answered; raises what `serve` raised
 
 A transaction costs the same for one call as for ten. While one thread commits, others queue; the next one
@@ -66,6 +66,8 @@ class GroupCommit(Generic[_Call]):
             Exception: what `serve` raised for the batch.
         """
         ours = _Waiting(one)
+        # One serves at a time. A call that finds nobody at it serves at once; any other sleeps until its
+        # batch is done, or until it is the first of the queue and the turn is its own.
         with self._guard:
             self._queue.append(ours)
             must_wait, self._is_served = self._is_served, True
@@ -89,9 +91,11 @@ class GroupCommit(Generic[_Call]):
             error = raised
         for one in batch:
             one.error = error
+            # Before its thread wakes: it serves a batch itself unless this is set.
             one.is_done = True
             one.sleeping.release()
         with self._guard:
+            # The turn passes on without being free in between, so that no newcomer overtakes the queue.
             if self._queue:
                 self._queue[0].sleeping.release()
             else:

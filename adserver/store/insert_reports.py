@@ -83,6 +83,7 @@ def _insert_rows(connection: Connection, rows: list[tuple[Any, ...]]) -> Sequenc
     last = connection.exec_driver_sql(_LAST).scalar_one()
     new = connection.exec_driver_sql(_IN_ROWS, rows).rowcount
     connection.exec_driver_sql(_WAITING, (last,))
+    # Else some were stored before, and an insert of many rows does not say which.
     if new == len(rows):
         return [row[0] for row in rows]
     return list(connection.exec_driver_sql(_STORED, (last,)).scalars())

@@ -187,7 +187,7 @@ class ReportStore:
 
         Each page is well under the limit of a gRPC message.
 
-        Guarantees: holds one page in memory, some objects (`object_reading.HELD_BYTES`), and no lock.
+        Guarantees: holds one page in memory, some objects (`report_object_reader.HELD_BYTES`), and no lock.
 
         Raises:
             JobRefused(REPORTS_LOST): an object in which some lie is missing, or is not the one that was put.

@@ -14,7 +14,7 @@ _ZERO = np.uint64(0)
 
 
 def fast_residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
-    """Compute `proof_check.residues` bit for bit. Called by a helper's processes that open shares.
+    """Compute `check.residues` bit for bit. Called by a helper's processes that open shares.
 
     Every array that a loop gets is contiguous and writable, whatever the shape and however many rows there
     are: so each loop is compiled once, in `warm_up`, and never while a dataset is prepared.

@@ -303,6 +303,7 @@ class Vault:
         doomed = list(names)
         for folder, store in self._stores.items():
             store.delete([name for name in doomed if name.startswith(f"{folder}/")])
+        # They count until they are gone: a quota that dropped them first could be exceeded.
         self._quota.drop(doomed)
 
     def forget(self, dataset_id: bytes, manifest: Manifest) -> None:

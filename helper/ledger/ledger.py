@@ -127,6 +127,7 @@ class Ledger:
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(TASKS).values(row))
+                # In the same transaction: no act is without its entry, and no entry without its act.
                 self._log(
                     connection,
                     actor,
@@ -164,6 +165,7 @@ class Ledger:
         Ids may come of any length; no dataset holds one that has not 16 bytes.
         """
         used: set[bytes] = set()
+        # The database cuts the joined ids by length: one of another length would shift all that follow.
         report_ids = [one for one in report_ids if len(one) == REPORT_ID_BYTES]
         with reading(self._engine) as connection:
             for start in range(0, len(report_ids), _BATCH):
@@ -326,6 +328,7 @@ class Ledger:
                 return False
             connection.execute(COUNT_ROUND, job_in(job) | {"answered": round_index + 1})
             connection.execute(FORGET_ROUND, job_in(job) | {"index": round_index - KEPT_ANSWERS})
+            # Before the row, which names the entry: statements point from what was charged to the log.
             entry = self._log(
                 connection,
                 actor,

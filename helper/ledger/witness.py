@@ -62,6 +62,7 @@ class Witness:
             for told in dict.fromkeys((position, self._seen)):  # mostly the same one
                 if told is not None and not self._ledger.holds(told):
                     if told == position:
+                        # In memory first: if the disk fails, this process refuses later calls all the same.
                         self._seen = told
                         self._write(encode_receipt(self._receipt(told)))
                     raise _refuse_rolled_back(told)
@@ -81,6 +82,7 @@ class Witness:
             if self._seen is not None and not self._ledger.holds(self._seen):
                 raise _refuse_rolled_back(self._seen)
             if self._seen is None or position.sequence > self._seen.sequence:
+                # The file first: if the disk fails, the answer stays here, and the next one writes it again.
                 self._write(encoded)
                 self._seen = position
         return encoded

@@ -23,6 +23,7 @@ from maskedlark.privacy.correlated import NoiseVector, StepStreams, draw_step_no
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream, derive_key, system_randomness
 from maskedlark.releases.job import JobSpec
 
+# Two streams of one secret: what the next round removes is drawn again without the rest.
 _KEPT: Final = b"step noise kept"
 _OWN: Final = b"step noise own"
 _NONCE_BYTES: Final = 12

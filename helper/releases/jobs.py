@@ -206,6 +206,8 @@ class RunningJobs:
             raise JobRefused(
                 JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed"
             )
+        # After the ledger, which `RunningJob.answer` asks: a job that is still found here answers nothing
+        # more.
         with self._lock:
             self._running.pop(job)
         self._noise.drop(job)

@@ -81,6 +81,7 @@ def multiply(left: FieldVector, right: FieldVector) -> FieldVector:
     high = left_high * right_high + (cross >> _32) + (other >> _32)
     low = (low & _LOW) | ((other & _LOW) << _32)
     # low + 2^64 * (high & LOW) + 2^96 * (high >> 32)
+    # Canonical first, as `add` takes it: low is any 64 bits.
     result = np.where(low >= _P, low - _P, low)
     result = add(result, (high & _LOW) * _EPSILON)  # (2^32-1)^2 < p
     return subtract(result, high >> _32)

@@ -139,6 +139,7 @@ def _columns(weights: list[int]) -> tuple[list[int], list[int]]:
     while small:
         column, giver = small.pop(), large[-1]
         coins[column], others[column] = left[column], giver
+        # A giver keeps at least 0: it had a whole column or more, and gives less than one.
         left[giver] -= size - left[column]
         if left[giver] < size:
             small.append(large.pop())

@@ -51,6 +51,8 @@ class _Waits:
         try:
             yield
         finally:
+            # In this order, and read in the other one: a wait that ends meanwhile is missed once, never
+            # counted twice.
             self._since = None
             self._before_s += monotonic() - since
 

@@ -28,11 +28,12 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    # Two servers on one port would each get a part of the calls; a second one is to fail instead.
     ("grpc.so_reuseport", 0),
 )
 _CALLS_A_THREAD: Final = 256
 _OPEN_CALLS_A_THREAD: Final = 32
-"""How many calls may wait for each thread, for a moment: `PeerRoom` refuses those beyond a peer's share.
+"""How many calls may wait for each thread, for a moment: `PeerQuota` refuses those beyond a peer's share.
 
 gRPC answers more, whoever's, with RESOURCE_EXHAUSTED, which `faults.calling` knows.
 """

@@ -50,6 +50,7 @@ def replacing(path: Path, unfinished: Path) -> Iterator[BinaryIO]:
         path: What is replaced, or made.
         unfinished: Where the new file is written, in the same folder.
     """
+    # Left by a process that was killed; this is the folder's only writer.
     unfinished.unlink(missing_ok=True)
     try:
         with open(unfinished, "xb", opener=private) as stream:
@@ -67,6 +68,7 @@ def _put_in_place(stream: IO[Any], unfinished: Path, path: Path) -> None:
     The rename is durable when this returns.
     """
     stream.flush()
+    # Before the rename: else a power cut could leave the new name with an empty file.
     os.fsync(stream.fileno())
     unfinished.replace(path)
     _sync_folder(path.parent)

@@ -295,6 +295,8 @@ class _Work:
         # One hash a record over all its layers: swapping values between two records changes the digest.
         hashes = np.zeros(len(block), np.uint64)
         groups, clip = self._clip_jointly(self._select_trained(running))
+        # Zero, or infinite where a record's input is outside a table: an infinite norm makes the factor 0, in
+        # the steps of every other record.
         rejected = np.zeros(len(block))
         for layer in running:
             layer.reject(rejected)

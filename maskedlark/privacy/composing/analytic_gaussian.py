@@ -25,6 +25,7 @@ def analytic_sigma(epsilon: float, delta: float) -> float:
         raise ValueError("epsilon must be in (0, 1000] and delta in [1e-100, 1)")
     low, high = 2.0**-20, 2.0**20 / epsilon
     for _ in range(_STEPS):
+        # By ratio: the range spans forty powers of two, and the result is to be exact relatively.
         middle = math.sqrt(low * high)
         if gaussian_delta(middle, epsilon) <= delta:
             high = middle
@@ -90,6 +91,8 @@ def normal_below(x: float) -> float:
 
 def _log_normal_below(x: float) -> float:
     """Return the logarithm of that, also where it is below the smallest float."""
+    # erfc leaves the normal floats below -37; from -30 down the series is exact to the logarithm's last
+    # digit.
     if x > -30:
         return math.log(normal_below(x))
     square = x * x

@@ -205,6 +205,7 @@ def _filter_epsilon(parts: ChargeParts, delta: float, left_out: float) -> float:
         delta: Of all orders, and of what the divergences leave out.
         left_out: The most that they leave out, within its part of delta.
     """
+    # Settings may follow what was released, and so may the order that turns out least: each pays its part.
     part = (1 - _FILTER_TAILS) * delta / len(_FILTER_ORDERS)
     if part < _LEAST_PART:
         return math.inf

@@ -175,6 +175,7 @@ def sample_ratios(noise_multiplier: float, rate: float, reports: int) -> RatioPo
     above = np.cumsum(np.exp(log_odds[::-1]))[::-1]
     likely = above > _UNLIKELY
     k, log_odds = k[likely], log_odds[likely]
+    # From the noise alone, around 0, to the noise around the most reports that are likely.
     y = np.linspace(-TAIL_SIGMAS * noise_multiplier, k[-1] + TAIL_SIGMAS * noise_multiplier, _SAMPLE_POINTS)
     of_counts = log_odds + (np.outer(y, k) - k * k / 2) / noise_multiplier**2
     largest = of_counts.max(axis=1)
@@ -200,6 +201,7 @@ def spread_cells(
 ) -> NDArray[np.float64]:
     """Return masses of points that keep the probability and the part of the mean of the cells between."""
     widths = np.maximum(np.expm1(np.diff(logarithms)), _LEAST_WIDTH)
+    # The solution of up e^(l + width) + (without - up) e^l = with_record; roundings may leave 0..without.
     up = np.clip((with_record * np.exp(-logarithms[:-1]) - without) / widths, 0.0, without)
     masses = np.zeros(len(logarithms))
     masses[:-1] += without - up

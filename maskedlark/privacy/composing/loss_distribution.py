@@ -58,8 +58,11 @@ class Losses:
         size = len(self.masses) + len(other.masses) - 1
         if size > 2 * MAX_CELLS:
             return Losses.infinite(self.grid)
+        # A transform's convolution is cyclic: as wide as the sum, so that nothing wraps onto the lowest
+        # losses.
         width = 1 << (size - 1).bit_length()
         spectrum = np.fft.rfft(self.masses, width) * np.fft.rfft(other.masses, width)
+        # Roundings below 0 are cut off, which only adds probability.
         summed = np.maximum(np.fft.irfft(spectrum, width)[:size], 0.0)
         # What the transforms' rounding may have moved: errors add up as independent ones do, so they grow
         # by the root of the length and of its logarithm; and each mass is rounded once more as it is stored.

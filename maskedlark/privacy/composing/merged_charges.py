@@ -233,6 +233,9 @@ def _on_a_grid(sampled: dict[Setting, int]) -> dict[Setting, int]:
     merged: Counter[Setting] = Counter()
     for ratio in _RATIOS:
         step = math.log(ratio)
+        # A logarithm and its exponential may be a few roundings off: the factor brings the noise below the
+        # true grid point, and the minimum keeps it from ever exceeding what was charged. The same upwards for
+        # the rate.
         less = np.minimum(np.exp(step * np.floor(np.log(noises) / step)) * (1 - 2.0**-50), noises)
         higher = np.minimum(
             1.0, np.maximum(np.exp(step * np.ceil(np.log(rates) / step)) * (1 + 2.0**-50), rates)

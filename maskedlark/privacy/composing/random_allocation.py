@@ -153,10 +153,14 @@ def _one_step(
     """Return the ratio of one release, on a grid that is fine enough for a sum of so many."""
     match mechanism:
         case Mechanism.GAUSSIAN:
+            # Weighed by R^reports the noise has mean `reports`: the logarithm then has mean (reports - 1/2) /
+            # z^2 and deviation 1 / z.
             highest = (reports - 0.5) / noise_multiplier**2 + TAIL_SIGMAS / noise_multiplier
+            # Of R: E[R^2] - 1. Of more than e^50 the grid has the fewest points in any case.
             variance = math.expm1(min(1 / noise_multiplier**2, 50.0))
         case Mechanism.LAPLACE:
             highest = 1 / noise_multiplier
+            # A bound: R lies in e^-highest .. e^highest.
             variance = math.expm1(min(highest, 50.0)) ** 2
         case Mechanism.NONE:
             raise ValueError("mechanism must add noise: an epoch without noise has no finite ratio")

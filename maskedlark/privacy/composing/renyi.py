@@ -79,6 +79,8 @@ def epsilon_of_divergences(divergences: NDArray[np.float64], delta: float) -> fl
     """
     if (delta**2 + np.expm1(-divergences) > 0).any():
         return 0.0
+    # Any order gives a valid bound, so that the least of them does; no union over the orders is paid for,
+    # because the divergences are fixed before anything is released.
     epsilons = divergences + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
     return max(0.0, float(epsilons.min()))
 

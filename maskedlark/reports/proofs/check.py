@@ -99,6 +99,8 @@ def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVecto
             for part in (places.rho, places.square)
         )
         first = add(_power_sums(elements[:, place], points), rho)
+        # s(t^2) = s(t)^2 holds at every t for zeros and for a single 1 only. With the opened F = s + rho it
+        # is linear in the shares: F^2 = s(t^2) + 2 F rho - rho^2.
         second = _power_sums(elements[:, place], multiply(points, points))
         second = subtract(add(second, multiply(add(opened, opened), rho)), square)
         columns += _pairs(role, opened, first, second)

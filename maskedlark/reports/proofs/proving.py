@@ -114,6 +114,7 @@ def prove(
                 commit(bindings[row], 1, second, shares[row][1]),
             )
         drawn = challenge_words([challenge(*commitments[row]) for row in open_rows.tolist()])
+        # Almost never a second time: a point is one of 2^64, and at most 64 of them are bits' nodes.
         points[open_rows] = challenge_points(drawn)
         open_rows = open_rows[~_are_usable(points[open_rows], shape)]
     openings = _open_at(shape, elements, points)
@@ -188,6 +189,7 @@ def challenge_points(words: FieldVector) -> FieldVector:
 def _are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
     """Return whether each row's points hide everything: they differ, and none is a bit's node."""
     ordered = np.sort(points, axis=1)
+    # At a bit's node f is 2 b - n, in clear. At the nodes beyond it is a random blind, which may be shown.
     is_free = (points < np.uint64(1)) | (points > np.uint64(shape.max_polynomial_bits))
     return np.asarray((ordered[:, 1:] != ordered[:, :-1]).all(axis=1) & is_free.all(axis=1), np.bool_)
 

@@ -26,6 +26,7 @@ MAX_SENSITIVITY: Final = 2**62
 def _safe_bound(clip: Clip) -> float:
     """Return sensitivity * (1 - 2^-40) * 2^-frac_bits, rounded down to a float64."""
     lowered = clip.sensitivity * (2**MARGIN_BITS - 1) >> MARGIN_BITS
+    # Only 53 bits are kept: of more, the conversion to a float64 could round up.
     excess = max(0, lowered.bit_length() - 53)
     return float(np.ldexp(float(lowered >> excess << excess), -clip.frac_bits))
 

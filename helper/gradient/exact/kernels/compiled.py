@@ -128,6 +128,8 @@ def kernel(function: Function) -> Function:
     given = getattr(config, _LOCATORS)
     setattr(config, _LOCATORS, f"{__name__}.{_PackageCacheLocator.__name__}")
     try:
+        # By numpy's rules a division by 0 is an infinity; by Python's it would be a branch on what records
+        # hold.
         compiled: Any = njit(nogil=True, error_model="numpy")(function)
         compiled._cache = _Kept(function)  # type: ignore[no-untyped-call]  # what cache=True does, but for the class
         return cast("Function", compiled)

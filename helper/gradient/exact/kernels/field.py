@@ -24,6 +24,8 @@ def _canonical(a: np.uint64) -> np.uint64:
 def add(a: np.uint64, b: np.uint64) -> np.uint64:
     """Return a + b."""
     total = a + b
+    # A carry is worth 2^64 mod p, and adding that carries no second time: both numbers are below p, so that
+    # what is left of their sum is below 2^64 - 2^33 + 2.
     total += _EPSILON if total < a else _ZERO
     return _canonical(total)
 
@@ -40,6 +42,7 @@ def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
     a_low, a_high, b_low, b_high = a & _EPSILON, a >> _32, b & _EPSILON, b >> _32
     low = a_low * b_low
     cross, other = a_low * b_high, a_high * b_low
+    # Each of these sums stays below 2^64: three numbers of 32 bits, and the upper half of a product.
     middle = (low >> _32) + (cross & _EPSILON) + (other & _EPSILON)
     high = a_high * b_high + (cross >> _32) + (other >> _32) + (middle >> _32)
     return _reduce((low & _EPSILON) | (middle << _32), high)
@@ -50,8 +53,10 @@ def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
     """Reduce low + 2^64 high: 2^64 = 2^32 - 1 and 2^96 = -1."""
     top = high >> _32
     result = low - top
+    # Borrows at most once: top is below 2^32, so that what a borrow leaves is at least 2^64 - 2^32 + 1.
     result -= _EPSILON if low < top else _ZERO
     middle = (high & _EPSILON) * _EPSILON
+    # middle is at most (2^32 - 1)^2, so that a sum that carries is at most 2^64 - 2^33: it carries once.
     total = result + middle
     total += _EPSILON if total < middle else _ZERO
     return _canonical(total)
@@ -70,6 +75,7 @@ def split_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
     The signed reading of a, or where its high limb is 2^31, of a - p.
     """
     signed = np.int64(a - (_P if a >= _TOP else _ZERO))
+    # Read as signed, the low limb is 2^32 less where its top bit is set; the high limb then has one more.
     low = np.int32(signed & np.int64(0xFFFFFFFF))
     return low, np.int32((signed - np.int64(low)) >> np.int64(32))
 

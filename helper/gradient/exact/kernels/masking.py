@@ -26,7 +26,9 @@ from maskedlark.numbers.field import FieldVector
 Keys = NDArray[np.uint64]
 
 _MASK_64: Final = 2**64 - 1
+# With the 256 arrays that are kept, 8 MiB at most.
 _KEPT_KEYS: Final = 1 << 12
+# SplitMix64's increment: 2^64 over the golden ratio, made odd.
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _LOW_BITS: Final = 20
 """Of a value in two limbs, those of the lower one."""
@@ -210,6 +212,8 @@ def _mask_rows(
     for r in range(records):
         for k in range(labels):
             scale = factors[r, k] * power(frac_bits - exponent[r + stride * k] - operand_exponent[r])
+            # The clip bounds a value times the operand's largest entry, which is at least 1 unless all are 0:
+            # then nothing would bound the value, which may leave its limbs.
             scales[k] = scale if operand_norm[r] != 0 else 0.0
         if limbs == 0:
             hashes[r] += _multiply_reduced(q, r, stride, scales, shares, keys, masked[r])
@@ -274,6 +278,7 @@ def _multiply_reduced(
     for k in range(len(scales)):
         row, scale, share = record + stride * k, scales[k], shares[record, k]
         for j in range(len(masked)):
+            # The hash is defined modulo 2^64: its products and sums wrap.
             value = np.int64(q[row, j] * scale)
             digest += keys[k, j] * np.uint64(value)
             masked[j] = add(masked[j], multiply(share, from_signed(value)))
@@ -324,5 +329,6 @@ def _whole(low: np.int64, high: np.int64) -> np.uint64:
 
     With high = 2^32 a + b and 0 <= b < 2^32 it is low + (2^32 - 1) a + 2^32 b, because 2^64 = 2^32 - 1.
     """
+    # The second summand, a multiple of 2^32, is at most 2^64 - 2^32 = p - 1: canonical as `add` takes it.
     below = low + (high >> np.int64(32)) * _EPSILON  # of a magnitude below 2^63
     return add(from_signed(below), np.uint64(high) << _32)

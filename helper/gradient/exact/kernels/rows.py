@@ -26,6 +26,8 @@ Value = NDArray[Any]
 BYTE_EXPONENT: Final = 8
 MIN_ROW_EXPONENT: Final = -48  # a value of 2^63 or more saturates
 MAX_ROW_EXPONENT: Final = 78  # a value below 2^-79 is zero
+# A sum with this has no bits for a fraction, so that the addition itself rounds to the nearest integer, ties
+# to even; with 1.5 and not 1, a negative number does not halve the unit.
 _ROUND: Final = 6755399441055744.0  # 1.5 * 2^52
 _MAGNITUDE: Final = 0x7FFFFFFFFFFFFFFF
 _INFINITY: Final = 0x7FF0000000000000  # from here on, bits of infinities and NaNs
@@ -123,12 +125,14 @@ def _quantise(
         is_finite = top < _INFINITY
         e, most = _row_exponent(top), 32767.0 if is_finite else 0.0
         scale, total = power(e), np.int64(0)
+        # Scaled, the largest magnitude is below 2^15, but may round to it: one more than 16 bits hold.
         for j in range(width):
             scaled = values[r, j] * scale
             scaled = scaled if scaled > -most else -most  # a NaN too: it is above nothing
             scaled = scaled if scaled < most else most
             value = np.int32((scaled + _ROUND) - _ROUND)
             q[r, j] = value
+            # Below 2^30: the product needs no more than the 32 bits of its factors, which vectorise best.
             total += np.int64(value * value) if squares else np.int64(abs(value))
         exponent[r] = e if (top > 0) & is_finite else 0
         norm[r] = total

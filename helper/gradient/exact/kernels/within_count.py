@@ -38,6 +38,8 @@ class WithinCount:
             (self._keys ^ (within - np.uint64(1))).sum(axis=1, dtype=np.uint64),  # ~key where it is not
             out=masking.hashes,
         )
+        # Both passes go over all records, whichever are within: a selection would show how many are in the
+        # time.
         for counted, into in ((within, add), (within ^ np.uint64(1), subtract)):  # no value is left out
             self._sum = into(self._sum, total((masking.shares * counted).reshape(-1, 1)))
 

@@ -182,6 +182,7 @@ def softmax_weights(argument: Real, exp: Table, weights: NDArray[np.int64]) -> N
         for c in range(1, argument.shape[1]):
             top = max(top, argument[r, c])
         for c in range(argument.shape[1]):
+            # Less the largest, so that none is above 1; beyond the table's 32 a weight is 0.
             weights[r, c] = look_up(exp, top - argument[r, c])
 
 
@@ -191,6 +192,7 @@ def _softmax_back(value: Real, deltas: Real, result: Real) -> None:
     seeds, records, classes = deltas.shape
     for s in range(seeds):
         for r in range(records):
+            # One after the other and no BLAS product, whose order of adding differs between machines.
             dot = 0.0
             for c in range(classes):
                 dot += value[r, c] * deltas[s, r, c]

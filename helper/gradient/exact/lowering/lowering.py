@@ -1,6 +1,6 @@
 """The lowering of a checked model and a loss to a plan, or a sentence that says why there is no plan.
 
-The functions for each operator are in `lowering_layers` and `lowering_layout`.
+The functions for each operator are in `layers` and `layout`.
 """
 
 from collections.abc import Callable, Mapping

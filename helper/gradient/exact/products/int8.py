@@ -38,7 +38,9 @@ _OFFSET: Final = 32768
 
 _EPSILON: Final = np.uint64(2**32 - 1)
 _LARGEST_BALANCED: Final = np.uint64(0x7F7F7F7F7F7F7F7F)  # 127 * (256^8 - 1) / 255
+# 128 in each of eight digits.
 _BALANCE_256: Final = np.uint64(0x8080808080808080)
+# 64 in each of eight digits: with it none is negative, and shifts cut them apart.
 _BALANCE_128: Final = np.int64(64 * (128**8 - 1) // 127)
 _HALF: Final = np.uint64(MODULUS // 2)
 _P: Final = np.uint64(MODULUS)
@@ -90,6 +92,7 @@ def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
         [value("Y", TensorProto.INT32, [None, None])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    # onnx writes its newest version of the format, which an older onnxruntime refuses.
     model.ir_version = 9
     options = onnxruntime.SessionOptions()
     # Parts of a round have a thread each: onnxruntime's own pool would compete with them for the cores.

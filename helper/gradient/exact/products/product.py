@@ -6,7 +6,7 @@ Their results are integers, and therefore the same however they are computed.
 - `Accumulator`: sum over records of (quantised row) x (row of field elements), the masked gradient of a
   layer.
 
-`product_int8` computes them with ONNX Runtime's MatMulInteger on 7- or 8-bit digits, `product_float64` with
+`int8` computes them with ONNX Runtime's MatMulInteger on 7- or 8-bit digits, `float64` with
 float64 matrix products of limbs whose every partial sum is below 2^53. A helper checks the one against the
 other before it serves.
 
