@@ -17,9 +17,23 @@ from maskedlark.escape import escape
 from maskedlark.terminal.options import option
 
 if TYPE_CHECKING:
+    from adserver.quickstart.runs import Trained
     from adserver.quickstart.settings import DataSettings
     from adserver.quickstart.table_report import TableReport
 
+_NAMES: Final = {
+    "read": "rows read",
+    "reported": "rows reported",
+    "panel": "rows of the panel",
+    "auc": "AUC",
+    "last_auc": "last AUC",
+    "collusion_epsilon": "epsilon with one helper",
+}
+_NAMES_ON_DEVICES: Final = {
+    "reported": "rows on devices",
+    "epsilon": "epsilon of a person",
+    "collusion_epsilon": "the same with one helper",
+}
 _EXAMPLE: Final = 30
 """Characters of an example cell that are shown."""
 
@@ -199,25 +213,12 @@ def run_command(
         result = run_project(
             Project.open(folder), tell=_tell, name=name, note=note, compare_plain=compare_plain
         )
-    told = asdict(result)
     if as_json:
-        print_json(told)
+        print_json(asdict(result))
         return
-    rows, measured, plain = told.pop("rows"), told.pop("measured"), told.pop("plain")
-    told["warnings"] = "; ".join(told["warnings"])
-    left_out = [(f"rows left out: {reason}", count) for reason, count in rows.pop("left_out").items()]
-    without = [(f"without privacy: {name.replace('_', ' ')}", value) for name, value in (plain or {}).items()]
-    shown = [(name, value) for name, value in (*told.items(), *without) if value not in ("", None)]
-    print_table(
-        ("", ""),
-        [
-            *((f"rows {name}", count) for name, count in rows.items()),
-            *left_out,
-            *((name.replace("_", " "), _figure(value)) for name, value in shown),
-        ],
-    )
-    if measured:
-        _show_measured(Path(measured["json"]))
+    print_table(("", ""), summary_rows(result))
+    if result.measured:
+        _show_measured(Path(result.measured["json"]))
     if result.encoder:
         files = shlex.join([result.model, "--encoder", result.encoder])
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
@@ -349,6 +350,28 @@ def _show_report(report: "TableReport") -> None:
     if report.other_labels:
         others = ", ".join(f"{name!r} {count}" for name, count in report.other_labels.items())
         typer.echo(escape(f"left out, since too few rows have these labels: {others}"))
+
+
+def summary_rows(result: "Trained") -> list[tuple[str, object]]:
+    """Return what a run's summary shows to people, each with its name."""
+    told = asdict(result)
+    rows, plain = told.pop("rows"), told.pop("plain") or {}
+    told["warnings"] = "; ".join(told["warnings"])
+    names = dict(_NAMES)
+    if result.devices is not None:
+        names |= _NAMES_ON_DEVICES
+        del told["reports"], told["dataset_size"]
+    del told["measured"]
+    return [
+        *((names[name], rows[name]) for name in ("read", "reported", "panel")),
+        *((f"rows left out: {reason}", count) for reason, count in rows["left_out"].items()),
+        *(
+            (names.get(name, name.replace("_", " ")), _figure(value))
+            for name, value in told.items()
+            if value not in ("", None)
+        ),
+        *((f"without privacy: {name.replace('_', ' ')}", _figure(value)) for name, value in plain.items()),
+    ]
 
 
 def _figure(value: object) -> object:

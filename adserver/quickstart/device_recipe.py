@@ -54,8 +54,9 @@ class DeviceRecipe(Recipe):
             rows=Rows(
                 read=len(self._table), reported=told["examples"], panel=panel, left_out=dict(+left_out)
             ),
-            reports=told["devices"],
-            dataset_size=told["examples"],
+            reports=0,
+            dataset_size=0,
+            devices=told["devices"],
         )
 
     @cached_property
@@ -137,7 +138,10 @@ class DeviceRecipe(Recipe):
             *("--holding", "csv", "--csv", str(self._held), "--user", data.federated.person),
             *("--rounds", str(max(1, left)), "--idle", str(_IDLE_S if left else 0.1)),
         )
-        self._tell(f"{told['devices']} devices answered {told['rounds']} rounds")
+        self._tell(
+            f"{told['devices']} devices answered {told['rounds']} rounds: helpers got the two shares of a "
+            "clipped update from each, and no row"
+        )
         for reason, count in told["reasons"].items():
             self._tell(f"{count} answers were not taken: {reason}")
         return told

@@ -31,7 +31,7 @@ dates = {_list(data.dates, notes)}            # columns of dates: weekday, day a
 codes = {_list(data.codes, notes)}            # columns of numbers that name things: read as words
 words = {_list(data.words, notes)}            # columns of many words: "item=1000" or "item=planned" rows
 publish = {_list(data.publish, notes)}          # columns of identifiers whose words may be public
-panel = {data.panel:g}            # the share of rows that nobody reports: the model is tested on them
+panel = {data.panel:g}            # the share of rows (with person: of people) kept back to test the model
 
 [task]                 # what both helpers sign, for good
 min_batch_size = {task.min_batch_size}

@@ -65,6 +65,7 @@ class FinishedJob:
     rows: Rows
     reports: int
     dataset_size: int
+    devices: int | None = None
     measured: dict[str, Any] | None = None
 
 
@@ -136,7 +137,9 @@ class Recipe:
         (folder / REPORTED).unlink(missing_ok=True)
         result = Trained(
             run=folder.name,
-            **pick_attributes(ran, ("task_id", "job_id", "rows", "reports", "dataset_size", "measured")),
+            **pick_attributes(
+                ran, ("task_id", "job_id", "rows", "reports", "dataset_size", "devices", "measured")
+            ),
             rounds=ran.job["rounds_done"],
             chosen_round=chosen,
             **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},

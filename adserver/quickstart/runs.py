@@ -47,8 +47,9 @@ class Trained:
     round, which nobody chose, are there beside them.
 
     Attributes:
-        reports: Reports that the ad server took; of devices, those that answered its rounds.
-        dataset_size: Reports that are trained on; of devices, the rows on them.
+        reports: Reports that the ad server took; none where devices train.
+        dataset_size: Reports that are trained on; none where devices train.
+        devices: Devices that answered the rounds, one of each person; None where browsers report.
         chosen_round: After so many rounds the weights were the model's.
         last_loss: Of the weights after the last round; so are `last_accuracy` and `last_auc`.
         plain: How the network does that was trained on the same rows without privacy, with loss, accuracy,
@@ -92,6 +93,7 @@ class Trained:
     encoder: str
     model_of_columns: str
     curves: str
+    devices: int | None = None
     measured: dict[str, Any] | None = None
     plain: dict[str, Any] | None = None
     name: str = ""

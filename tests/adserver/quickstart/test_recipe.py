@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
+from adserver.cli.quickstart import summary_rows
 from adserver.quickstart import commands as module
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.device_recipe import DeviceRecipe
@@ -351,13 +352,16 @@ def asked(commands: Commands, name: str) -> str:
 
 def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, commands: Commands) -> None:
     told: list[str] = []
-    DeviceRecipe(at_home, told.append).run()
+    trained = DeviceRecipe(at_home, told.append).run()
     folder = at_home.folder / "runs" / "1"
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rows"] == {
         "read": 203, "reported": 160, "panel": 40, "left_out": {"column 'who': no person": 3},
     }  # fmt: skip
-    assert (summary["reports"], summary["dataset_size"]) == (80, 160)
+    assert (summary["devices"], summary["reports"], summary["dataset_size"]) == (80, 0, 0)
+    shown = dict(summary_rows(trained))
+    assert (shown["rows on devices"], shown["devices"], shown["epsilon of a person"]) == (160, 80, "2.5")
+    assert not {"reports", "rows reported", "dataset size"} & shown.keys()
     assert (summary["epsilon"], summary["collusion_epsilon"]) == (2.5, 4.0)
     assert summary["model_of_columns"].endswith("trained-of-columns.onnx")
     assert summary["encoder"].endswith("encoder.json")
