@@ -200,7 +200,7 @@ def devices_command(
 
     with AnswerStore(store) as answers:
         told = run_devices(settings, answers, show)
-    typer.echo(json.dumps(told.as_json()) if as_json else f"{told.rounds} rounds: {dict(told.outcomes)}")
+    typer.echo(json.dumps(told.as_json()) if as_json else told.sentence)
 
 
 def _id_of(typed: str) -> bytes:

@@ -73,6 +73,17 @@ class Told:
         """Return the attributes as JSON."""
         return dict(vars(self))
 
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        answers = _listed(self.outcomes) or "no answers"
+        why = f" ({_listed(self.reasons)})" if self.reasons else ""
+        return f"{self.devices} devices saw {self.rounds} rounds: {answers}{why}"
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+
 
 @frozen
 class FleetSettings:

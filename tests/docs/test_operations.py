@@ -124,7 +124,8 @@ def test_the_page_of_the_audit_log_runs_as_it_is(tmp_path: Path) -> None:
     assert ran.stdout.count("the chain holds") == 3
 
 
-def test_backups_of_both_parties_restore_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", [" --host localhost", ""], ids=["TLS", "plaintext"])
+def test_backups_of_both_parties_restore_them(tmp_path: Path, host: str) -> None:
     programs = str(Path(sys.executable).parent)
     environment = {
         "HOME": str(tmp_path),
@@ -138,8 +139,12 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path) -> None:
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran
 
-    run("lark-helper keygen --name A --host localhost; lark-helper keys rotate --overlap-days 30")
-    run("adserver keygen --origin https://ads.example --host localhost; adserver task list")
+    run(f"lark-helper keygen --name A{host}; lark-helper keys rotate --overlap-days 30")
+    if host:
+        run(f"adserver keygen --origin https://ads.example{host}")
+        (tmp_path / "helper" / "trusted.names").write_text("# nobody yet\n")
+    (tmp_path / "adserver").mkdir(mode=0o700, exist_ok=True)
+    run("adserver task list")
     local = '"local": {"epochs": 1, "batch_size": 5, "learning_rate": 0.5}'
     settings = '{"devices": 3, "rounds": 1, "bound": {"clip_norm": 1.0}, "epsilon": 4.0, ' + local + "}"
     (tmp_path / "line.json").write_text(settings)
@@ -151,8 +156,10 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path) -> None:
     keys = run("lark-helper keys list --json").stdout
     assert keys == run("lark-helper keys list --json --data restored-helper").stdout
     assert keys == run("lark-helper keys list --json --data moved-helper").stdout
-    shown = run("lark-helper certificate show").stdout
-    assert shown == run("lark-helper certificate show --data restored-helper").stdout
+    if host:
+        shown = run("lark-helper certificate show").stdout
+        assert shown == run("lark-helper certificate show --data restored-helper").stdout
+        assert (tmp_path / "restored-helper" / "trusted.names").exists()
     assert (tmp_path / "restored-helper").stat().st_mode & 0o077 == 0
     assert (tmp_path / "restored-helper" / "keys.json").stat().st_mode & 0o077 == 0
     assert (tmp_path / "helper-keys.tar").stat().st_mode & 0o077 == 0

@@ -76,3 +76,11 @@ def test_devices_do_not_wait_forever_nor_where_they_are_refused(
     with pytest.raises(HelperUnavailable):
         run(adserver, tmp_path / "a")
     assert adserver.asked == asked
+
+
+def test_what_became_of_answers_is_told_in_words() -> None:
+    told = Told(devices=3, rounds=2)
+    assert told.sentence == "3 devices saw 2 rounds: no answers"
+    told.outcomes.update({"answered": 4, "late": 1})
+    told.reasons["round_over"] += 1
+    assert told.sentence == "3 devices saw 2 rounds: 4 answered, 1 late (1 round over)"
