@@ -71,7 +71,7 @@ def _forget(store: ReportStore, stored: StoredTask, is_stopped: IsStopped) -> in
     return count
 
 
-def sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped], None]:
+def _sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped], None]:
     """Return the periodic task of a server: expire reports, unless the clocks contradict each other.
 
     Args:
@@ -100,5 +100,5 @@ def sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped],
 
 def report_expirer(engine: Engine, shared: Clock, own: Clock, every_s: float = EVERY_S) -> Periodic:
     """Create a thread that periodically deletes the reports of tasks that are over."""
-    work = sweeping(engine, shared, own)
+    work = _sweeping(engine, shared, own)
     return Periodic(work, name="report-expiry", every_s=every_s, survives=(SQLAlchemyError,))

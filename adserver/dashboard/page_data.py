@@ -135,8 +135,8 @@ class Figures:
             "reports": site.reports.total(),
             "tasks": tasks,
             "jobs_by_state": {state.value: count for state, count in counts.items()},
-            "jobs": [job_row(one) for one in site.jobs.page(limit=RECENT)],
-            "stopped": [job_row(one) for one in stopped],
+            "jobs": [_job_row(one) for one in site.jobs.page(limit=RECENT)],
+            "stopped": [_job_row(one) for one in stopped],
             "helpers": [_plain(helper_message(sight)) for sight in site.sights()],
             "ending": self._ending(),
         }
@@ -200,7 +200,7 @@ class Figures:
             for role, reasons in enumerate(shown["dropped"])
             for reason, count in reasons.items()
         ]
-        return {**shown, "dropped": dropped, "jobs": [job_row(one) for one in jobs[: -ROWS - 1 : -1]]}
+        return {**shown, "dropped": dropped, "jobs": [_job_row(one) for one in jobs[: -ROWS - 1 : -1]]}
 
     def jobs(self, after: str, state: str) -> Values:
         """Return a page of jobs."""
@@ -208,7 +208,7 @@ class Figures:
         counts = self.site.jobs.counts()
         found = self.site.jobs.page(limit=ROWS + 1, before=place_in(after), state=wanted)
         return {
-            "items": [{**job_row(one), **self._figures_of(one)} for one in found[:ROWS]],
+            "items": [{**_job_row(one), **self._figures_of(one)} for one in found[:ROWS]],
             "next": _next(found, lambda one: cursor_of(one.submitted_at_s, one.job_id)),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},
@@ -380,7 +380,7 @@ def _plain(message: Message) -> Values:
     return message.model_dump(mode="json")
 
 
-def job_row(job: JobRecord) -> Values:
+def _job_row(job: JobRecord) -> Values:
     """Return a job as a row of a table, without the epsilons, whose computation takes long."""
     rounds = job.plan.job.rounds
     return {

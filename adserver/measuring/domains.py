@@ -30,7 +30,7 @@ class CodeRange:
     last: Annotated[int, Field(ge=0, le=MAX_CODE)]
 
 
-def read_domains(encoded: str) -> dict[str, Any]:
+def _read_domains(encoded: str) -> dict[str, Any]:
     """Parse a domain file: a JSON object with a domain for each key, which `codes_by_key` reads.
 
     Raises:
@@ -62,7 +62,7 @@ def load_domains(path: Path | None) -> dict[str, Any]:
     """Load the domains of a file as they are; an empty mapping without a file.
 
     Raises:
-        InvalidTask: it cannot be read, or as `read_domains`.
+        InvalidTask: it cannot be read, or as `_read_domains`.
     """
     if path is None:
         return {}
@@ -70,7 +70,7 @@ def load_domains(path: Path | None) -> dict[str, Any]:
         encoded = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise InvalidTask(f"cannot read the domain file {path} as UTF-8") from None
-    return read_domains(encoded)
+    return _read_domains(encoded)
 
 
 def distinct_codes(codes: Sequence[int]) -> Codes:

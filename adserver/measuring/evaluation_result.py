@@ -123,7 +123,7 @@ class EvaluationResult(ReleasedResult):
 
 
 @frozen
-class Readings:
+class _Readings:
     """What is read off a histogram."""
 
     metrics: tuple[Metric, ...]
@@ -132,7 +132,7 @@ class Readings:
     calibration: tuple[CurvePoint, ...]
 
 
-def read(noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_classes: bool) -> Readings:
+def read(noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_classes: bool) -> _Readings:
     """Read everything off a noisy histogram (2, B), in records.
 
     Args:
@@ -158,7 +158,7 @@ def read(noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_cl
 
     recall = estimates(metrics.true_positive_rate, evaluation_intervals.rate_at_or_above(counts, 1))
     fallout = estimates(metrics.false_positive_rate, evaluation_intervals.rate_at_or_above(counts, 0))
-    return Readings(
+    return _Readings(
         metrics=tuple(
             Metric(name=name, estimate=estimates(figure, INTERVALS[figure](counts))[0])
             for name, figure in figures.items()

@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 @frozen
-class KeptQuery(Generic[S]):
+class _KeptQuery(Generic[S]):
     """A query as it is stored, and whether it was stored just now.
 
     Attributes:
@@ -117,7 +117,7 @@ class Asking(Generic[_Spec, _Result]):
         self._keep_answer(planned, chosen, answer)
         return result
 
-    def _keep(self, planned: PlannedQuery[S], chosen: ChosenId | None = None) -> "KeptQuery[S]":
+    def _keep(self, planned: PlannedQuery[S], chosen: ChosenId | None = None) -> "_KeptQuery[S]":
         """Store a query before a helper is asked; what another request stored under a chosen id stays.
 
         Raises:
@@ -127,11 +127,11 @@ class Asking(Generic[_Spec, _Result]):
         request = None if chosen is None else chosen.request
         is_new = self.store.add(planned.spec, planned.beside, asked_at=self.clock(), request=request)
         if is_new:
-            return KeptQuery(planned=planned, is_new=True)
+            return _KeptQuery(planned=planned, is_new=True)
         before = None if chosen is None else self.store.before(chosen, type(planned.spec))
         if before is None:
             raise HelperUnavailable("another request has just released this query id: send the request again")
-        return KeptQuery(planned=before, is_new=False)
+        return _KeptQuery(planned=before, is_new=False)
 
     def _keep_answer(self, planned: PlannedQuery[S], chosen: ChosenId | None, answer: StoredAnswer) -> None:
         """Keep an answer, and its query if another server that was refused forgot it meanwhile."""

@@ -30,7 +30,7 @@ class QueryHelper(Protocol):
         """Query the helper, which gives the same answer each time; return early when `cancelled` is set."""
 
 
-class Question(Protocol):
+class _Question(Protocol):
     """One helper's part of a query."""
 
     def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
@@ -40,7 +40,7 @@ class Question(Protocol):
 class _Asked:
     """One helper's part, asked as often as the backoff says."""
 
-    def __init__(self, call: Question, backoff: Backoff, cancelled: Event, *, is_new: bool) -> None:
+    def __init__(self, call: _Question, backoff: Backoff, cancelled: Event, *, is_new: bool) -> None:
         self._call = call
         self._backoff = backoff
         self._cancelled = cancelled
@@ -76,7 +76,7 @@ class _Asked:
 
 
 def ask_both(
-    calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[], None], is_new: bool
+    calls: Sequence[_Question], backoff: Backoff, *, forget: Callable[[], None], is_new: bool
 ) -> StoredAnswer:
     """Query both helpers and add their answers.
 

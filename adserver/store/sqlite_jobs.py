@@ -24,7 +24,7 @@ _HISTORY: Final = (
 )
 
 
-class SqliteJobs:
+class _SqliteJobs:
     """The jobs in one file, to look at; it is open only while something is read. Safe to share."""
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class SqliteJobs:
             return connection.execute(asked, values).fetchall()
 
 
-def jobs_in(data_dir: Path) -> SqliteJobs | None:
+def jobs_in(data_dir: Path) -> _SqliteJobs | None:
     """Return the jobs of a data folder; None unless it has a SQLite database of this version."""
     path = data_dir / FILE_NAME
     if not path.is_file():
@@ -74,7 +74,7 @@ def jobs_in(data_dir: Path) -> SqliteJobs | None:
             found = connection.execute("SELECT version FROM schema_version").fetchall()
     except sqlite3.DatabaseError:
         return None  # who opens it otherwise says what is wrong
-    return SqliteJobs(path) if [tuple(row) for row in found] == [(SCHEMA_VERSION,)] else None
+    return _SqliteJobs(path) if [tuple(row) for row in found] == [(SCHEMA_VERSION,)] else None
 
 
 def _open(path: Path) -> closing[sqlite3.Connection]:

@@ -66,7 +66,7 @@ class CurveWriter:
             try:
                 yield writer
             finally:
-                write_csv(folder, writer._history)
+                _write_csv(folder, writer._history)
 
     def append(self, figures: RoundFigures) -> None:
         """Add a round."""
@@ -74,7 +74,7 @@ class CurveWriter:
         if self._written_at_s is None:
             self._written_at_s = figures.finished_at_s
         elif figures.finished_at_s - self._written_at_s >= self._rewrite_every_s:
-            write_csv(self._folder, self._history)
+            _write_csv(self._folder, self._history)
             self._written_at_s = figures.finished_at_s
 
     def _add(self, figures: RoundFigures) -> None:
@@ -84,7 +84,7 @@ class CurveWriter:
         self._events.add(figures.rounds_done, there, at_s=figures.finished_at_s)
 
 
-def write_csv(folder: Path, history: Sequence[RoundFigures]) -> None:
+def _write_csv(folder: Path, history: Sequence[RoundFigures]) -> None:
     """Write `curves.csv` anew from the whole history."""
     write_durably(folder / CSV_NAME, _csv(history))
 

@@ -24,10 +24,10 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
     """
     plan = job.plan
     title = curve_title_of_federated(plan) if isinstance(plan, FederatedPlan) else curve_title(plan)
-    write_as({".png": lambda one: png(one, title)}, history, path, "curves are")
+    write_as({".png": lambda one: _png(one, title)}, history, path, "curves are")
 
 
-def png(history: Sequence[RoundFigures], title: str) -> bytes:
+def _png(history: Sequence[RoundFigures], title: str) -> bytes:
     """Draw loss and accuracy above, gradient norm and noise below; without an evaluation only the latter."""
     is_evaluated = any(figures.loss is not None for figures in history)
     figure = new_figure(8, 7.2 if is_evaluated else 4.2)

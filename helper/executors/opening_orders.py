@@ -40,7 +40,7 @@ _REASONS: Final = tuple(ReportReason)
 
 
 @frozen
-class OpeningOrder:
+class _OpeningOrder:
     """An order as a worker reads it."""
 
     opener: ShareOpener
@@ -63,7 +63,7 @@ def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> tuple[
     return opening, (canonical.encode(opener.task), numbers.tobytes(), *ids, *ciphertexts)
 
 
-def read_order(opening: Opening, parts: Sequence[bytes]) -> OpeningOrder:
+def read_order(opening: Opening, parts: Sequence[bytes]) -> _OpeningOrder:
     """Read an order, with an opener for it alone: workers do not keep keys after it.
 
     Raises:
@@ -72,7 +72,7 @@ def read_order(opening: Opening, parts: Sequence[bytes]) -> OpeningOrder:
     encoded_task, numbers, *strings = parts
     time_buckets, key_ids = np.frombuffer(numbers, "<u8").reshape(-1, 2).T.tolist()
     task = canonical.decode(Task, encoded_task)
-    return OpeningOrder(
+    return _OpeningOrder(
         opener=ShareOpener(
             task=task,
             role=opening.role,

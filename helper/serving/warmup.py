@@ -92,13 +92,13 @@ def _check(interrupt: Interrupt) -> None:
     """
     try:
         self_check(interrupt)
-        check_proofs()
+        _check_proofs()
         measure()
     except SelfCheckFailed as error:
         raise InvalidTask(f"this machine must not serve: {error}") from None
 
 
-def check_proofs() -> None:
+def _check_proofs() -> None:
     """Compare the compiled residues of proofs with the plain ones, at both roles.
 
     Raises:

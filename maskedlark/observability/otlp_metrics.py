@@ -40,12 +40,12 @@ def sending_metrics(service: str, registry: CollectorRegistry) -> Iterator[None]
         ) from None
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    with reading(service, registry, PeriodicExportingMetricReader(OTLPMetricExporter())):
+    with _reading(service, registry, PeriodicExportingMetricReader(OTLPMetricExporter())):
         yield
 
 
 @contextmanager
-def reading(service: str, registry: CollectorRegistry, reader: "MetricReader") -> Iterator[None]:
+def _reading(service: str, registry: CollectorRegistry, reader: "MetricReader") -> Iterator[None]:
     """Let a reader read the registry's metrics and the durations of calls while the block runs."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource

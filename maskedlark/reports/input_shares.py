@@ -104,7 +104,7 @@ class _View(NamedTuple):
 
 
 @frozen
-class DecodedShares:
+class _DecodedShares:
     """What a helper finds in n plaintexts.
 
     Attributes:
@@ -120,7 +120,7 @@ class DecodedShares:
 
 def decode_shares(
     task: Task, plaintexts: NDArray[np.uint8], *, role: int, report_ids: Sequence[bytes], task_id: bytes
-) -> DecodedShares:
+) -> _DecodedShares:
     """Parse and check n plaintexts at once. Called by a helper.
 
     Args:
@@ -153,7 +153,7 @@ def decode_shares(
         mask_shares=elements[:, : task.num_candidates].copy(),
         measured=None if task.measurement is None else MeasuredShares(keys=view.keys, value_shares=values),
     )
-    return DecodedShares(shares=shares, reasons=reasons, proofs=proofs)
+    return _DecodedShares(shares=shares, reasons=reasons, proofs=proofs)
 
 
 def _read_view(task: Task, plaintexts: NDArray[np.uint8]) -> _View:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-class CallDetails(NamedTuple):
+class _CallDetails(NamedTuple):
     """What gRPC lets an interceptor say of a call."""
 
     method: str
@@ -15,9 +15,9 @@ class CallDetails(NamedTuple):
     compression: Any
 
 
-def with_metadata(details: Any, more: Sequence[tuple[str, str | bytes]]) -> CallDetails:
+def with_metadata(details: Any, more: Sequence[tuple[str, str | bytes]]) -> _CallDetails:
     """Return the details of a call, with more metadata after its own."""
-    return CallDetails(
+    return _CallDetails(
         details.method,
         details.timeout,
         (*(details.metadata or ()), *more),

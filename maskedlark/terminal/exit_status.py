@@ -4,6 +4,7 @@ A part that is not installed, and a file that the system refuses, become one lin
 traceback, in which a message with what others wrote is escaped.
 """
 
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,6 +18,17 @@ REFUSED: Final = 1
 """Something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
 UNAVAILABLE: Final = 75
 """A helper did not answer; run the command again later (EX_TEMPFAIL)."""
+_OURS: Final = "masked-lark"
+_ROOMS: Final = {"adserver": "adserver", "browser_sim": "browser", "helper": "helper"}
+"""The extra of each party, by the name of its folder."""
+_DISTRIBUTIONS: Final = {
+    "grpc_health": "grpcio-health-checking",
+    "opentelemetry": "opentelemetry-sdk",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Modules that are not named like what is installed."""
+_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+).*?extra == ['\"]([a-z-]+)['\"]")
 
 
 def run(app: Callable[[], Any]) -> None:
@@ -28,12 +40,10 @@ def run(app: Callable[[], Any]) -> None:
         sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
         sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
     except ModuleNotFoundError as error:
-        from maskedlark.terminal.missing_parts import how_to_install
-
         needed_by = _module_of(error)
         if error.name is None or error.name.partition(".")[0] == needed_by.partition(".")[0]:
             _end_with_traceback()
-        sys.stderr.write(f"{escape(how_to_install(error.name, needed_by))}\n")
+        sys.stderr.write(f"{escape(_how_to_install(error.name, needed_by))}\n")
         sys.exit(REFUSED)
     except OSError as error:
         if error.filename is None:
@@ -53,3 +63,36 @@ def _module_of(error: BaseException) -> str:
     """Return the name of the innermost module of ours in an error's traceback."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     return next((one for one in reversed(modules) if one.partition(".")[0] in _HOUSES), "")
+
+
+def _how_to_install(missing: str, needed_by: str) -> str:
+    """Return one line: what is missing, and the command that installs it.
+
+    Args:
+        missing: The module that could not be imported.
+        needed_by: The module that imports it: the extra of the module's party is named if several have the
+            part.
+    """
+    top = missing.partition(".")[0]
+    distribution = _DISTRIBUTIONS.get(top, top)
+    extras = [extra for name, extra in _extras() if _same(name, distribution)]
+    own = _ROOMS.get(needed_by.partition(".")[0])
+    extra = own if own in extras else next(iter(extras), None)
+    wanted = distribution if extra is None else f"{_OURS}[{extra}]"
+    return f"{top} is not installed, and this command needs it: pip install '{wanted}'"
+
+
+def _same(one: str, other: str) -> bool:
+    return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
+
+
+def _extras() -> list[tuple[str, str]]:
+    """Return what each of our extras installs, and the extra, in their order."""
+    # Here, so that only a command that fails pays for the import.
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        declared = requires(_OURS) or []
+    except PackageNotFoundError:  # run from a folder without being installed
+        return []
+    return [(found[1], found[2]) for one in declared if (found := _REQUIREMENT.match(one))]

@@ -168,7 +168,7 @@ class ExactEngine(Reclippable):
             interrupt=interrupt,
             owner=self._owner,
         )
-        parts = cut(len(batch), self._threads, self._record_ns(batch.labels.shape[1]))
+        parts = _cut(len(batch), self._threads, self._record_ns(batch.labels.shape[1]))
         if len(parts) == 1:
             return [work.run(parts[0])]
         with ThreadPoolExecutor(len(parts)) as pool:
@@ -177,7 +177,7 @@ class ExactEngine(Reclippable):
     def round_bytes(self, records: int, labels: int) -> int:
         """See `GradientEngine`."""
         sizes = _sizes(self._plan, self._loss, self._backend, labels)
-        parts = cut(records, self._threads, self._record_ns(labels))
+        parts = _cut(records, self._threads, self._record_ns(labels))
         longest = max(map(len, parts))
         return len(parts) * (
             _SUM_BYTES * self._plan.num_parameters
@@ -352,7 +352,7 @@ def _with_hashed(batches: Iterable[Batch], hashed: int | None) -> Iterator[tuple
         before += len(batch)
 
 
-def cut(records: int, parts: int, record_ns: float) -> list[range]:
+def _cut(records: int, parts: int, record_ns: float) -> list[range]:
     """Cut into ranges of nearly equal length, at least one and at most `parts`, each worth a thread.
 
     `record_ns` is what a record takes, roughly: it follows from the model and the number of labels alone.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adserver.measuring.evaluation_result import Readings, read
+from adserver.measuring.evaluation_result import _Readings, read
 from adserver.measuring.intervals import Ratio, half_width, reach
 from adserver.measuring.result import Estimate, NoInterval
 from adserver.views.query import format_estimate
@@ -81,11 +81,11 @@ def test_roll_ups_and_hidden_cells_are_covered(asked: Threshold) -> None:
         assert cell.coverage >= (0.9 if cell.figure.startswith("total") else 0.98), cell
 
 
-def readings(histogram: list[list[float]], scale: float, mechanism: Mechanism) -> Readings:
+def readings(histogram: list[list[float]], scale: float, mechanism: Mechanism) -> _Readings:
     return read(np.array(histogram), mechanism=mechanism, noise_scale=scale, is_of_classes=False)
 
 
-def estimates(found: Readings) -> dict[str, Estimate]:
+def estimates(found: _Readings) -> dict[str, Estimate]:
     return {one.name: one.estimate for one in found.metrics}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.measuring.domains import codes_by_key, distinct_codes, read_domains
+from adserver.measuring.domains import _read_domains, codes_by_key, distinct_codes
 from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
 from adserver.records.dataset_state import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -137,7 +137,7 @@ def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon
 
 
 def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
-    said = read_domains(
+    said = _read_domains(
         '{"place": ["lima", "seattle"], "language": [3, 1], "campaign": {"first": 5, "last": 8}}'
     )
     domains = codes_by_key(said, measurement_of(TASK))
@@ -163,7 +163,7 @@ def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
 )
 def test_a_wrong_domain_file_is_refused(text: str) -> None:
     with pytest.raises(InvalidTask):
-        codes_by_key(read_domains(text), measurement_of(TASK))
+        codes_by_key(_read_domains(text), measurement_of(TASK))
 
 
 def test_a_range_over_the_limit_is_refused() -> None:

@@ -40,7 +40,7 @@ class Book:
 
 
 def ask(
-    calls: list[query_both.Question], book: Book, *, is_new: bool = True, backoff: Backoff = _BACKOFF
+    calls: list[query_both._Question], book: Book, *, is_new: bool = True, backoff: Backoff = _BACKOFF
 ) -> StoredAnswer:
     return ask_both(calls, backoff, forget=book.forget, is_new=is_new)
 
@@ -108,7 +108,7 @@ def test_when_one_helper_fails_the_others_work_is_ended_and_the_query_remembered
     monkeypatch.setattr(query_both, "_REFUSAL_S", 0.1)
     for place in (0, 1):
         computing, book = Computes(), Book()
-        calls: list[query_both.Question] = [computing, computing]
+        calls: list[query_both._Question] = [computing, computing]
         calls[place] = Fails(error)
         with pytest.raises(type(error), match=str(error)):
             ask(calls, book)
@@ -125,7 +125,7 @@ def test_a_query_that_both_refuse_is_forgotten() -> None:
 
 @pytest.mark.parametrize("other", [Answers(), Fails(HelperUnavailable("down"))], ids=["answered", "unheard"])
 def test_a_query_that_one_refuses_is_remembered(
-    other: query_both.Question, monkeypatch: pytest.MonkeyPatch
+    other: query_both._Question, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query_both, "_REFUSAL_S", 0.1)
     book = Book()

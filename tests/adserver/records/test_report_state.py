@@ -14,9 +14,9 @@ from adserver.collecting.report_expiry import (
     APART_S,
     GRACE_S,
     SETTLED_S,
+    _sweeping,
     expire_reports,
     report_expirer,
-    sweeping,
 )
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.records.dataset_state import DatasetState
@@ -325,13 +325,13 @@ def test_nothing_expires_by_a_database_clock_that_is_far_ahead(
 ) -> None:
     ReportStore(engine).add(MADE)
     TaskStore(engine).refuse(TASK_ID, OVER_S - SETTLED_S)
-    work = sweeping(engine, lambda: OVER_S, lambda: OVER_S - behind_s)
+    work = _sweeping(engine, lambda: OVER_S, lambda: OVER_S - behind_s)
     work(lambda: False)
     assert num_rows(engine) == stay
 
 
 def test_no_task_is_refused_by_a_database_clock_that_is_far_ahead(engine: Engine) -> None:
-    sweeping(engine, lambda: OVER_S, lambda: float(OF.task.expires_at - 1))(lambda: False)
+    _sweeping(engine, lambda: OVER_S, lambda: float(OF.task.expires_at - 1))(lambda: False)
     assert TaskStore(engine).list_refused() == frozenset()
 
 

@@ -15,7 +15,7 @@ from adserver.records.round_figures import RoundFigures
 from adserver.store.database import open_store
 from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
 from adserver.store.schema import metadata
-from adserver.store.sqlite_jobs import SqliteJobs, jobs_in
+from adserver.store.sqlite_jobs import _SqliteJobs, jobs_in
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from tests.adserver.job_world import Site, plan_for, sealed
@@ -57,7 +57,7 @@ def test_a_job_is_found_by_the_start_of_its_id(site: Site) -> None:
         assert refusal.value.reason is JobReason.UNKNOWN_JOB
 
 
-def light(tmp_path: Path) -> tuple[Site, SqliteJobs]:
+def light(tmp_path: Path) -> tuple[Site, _SqliteJobs]:
     """A site with the embedded database, and what looks at it without SQLAlchemy."""
     site = Site(tmp_path, OF)
     seen = jobs_in(tmp_path)

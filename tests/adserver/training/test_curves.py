@@ -11,7 +11,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
-from adserver.training.curves import CSV_NAME, EVENTS_NAME, CurveWriter, write_csv
+from adserver.training.curves import CSV_NAME, EVENTS_NAME, CurveWriter, _write_csv
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
@@ -52,7 +52,7 @@ def read_events(folder: Path) -> list[tuple[str, int, float, float]]:
 
 
 def test_the_csv_file_holds_every_figure_exactly(tmp_path: Path) -> None:
-    write_csv(tmp_path, HISTORY)
+    _write_csv(tmp_path, HISTORY)
     rows = list(csv.DictReader((tmp_path / CSV_NAME).read_text().splitlines()))
     assert len(rows) == len(HISTORY)
     for row, figures in zip(rows, HISTORY, strict=True):

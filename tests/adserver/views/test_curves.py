@@ -8,7 +8,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.training.cost import curve_title
-from adserver.views.curves import png, write_plot
+from adserver.views.curves import _png, write_plot
 from maskedlark.errors import InvalidTask
 from tests.adserver.job_world import plan_for, sealed
 
@@ -37,7 +37,7 @@ HISTORY = tuple(
     ids=["all", "none", "one", "no evaluation", "no accuracy"],
 )
 def test_a_picture_is_drawn_of_whatever_there_is(history: tuple[RoundFigures, ...]) -> None:
-    assert png(history, "a title\nof two lines").startswith(b"\x89PNG")
+    assert _png(history, "a title\nof two lines").startswith(b"\x89PNG")
 
 
 def test_a_picture_goes_into_a_png_or_nowhere(tmp_path: Path) -> None:

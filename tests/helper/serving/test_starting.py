@@ -115,7 +115,7 @@ def test_the_warm_up_refuses_a_machine_whose_proofs_or_products_come_out_wrong(
 ) -> None:
     monkeypatch.setattr(warmup, "residues", lambda *_: 0)
     with pytest.raises(SelfCheckFailed, match="residues"):
-        warmup.check_proofs()
+        warmup._check_proofs()
     monkeypatch.setattr(warmup, "self_check", _broken)
     with pytest.raises(InvalidTask, match="this machine must not serve: broken"):
         warmup.warm_up()

@@ -26,7 +26,7 @@ from maskedlark.observability.logs import (
 )
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.observability.traces import Traces
-from maskedlark.rpc.call_details import CallDetails
+from maskedlark.rpc.call_details import _CallDetails
 from maskedlark.rpc.faults import answering, calling
 from maskedlark.rpc.transport import RenewedChannel
 from protos import helper_pb2 as pb
@@ -217,7 +217,7 @@ def test_the_last_calls_span_is_kept_before_a_process_ends(
     monkeypatch.setattr(trace, "set_tracer_provider", lambda _provider: None)
     monkeypatch.setattr(tracing, "_TRACER", opened.get_tracer("maskedlark"))
     monkeypatch.setattr(tracing, "_calls", WaitedFor(waits))
-    details = CallDetails("/maskedlark.v1.Helper/RunQuery", None, (), None, None, None)
+    details = _CallDetails("/maskedlark.v1.Helper/RunQuery", None, (), None, None, None)
     ending = Thread(target=lambda: waits.wait(HANGS_S) and call.done(call))
     ending.start()
     try:

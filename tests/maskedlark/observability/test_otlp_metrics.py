@@ -50,7 +50,7 @@ def test_counters_and_gauges_are_sent_under_their_own_names() -> None:
     things = Counter("things", "Things.", ("kind",), registry=registry)
     things.labels("a").inc(3)
     Gauge("held", "Held.", registry=registry).set(7)
-    with otlp_metrics.reading("helper", registry, reader):
+    with otlp_metrics._reading("helper", registry, reader):
         found = {(name, *attributes.values()): point.value for name, attributes, point in points(reader)}
     assert found == {("things", "a"): 3, ("held",): 7}
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from maskedlark.errors import HelperUnavailable, InvalidTask
-from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, run
-from maskedlark.terminal.missing_parts import how_to_install
+from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, _how_to_install, run
 
 
 def ended(app: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
@@ -79,4 +78,4 @@ def test_a_part_that_is_missing_is_named_with_the_extra_of_its_party(
     ],
 )
 def test_extras(missing: str, needed_by: str, wanted: str) -> None:
-    assert how_to_install(missing, needed_by).endswith(f"pip install '{wanted}'")
+    assert _how_to_install(missing, needed_by).endswith(f"pip install '{wanted}'")

@@ -3,7 +3,7 @@
 import pytest
 from threadpoolctl import threadpool_info
 
-from helper.gradient.exact.engine import cut
+from helper.gradient.exact.engine import _cut
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 
@@ -28,6 +28,6 @@ def test_the_products_below_an_engine_run_on_one_thread() -> None:
 def test_a_round_is_cut_into_parts_that_are_worth_a_thread(
     records: int, record_ns: float, parts: int
 ) -> None:
-    found = cut(records, 4, record_ns)
+    found = _cut(records, 4, record_ns)
     assert len(found) == parts
     assert [record for part in found for record in part] == list(range(records))
