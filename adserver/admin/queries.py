@@ -69,7 +69,9 @@ def show_query(context: Context, query: str) -> QueryDetail:
     if answer is not None and not isinstance(found.spec, DiscoverySpec):
         dataset, task = _over(context, found)
         spec = context.queries.find(found.spec.query_id.hex(), QuerySpec)
-        result = ResultMessage.of(read_query(task, dataset, spec, answer))
+        result = ResultMessage.of(
+            read_query(task, dataset, spec, answer, encoder=context.tasks.encoder(task.task_id))
+        )
     return QueryDetail(**dict(item(found)), result=result)
 
 

@@ -356,6 +356,7 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
     """Return what a run's summary shows to people, each with its name."""
     told = asdict(result)
     rows, plain = told.pop("rows"), told.pop("plain") or {}
+    uncalibrated = told.pop("calibration") or {}
     told["warnings"] = "; ".join(told["warnings"])
     names = dict(_NAMES)
     if result.devices is not None:
@@ -369,6 +370,11 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
             (names.get(name, name.replace("_", " ")), _figure(value))
             for name, value in told.items()
             if value not in ("", None)
+        ),
+        *(
+            (f"before calibration: {name.replace('_', ' ')}", _figure(uncalibrated[name]))
+            for name in ("mean_over_rate", "loss", "accuracy")
+            if name in uncalibrated
         ),
         *((f"without privacy: {name.replace('_', ' ')}", _figure(value)) for name, value in plain.items()),
     ]

@@ -185,14 +185,15 @@ class LocalMeasuring:
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """Return the measurer of one dataset."""
-        return self._asking(Measurer, dataset)
+        return self._asking(Measurer, dataset, encoder=TaskStore(self._engine).encoder(dataset.task_id))
 
     def evaluator(self, dataset: Dataset) -> Evaluator:
         """Return the evaluator of one dataset."""
         return self._asking(Evaluator, dataset)
 
-    def _asking(self, kind: type[_AskingT], dataset: Dataset) -> _AskingT:
+    def _asking(self, kind: type[_AskingT], dataset: Dataset, **more: Any) -> _AskingT:
         return kind(
+            **more,
             helpers=self._helpers,
             task=self._task(dataset),
             dataset=dataset,

@@ -7,13 +7,21 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import build, canonical
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    ImageColumn,
+    NumberColumn,
+)
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.counting import key_index
 from maskedlark.releases.query import MAX_DOMAIN
@@ -76,6 +84,29 @@ def load_domains(path: Path | None) -> dict[str, Any]:
 def distinct_codes(codes: Sequence[int]) -> Codes:
     """Return sorted, distinct codes in the form that a domain takes."""
     return np.unique(np.array(codes, np.uint32))
+
+
+def words_by_code(key: Key, encoder: Encoder) -> dict[int, str]:
+    """Return the encoder's words by the code that each has for a key without categories.
+
+    A word's code is its digest, whichever column holds it. Words of one code are in one cell, which is named
+    by all of them.
+    """
+    words: dict[int, list[str]] = {}
+    for column in encoder.columns:
+        match column:
+            case CategoryColumn():
+                held = column.categories
+            case IdColumn():
+                held = column.words
+            case NumberColumn() | HashColumn() | ImageColumn():
+                held = ()
+            case _:
+                assert_never(column)
+        for word in held:
+            if not word.isdecimal():  # a number is its own code
+                words.setdefault(key.code(word), []).append(word)
+    return {code: " or ".join(dict.fromkeys(same)) for code, same in words.items()}
 
 
 def _codes(key: Key, said: object) -> Codes:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.consistency import LevelEstimate, consistent
-from adserver.measuring.domains import Codes, distinct_codes
+from adserver.measuring.domains import Codes, distinct_codes, words_by_code
 from adserver.measuring.intervals import CONFIDENCE, half_width
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
@@ -22,6 +22,7 @@ from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estima
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
 from adserver.store.datasets import Dataset
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
@@ -52,8 +53,14 @@ from maskedlark.reports.task import Task
 
 @frozen
 class Measurer(Asking[QuerySpec, AggregateResult]):
-    """Asks queries over one dataset of a task."""
+    """Asks queries over one dataset of a task.
 
+    Attributes:
+        encoder: The task's, whose words name codes; None if it has none.
+        randomness: Of query ids.
+    """
+
+    encoder: Encoder | None = None
     randomness: Randomness = system_randomness
 
     def measure(self, request: Request, chosen: ChosenId | None = None) -> AggregateResult:
@@ -90,7 +97,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
     def _read(
         self, planned: PlannedQuery[QuerySpec], answer: StoredAnswer, found: DiscoverySpec | None
     ) -> AggregateResult:
-        return read_query(self.task, self.dataset, planned, answer, found)
+        return read_query(self.task, self.dataset, planned, answer, found, encoder=self.encoder)
 
     def _discover(self, planned: DiscoverySpec, chosen: ChosenId | None) -> dict[str, Codes]:
         """Find the codes of each key by a discovery.
@@ -123,10 +130,13 @@ def read_query(
     planned: PlannedQuery[QuerySpec],
     answer: StoredAnswer,
     found: DiscoverySpec | None = None,
+    *,
+    encoder: Encoder | None = None,
 ) -> AggregateResult:
     """Decode the estimates in both helpers' answer to a query.
 
-    The cost includes that of the discovery `found`, if there was one.
+    The cost includes that of the discovery `found`, if there was one. Codes of keys without categories are
+    shown as the encoder's words that have them.
 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE): no honest reports could give this answer.
@@ -137,7 +147,7 @@ def read_query(
         **release_fields(task, dataset, spec, answer, found.charges(task) if found else ()),
         group_by=tuple(axis.key for axis in spec.group_by),
         columns=_columns(task, spec),
-        rows=_rows(task, planned, answer.total),
+        rows=_rows(task, planned, answer.total, encoder),
         min_cell_count=measurement_of(task).min_cell_count,
         threshold_noise=_threshold_noise(task, spec),
         threshold_margin=cell_margin(task, spec) / COUNT_UNITS,
@@ -167,10 +177,12 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> tuple[ResultRow, ...]:
+def _rows(
+    task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector, encoder: Encoder | None
+) -> tuple[ResultRow, ...]:
     """Return the cells of every level with their estimates; rolled-up levels are made consistent."""
     spec = planned.spec
-    names = _names(task, planned)
+    names = _names(task, planned, encoder)
     errors = np.array([column.noise_scale for column in _columns(task, spec)]) * deviation_of_both(
         task.mechanism
     )
@@ -286,14 +298,16 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
     )
 
 
-def _names(task: Task, planned: PlannedQuery[QuerySpec]) -> list[list[str]]:
+def _names(task: Task, planned: PlannedQuery[QuerySpec], encoder: Encoder | None) -> list[list[str]]:
     """Return, for each axis, the names of its codes."""
     measurement = measurement_of(task)
     domains = decode_domains(planned.spec, planned.beside)
     names = []
     for axis, domain in zip(planned.spec.group_by, domains, strict=True):
         key: Key = measurement.keys[key_index(measurement, axis.key)]
-        names.append([key.label(code) for code in (range(axis.size) if domain is None else domain.tolist())])
+        words = {} if encoder is None or key.size is not None else words_by_code(key, encoder)
+        codes = range(axis.size) if domain is None else domain.tolist()
+        names.append([words.get(code, key.label(code)) for code in codes])
     return names
 
 

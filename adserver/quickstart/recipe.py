@@ -20,7 +20,8 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.runs import Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
-from adserver.records.exported_model import ModelWeights
+from adserver.records.exported_model import InputForm, ModelWeights
+from adserver.training.inference import OF_TWO_CLASSES
 from adserver.views.printing import check_parts
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
@@ -128,6 +129,10 @@ class Recipe:
         if curves:
             self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
         tested = last = self._test(trained, loss)
+        calibration = self._calibrate(ran.job_id, trained, loss)
+        if calibration is not None:
+            before = {name: tested.get(name) for name in ("loss", "accuracy", "mean_over_rate")}
+            calibration, tested = {**calibration, **before}, self._test(trained, loss)
         if chosen != ran.job["rounds_done"]:
             self._commands.run("adserver", "model", "export", "--job", ran.job_id, str(folder / "last.onnx"))
             last = self._test(folder / "last.onnx", loss)
@@ -150,8 +155,11 @@ class Recipe:
             collusion_epsilon=ran.job["collusion_epsilon_spent"],
             model=str(trained),
             encoder=str(described.encoder or ""),
-            model_of_columns=self._export_of_columns(described, ran.job_id),
+            model_of_columns=self._export_of_columns(
+                described, ran.job_id, is_calibrated=calibration is not None
+            ),
             curves=str(curves) if curves else "",
+            calibration=calibration,
             plain=plain,
             name=self._name,
             note=self._note,
@@ -182,14 +190,35 @@ class Recipe:
             measured=measured,
         )
 
-    def _export_of_columns(self, described: TableDescription, job_id: str) -> str:
+    def _calibrate(self, job_id: str, out: Path, loss: Loss) -> dict[str, Any] | None:
+        """Write the best weights, calibrated on the panel; return both numbers, or say why there are none."""
+        if loss not in OF_TWO_CLASSES:
+            return None
+        try:
+            made = self._commands.read(
+                "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel
+            )
+        except InvalidTask as error:
+            self._tell(f"the model is not calibrated: {error}")
+            return None
+        return {name: made[name] for name in ("scale", "shift")}
+
+    @property
+    def _on_panel(self) -> tuple[str, ...]:
+        """The options of `model calibrate`."""
+        return ("--panel", str(self._panel), "--weights", ModelWeights.BEST.value)
+
+    def _export_of_columns(self, described: TableDescription, job_id: str, *, is_calibrated: bool) -> str:
         """Write the model that takes raw columns; return its file, or nothing and say why."""
         if described.encoder is None:
             return ""
         out = str(self._steps.folder / "trained-of-columns.onnx")
-        form = ("--with-encoder", "--weights", ModelWeights.BEST.value)
+        made: tuple[str, ...]
+        made = ("export", "--job", job_id, out, "--with-encoder", "--weights", ModelWeights.BEST.value)
+        if is_calibrated:
+            made = ("calibrate", "--job", job_id, out, "--takes", InputForm.COLUMNS.value, *self._on_panel)
         try:
-            self._commands.run("adserver", "model", "export", "--job", job_id, out, *form)
+            self._commands.run("adserver", "model", *made)
         except InvalidTask as error:
             self._tell(f"no model of raw columns: {error}")
             return ""

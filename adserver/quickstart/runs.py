@@ -46,12 +46,15 @@ class Trained:
     flatters its figures a little; a job on devices keeps those of the last round only. Those of the last
     round, which nobody chose, are there beside them.
 
+    Of two classes the model is calibrated on those rows: its logit is scaled and shifted so that the mean
+    prediction is the share of class 1, which leaves the AUC as it is.
+
     Attributes:
         reports: Reports that the ad server took; none where devices train.
         dataset_size: Reports that are trained on; none where devices train.
         devices: Devices that answered the rounds, one of each person; None where browsers report.
         chosen_round: After so many rounds the weights were the model's.
-        last_loss: Of the weights after the last round; so are `last_accuracy` and `last_auc`.
+        last_loss: Of the weights after the last round, not calibrated; so are `last_accuracy` and `last_auc`.
         plain: How the network does that was trained on the same rows without privacy, with loss, accuracy,
             auc, learning_rate and epochs; None unless it was asked for.
         accuracy: None for a model that does not classify.
@@ -60,6 +63,8 @@ class Trained:
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
         predicts: The name of class 1 of two classes, whose chance the model gives; empty for more.
         mean_over_rate: The mean prediction over the base rate, of two classes.
+        calibration: The scale and shift of the logit, and loss, accuracy and mean_over_rate without them;
+            None where the model could not be calibrated.
         model: The trained file, which takes the encoder's features.
         encoder: The encoder's file; empty for the sample.
         model_of_columns: The same model behind the encoder: it takes raw columns. Empty if there is none.
@@ -94,6 +99,7 @@ class Trained:
     model_of_columns: str
     curves: str
     devices: int | None = None
+    calibration: dict[str, Any] | None = None
     measured: dict[str, Any] | None = None
     plain: dict[str, Any] | None = None
     name: str = ""

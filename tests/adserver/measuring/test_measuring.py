@@ -24,6 +24,7 @@ from adserver.records.asked_query import StoredAnswer
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, IdColumn, NumberColumn
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.randomness import seeded
@@ -246,6 +247,28 @@ def test_unknown_groups_are_discovered_and_paid_for() -> None:
     assert len(laboratory.store.asked) == 2
     with pytest.raises(JobRefused, match="domain"):
         laboratory.measurer().measure(replace(asked, is_discovered=False))
+
+
+def test_discovered_codes_are_shown_as_the_words_of_the_tasks_encoder() -> None:
+    of = measuring_world({"values": [], "keys": [{"name": "page"}], "min_cell_count": 5})
+    (key,) = measurement_of(of.task).keys
+    words = ["Zürich", "news", "rare word", "17"]
+    typed = ["Zürich"] * 40 + ["news"] * 40 + ["unknown"] * 40 + ["17"] * 40
+    codes = np.array([[key.code(word)] for word in typed], np.uint32)
+    encoder = Encoder(
+        columns=(
+            CategoryColumn(name="city", first=0, categories=("Zürich",), missing=0),
+            IdColumn(name="page", words=("news", "rare word", "17")),
+            NumberColumn(name="age", first=0, missing=0, edges=()),
+        )
+    )
+    laboratory = Laboratory(of, codes, np.zeros((len(codes), 0), np.int64))
+    asked = Request(values=("count",), group_by=("page",), is_discovered=True)
+    found = replace(laboratory.measurer(), encoder=encoder).measure(asked)
+    named = {*words[:2], "17", str(key.code("unknown")), REST}
+    assert {row.group[0] for row in found.rows} == named
+    bare = laboratory.measurer(seed=1).measure(asked)
+    assert {row.group[0] for row in bare.rows} == {*(str(key.code(one)) for one in set(typed)), REST}
 
 
 def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remembered() -> None:

@@ -44,6 +44,7 @@ class Commands:
         self.asked: list[tuple[str, ...]] = []
         self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
         self.chosen = 120
+        self.calibrated: set[str] = set()
         self.tested: dict[str, dict[str, float]] = {}
         self.job = {"state": "done", "rounds_done": 120, "epsilon_spent": 2.5, "collusion_epsilon_spent": 4.0}
 
@@ -67,6 +68,8 @@ class Commands:
             raise fails
         if fails is not None:
             return fails
+        if arguments[:2] == ("model", "calibrate"):
+            self.calibrated.add(Path(arguments[4]).name)
         said = {
             "browser-sim describe": {"features": 30, "labels": {"benign": 1, "malignant": 1}},
             "adserver task create": {"task_id": TASK},
@@ -94,12 +97,14 @@ class Commands:
             "adserver job watch": self.job,
             "adserver model show": {"parameters": 31},
             "adserver model export": {"rounds_done": self.chosen},
+            "adserver model calibrate": {"rounds_done": self.chosen, "scale": 1.25, "shift": -0.5},
             "adserver model evaluate": {
                 **self.tested.get(
                     Path(arguments[2] if len(arguments) > 2 else "").name, {"loss": 0.4, "auc": 0.7}
                 ),
                 "accuracy": 0.8,
                 "base_rate": 0.3,
+                "mean_over_rate": 1.0 if {Path(one).name for one in arguments} & self.calibrated else 0.2,
                 "warnings": ["off"],
             },
         }.get(name)
@@ -139,6 +144,27 @@ def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, c
     assert summary["predicts"] == "malignant"
     assert summary["encoder"] == ""
     assert not (project.folder / "runs" / "1" / "progress.json").exists()
+
+
+def test_a_model_of_two_classes_is_calibrated_on_the_panel_and_what_it_was_before_is_told(
+    project: Project, commands: Commands
+) -> None:
+    trained = Recipe(project, lambda _: None).run()
+    assert commands.calibrated == {"trained.onnx"}
+    assert "--weights best" in asked(commands, "adserver model calibrate")
+    before = {"scale": 1.25, "shift": -0.5, "loss": 0.4, "accuracy": 0.8, "mean_over_rate": 0.2}
+    assert (trained.calibration, trained.mean_over_rate) == (before, 1.0)
+
+
+def test_a_model_that_cannot_be_calibrated_stays_as_it_is_and_the_reason_is_told(
+    project: Project, commands: Commands
+) -> None:
+    why = "InvalidTask: the best scale of the logit is -1"
+    commands.failing = {"adserver model calibrate": subprocess.CompletedProcess("", 1, "", why)}
+    told: list[str] = []
+    trained = Recipe(project, told.append).run()
+    assert (trained.calibration, trained.mean_over_rate) == (None, 0.2)
+    assert any(one.startswith("the model is not calibrated") and why in one for one in told)
 
 
 def test_runs_have_names_and_are_compared(project: Project, commands: Commands) -> None:
