@@ -1,6 +1,6 @@
 """`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,24 +10,16 @@ from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_o
 from adserver.cli.target import connected_server_of, trace
 from adserver.views.printing import check_parts, print_json, print_table
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.frozen import frozen
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
-    from adserver.measuring.result import AggregateResult, Estimate, ResultRow
+    from adserver.measuring.result import AggregateResult
+    from adserver.views.query import Statistic
 
 _what = panel("The query")
 _groups = panel("Groups")
-
-
-@frozen
-class _Statistic:
-    """A mean or a quantile that was asked for: what it is called, and how it is read off a result."""
-
-    name: str
-    read: "Callable[[AggregateResult], Iterable[tuple[ResultRow, Estimate]]]"
 
 
 @takes(server=connected_server_of, charged=release_options)
@@ -80,13 +72,14 @@ def aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
-    from adserver.views.query import write_result
+    from adserver.views.query import json_of, mean_of, quantile_of, write_result
     from maskedlark.reports.measurement import COUNT
 
     check_parts(out or ())
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
-    statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
+    statistics = [mean_of(name) for name in mean or ()]
+    statistics += [quantile_of(name, share) for name, share in quantiles]
     with trace(server, "aggregate", traces):
         if again:
             result = server.repeat_aggregate(again)
@@ -107,38 +100,19 @@ def aggregate_command(
                 **charged,
             )
     for path in out or ():
-        write_result(result, path)
+        write_result(result, path, statistics)
     if as_json:
-        _print_json(result, statistics)
+        print_json(json_of(result, statistics))
     else:
         _print(result, statistics, is_all_shown=all_rows)
 
 
-def _print_json(result: "AggregateResult", statistics: Sequence[_Statistic]) -> None:
-    from adserver.messages.query import EstimateMessage, ResultMessage
+def _print(result: "AggregateResult", statistics: Sequence["Statistic"], *, is_all_shown: bool) -> None:
+    from adserver.views.query import summary_lines, table_columns, table_rows
 
-    derived = {
-        one.name: [
-            {
-                "group": dict(zip(result.group_by, row.group, strict=True)),
-                **EstimateMessage.model_validate(estimate).model_dump(mode="json"),
-            }
-            for row, estimate in one.read(result)
-        ]
-        for one in statistics
-    }
-    print_json({**ResultMessage.of(result).model_dump(mode="json"), "statistics": derived})
-
-
-def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
-    from adserver.views.query import format_estimate, summary_lines, table_columns, table_rows
-
-    derived = [[estimate for _, estimate in one.read(result)] for one in statistics]
-    columns = (*table_columns(result), *(one.name for one in statistics))
-    rows = [
-        (*row, *(format_estimate(one[place]) for one in derived))
-        for place, row in enumerate(table_rows(result))
-    ]
+    derived = [one.estimates(result) for one in statistics]
+    columns = table_columns(result, statistics)
+    rows = table_rows(result, statistics)
     is_known = [all(one[place].no_interval is None for one in derived) for place in range(len(rows))]
     told = [row for row, known in zip(rows, is_known, strict=True) if known or is_all_shown]
     print_table(columns, told)
@@ -148,14 +122,6 @@ def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_al
         )
     for line in (f"query {result.query_id}", *summary_lines(result)):
         typer.echo(line)
-
-
-def _mean(name: str) -> _Statistic:
-    return _Statistic(name=f"mean of {name}", read=lambda result: result.means(name))
-
-
-def _statistic(name: str, share: float) -> _Statistic:
-    return _Statistic(name=f"quantile {share:g} of {name}", read=lambda result: result.quantiles(name, share))
 
 
 def _quantile(typed: str) -> tuple[str, float]:

@@ -99,7 +99,7 @@ def new_command(
     """
     from adserver.quickstart.check import check, read_table
     from adserver.quickstart.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
-    from adserver.quickstart.measurement import plan_measurement, suggest_value
+    from adserver.quickstart.measurement import describe_bound, plan_measurement, suggest_value
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
     from adserver.quickstart.settings import (
@@ -138,7 +138,10 @@ def new_command(
                 escape(f"person {person!r}: {len(named.keys() - {None})} people; empty in {named[None]} rows")
             )
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
-        measure = replace(measure, values=tuple(suggest_value(table, column) for column in value or ()))
+        sums = (len(value or ()) + 1) * (len(measure.keys) + 1)
+        values = tuple(suggest_value(table, column, sums=sums) for column in value or ())
+        notes |= {one.column: note for one in values if (note := describe_bound(table, one))}
+        measure = replace(measure, values=values)
         plan_measurement(table, data, measure)
     ports = free_ports(5)
     project = new_project(
@@ -219,6 +222,8 @@ def run_command(
     print_table(("", ""), summary_rows(result))
     if result.measured:
         _show_measured(Path(result.measured["json"]))
+        for column, count in result.measured["clipped_rows"].items():
+            typer.echo(escape(f"{count} rows of the table have more {column!r} than counts of a row"))
     if result.encoder:
         files = shlex.join([result.model, "--encoder", result.encoder])
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
@@ -387,10 +392,11 @@ def _figure(value: object) -> object:
 def _show_measured(answer: Path) -> None:
     """Print the groups of a measurement, and how it is read."""
     from adserver.messages.query import ResultMessage
-    from adserver.views.query import summary_lines, table_columns, table_rows
+    from adserver.views.query import means_in, summary_lines, table_columns, table_rows
 
     result = ResultMessage.model_validate_json(answer.read_bytes()).value()
-    print_table(table_columns(result), table_rows(result))
+    means = means_in(result)
+    print_table(table_columns(result, means), table_rows(result, means))
     for line in summary_lines(result):
         typer.echo(line)
 

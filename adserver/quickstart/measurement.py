@@ -32,8 +32,8 @@ MOST_CATEGORIES: Final = 1_000
 OTHER: Final = "other"
 _MOST_DECIMALS: Final = 6
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
-_OUTLIERS: Final = 10.0
-"""Beyond so many times the 99th percentile a largest value would set the noise of all others."""
+_NOISE: Final = 7.5
+"""Of the bound: the noise of a sum at the default epsilon, times the root of the sums that a row adds to."""
 
 
 @frozen
@@ -80,11 +80,17 @@ class MeasurementPlan:
         )
 
 
-def suggest_value(table: Table, column: str) -> Measured:
+def suggest_value(table: Table, column: str, *, sums: int) -> Measured:
     """Return a measured column, or COLUMN==WORD, with the most that a row of it counts.
 
-    That is the largest value of the table, unless it is an outlier: then the 99th percentile, since noise
-    follows the bound.
+    Noise follows that bound, and rows that have more make the sum too small. A bound that is lower by 1 takes
+    1 from each such row and `_NOISE` times the root of the sums from the noise, so what is lost in all is
+    least where as many rows have more.
+
+    Args:
+        table: The table.
+        column: What is measured.
+        sums: How many sums a row adds to: values and the count, at each level of the keys.
 
     Raises:
         InvalidTask: there is no such column, or it holds words.
@@ -95,9 +101,19 @@ def suggest_value(table: Table, column: str) -> Measured:
     ascending = sorted(abs(value) for value in _numbers(table, column) if value is not None)
     if not ascending:
         raise InvalidTask(f"[measure] values: column {column!r} is empty: measure another one")
-    usual = ascending[min(len(ascending) - 1, math.ceil(0.99 * len(ascending)))]
-    most = ascending[-1] if ascending[-1] <= _OUTLIERS * usual else usual
+    most = ascending[max(0, len(ascending) - 1 - round(_NOISE * math.sqrt(sums)))]
     return Measured(column=column, most=_round_up(max(most, 10.0**-_MOST_DECIMALS)))
+
+
+def describe_bound(table: Table, value: Measured) -> str:
+    """Say how many rows have more than the most that counts, and by how much their sum is too small."""
+    filled = [] if value.word else [abs(one) for one in _numbers(table, value.column) if one is not None]
+    more = [one - value.most for one in filled if one > value.most]
+    if not more:
+        return ""
+    return (
+        f"{len(more) / len(filled):.2%} of the rows have more: the sum falls by {sum(more) / sum(filled):.2%}"
+    )
 
 
 def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings) -> MeasurementPlan | None:

@@ -403,7 +403,7 @@ class Recipe:
     def _measure(self, task: str, dataset: dict[str, Any]) -> dict[str, Any]:
         """Measure the dataset, write table and picture, and return what the summary says of it."""
         from adserver.messages.query import ResultMessage
-        from adserver.views.query import write_result
+        from adserver.views.query import means_in, write_result
 
         plan = self._measured
         if plan is None:
@@ -419,7 +419,7 @@ class Recipe:
         files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
         files |= {"png": picture} if (picture := self._picture("measured")) else {}
         for path in files.values():
-            write_result(result, path)
+            write_result(result, path, means_in(result))
         for column, rows in plan.beyond.items():
             self._tell(f"{rows} rows have more {column!r} than [measure] counts of a row")
         self._tell(
@@ -428,6 +428,7 @@ class Recipe:
         )
         return {
             **{kind: str(path) for kind, path in files.items()},
+            "clipped_rows": plan.beyond,
             "epsilon": result.cost.ad_server,
             "collusion_epsilon": result.cost.colluding,
         }

@@ -3,16 +3,19 @@
 JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for people.
 """
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adserver.measuring.result import AggregateResult, Estimate, NoInterval, ReleasedResult, ResultRow
-from adserver.messages.query import ResultMessage
+from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.views.printing import as_csv, write_as
+from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.measurement import COUNT
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -30,24 +33,78 @@ UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
 
-def write_result(result: AggregateResult, path: Path) -> None:
+@frozen
+class Statistic:
+    """A mean or a quantile: what it is called, and how it is read off a result."""
+
+    name: str
+    read: Callable[[AggregateResult], Iterable[tuple[ResultRow, Estimate]]]
+
+    def estimates(self, result: AggregateResult) -> list[Estimate]:
+        """Return its estimate for each row."""
+        return [estimate for _, estimate in self.read(result)]
+
+
+def mean_of(value: str) -> Statistic:
+    """Return the mean of a value."""
+    return Statistic(name=f"mean of {value}", read=lambda result: result.means(value))
+
+
+def quantile_of(value: str, share: float) -> Statistic:
+    """Return a quantile of a value that has a histogram."""
+    return Statistic(
+        name=f"quantile {share:g} of {value}", read=lambda result: result.quantiles(value, share)
+    )
+
+
+def means_in(result: AggregateResult) -> tuple[Statistic, ...]:
+    """Return the means that a result's sums and count allow."""
+    sums = [column.value for column in result.columns if column.bucket is None]
+    return tuple(mean_of(value) for value in sums if value != COUNT) if COUNT in sums else ()
+
+
+_Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic]]
+"""What a file holds."""
+
+
+def write_result(result: AggregateResult, path: Path, statistics: Sequence[Statistic] = ()) -> None:
     """Write a result in the form that the file's name ends with: .json, .csv, .parquet or .png.
+
+    Statistics follow the sums, with their intervals; a picture has none.
 
     Raises:
         InvalidTask: another ending.
     """
-    forms = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".png": _png}
-    write_as(forms, result, path, "a result is")
+    forms = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".png": lambda one: _png(one[0])}
+    write_as(forms, (result, statistics), path, "a result is")
 
 
-def table_columns(result: AggregateResult) -> tuple[str, ...]:
+def json_of(result: AggregateResult, statistics: Sequence[Statistic]) -> dict[str, Any]:
+    """Return a result and its statistics as JSON has them."""
+    derived = {
+        one.name: [
+            {
+                "group": dict(zip(result.group_by, row.group, strict=True)),
+                **EstimateMessage.model_validate(estimate).model_dump(mode="json"),
+            }
+            for row, estimate in one.read(result)
+        ]
+        for one in statistics
+    }
+    return {**ResultMessage.of(result).model_dump(mode="json"), "statistics": derived}
+
+
+def table_columns(result: AggregateResult, statistics: Sequence[Statistic] = ()) -> tuple[str, ...]:
     """Return the names of a table's columns, one for each cell of `table_rows`."""
-    return (*result.group_by, *(column.name for column in result.columns))
+    names = (*(column.name for column in result.columns), *(one.name for one in statistics))
+    return (*result.group_by, *names)
 
 
-def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
+def table_rows(result: AggregateResult, statistics: Sequence[Statistic] = ()) -> list[tuple[str, ...]]:
     """Return the rows of a table: the group, then each estimate with half of its interval."""
-    return [(*row.group, *_printed_cells(row)) for row in result.rows]
+    derived = zip(*(map(format_estimate, one.estimates(result)) for one in statistics), strict=True)
+    further = list(derived) if statistics else [()] * len(result.rows)
+    return [(*row.group, *_printed_cells(row), *more) for row, more in zip(result.rows, further, strict=True)]
 
 
 def _printed_cells(row: ResultRow) -> Iterator[str]:
@@ -111,37 +168,40 @@ def _cost_line(result: ReleasedResult) -> str:
     )
 
 
-def _json(result: AggregateResult) -> bytes:
-    return (ResultMessage.of(result).model_dump_json(indent=2) + "\n").encode()
+def _json(written: _Written) -> bytes:
+    return (json.dumps(json_of(*written), indent=2) + "\n").encode()
 
 
-def _file_columns(result: AggregateResult) -> list[str]:
-    return [
-        *result.group_by,
-        *(f"{column.name} {figure}" for column in result.columns for figure in _FIGURES),
-    ]
+def _file_columns(written: _Written) -> list[str]:
+    result, statistics = written
+    names = (*(column.name for column in result.columns), *(one.name for one in statistics))
+    return [*result.group_by, *(f"{name} {figure}" for name in names for figure in _FIGURES)]
 
 
-def _file_cells(row: ResultRow) -> list[Any]:
-    return [*row.group, *(getattr(estimate, figure) for estimate in row.estimates for figure in _FIGURES)]
+def _file_rows(written: _Written) -> Iterator[list[Any]]:
+    result, statistics = written
+    derived = [one.estimates(result) for one in statistics]
+    for place, row in enumerate(result.rows):
+        estimates = (*row.estimates, *(one[place] for one in derived))
+        yield [*row.group, *(getattr(estimate, figure) for estimate in estimates for figure in _FIGURES)]
 
 
-def _csv(result: AggregateResult) -> bytes:
+def _csv(written: _Written) -> bytes:
     """Encode one line a cell."""
-    return as_csv(_file_columns(result), (_file_cells(row) for row in result.rows))
+    return as_csv(_file_columns(written), _file_rows(written))
 
 
-def _parquet(result: AggregateResult) -> bytes:
+def _parquet(written: _Written) -> bytes:
     """Encode the same columns; the rest of the result is the file's metadata, as JSON."""
     import pyarrow
     from pyarrow import parquet
 
-    columns = list(zip(*(_file_cells(row) for row in result.rows), strict=True))
-    about = ResultMessage.of(result).model_dump_json(exclude={"rows"})
-    table = pyarrow.table(dict(zip(_file_columns(result), map(list, columns), strict=True)))
-    written = BytesIO()
-    parquet.write_table(table.replace_schema_metadata({"maskedlark": about}), written)
-    return written.getvalue()
+    columns = list(zip(*_file_rows(written), strict=True))
+    about = ResultMessage.of(written[0]).model_dump_json(exclude={"rows"})
+    table = pyarrow.table(dict(zip(_file_columns(written), map(list, columns), strict=True)))
+    file = BytesIO()
+    parquet.write_table(table.replace_schema_metadata({"maskedlark": about}), file)
+    return file.getvalue()
 
 
 def _png(result: AggregateResult) -> bytes:

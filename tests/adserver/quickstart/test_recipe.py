@@ -354,7 +354,13 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     options = [measured, f"--measurement {folder / 'measurement.json'}", f"{measured} --key device=device"]
     assert all(wanted in " ".join(asked) for wanted, asked in zip(options, commands.asked[:3], strict=True))
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["measured"]["epsilon"] == 0.5
+    assert (summary["measured"]["epsilon"], summary["measured"]["clipped_rows"]) == (0.5, {"paid": 56})
+    header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
+    assert header.endswith(
+        ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high"
+    )
+    assert cells.split(",")[9] == "0.01"  # 1.50 over 150 rows
+    assert "mean of paid" in json.loads((folder / "measured.json").read_text())["statistics"]
     assert (folder / "measured.csv").read_text().splitlines()[1].startswith("phone,1.5,0.02,1.4,1.6,150.0")
     assert any(f"see {folder / 'measured.csv'}" in one for one in told)
 
