@@ -56,14 +56,15 @@ class RehearsedMessage(Message):
 
 
 class RehearsalMessage(Message):
-    """All settings of a rehearsal: `metric` says what a score's value is."""
+    """All settings of a rehearsal: `metric` says what a score's value is, `remarks` what to do next."""
 
     metric: str
     settings: list[RehearsedMessage]
+    remarks: list[str]
 
     @classmethod
     def of(cls, found: Rehearsal) -> Self:
         """Describe a rehearsal."""
         best = {name: found.best(name) for name in found.names()}
         settings = [RehearsedMessage.of(one, is_best=one == best[one.name]) for one in found.settings]
-        return cls(metric=found.metric, settings=settings)
+        return cls(metric=found.metric, settings=settings, remarks=found.remarks())

@@ -31,6 +31,8 @@ _MOST_RATE_OF_SMALL: Final = 0.5
 _MOST_RATE_OF_RARE: Final = 4.0
 _RARE: Final = 0.05
 """The share of a label below which the quantile .9 of the gradients' norms clips all that tell of it."""
+_CALIBRATING: Final = 100
+"""Panel rows of the rarer label from which calibration makes no model worse that shows."""
 CLIP_OF_RARE: Final = 6.0
 """A bound that a rare label's gradient hardly exceeds, with up to some fifteen columns."""
 
@@ -65,6 +67,17 @@ def choose_network(*, rows: int, epsilon: float, columns: int, rarest: float = 0
         are_numbers_in_tables=is_large and not is_wide,
         is_wide=is_wide,
     )
+
+
+def should_calibrate(*, examples: int, base_rate: float, mean_over_rate: float) -> bool:
+    """Return whether calibrating on so many panel rows helps a model with such a mean prediction.
+
+    It does with 100 rows of the rarer label. With fewer it does if the mean is off by more than the standard
+    error of the base rate, and else it fits the panel's chance.
+    """
+    rarer = examples * min(base_rate, 1 - base_rate)
+    error = sqrt((1 - base_rate) / (base_rate * examples))
+    return rarer >= _CALIBRATING or abs(mean_over_rate - 1) > error
 
 
 def choose_learning_rate(

@@ -14,14 +14,13 @@ from typing import Any, Final
 
 from adserver.quickstart.check import check, read_table, usual_loss, usual_outputs
 from adserver.quickstart.commands import ProjectCommands, describe_refusal
-from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
+from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network, should_calibrate
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
 from adserver.quickstart.runs import Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.exported_model import InputForm, ModelWeights
-from adserver.training.inference import OF_TWO_CLASSES
 from adserver.views.printing import check_parts
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
@@ -129,7 +128,7 @@ class Recipe:
         if curves:
             self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
         tested = last = self._test(trained, loss)
-        calibration = self._calibrate(ran.job_id, trained, loss)
+        calibration = self._calibrate(ran.job_id, trained, tested)
         if calibration is not None:
             before = {name: tested.get(name) for name in ("loss", "accuracy", "mean_over_rate")}
             calibration, tested = {**calibration, **before}, self._test(trained, loss)
@@ -190,9 +189,15 @@ class Recipe:
             measured=measured,
         )
 
-    def _calibrate(self, job_id: str, out: Path, loss: Loss) -> dict[str, Any] | None:
+    def _calibrate(self, job_id: str, out: Path, tested: dict[str, Any]) -> dict[str, Any] | None:
         """Write the best weights, calibrated on the panel; return both numbers, or say why there are none."""
-        if loss not in OF_TWO_CLASSES:
+        if tested.get("mean_over_rate") is None:  # of other losses than those of two classes
+            return None
+        known = {name: tested[name] for name in ("examples", "base_rate", "mean_over_rate")}
+        if not should_calibrate(**known):
+            self._tell(
+                "the model is not calibrated: its predictions add up, as far as so few panel rows tell"
+            )
             return None
         try:
             made = self._commands.read(

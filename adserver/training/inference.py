@@ -26,7 +26,7 @@ _ERRORS_ONLY: Final = 3
 _SMALLEST_PROBABILITY: Final = 1e-12
 _CHANCE: Final = 0.52
 """An area under the curve up to this is worth no more than a coin."""
-_OFF: Final = 0.1
+OFF: Final = 0.1
 """Predictions whose mean is further from the base rate than this share of it are worth a warning."""
 OF_TWO_CLASSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 
@@ -68,7 +68,7 @@ class Evaluation:
                 f"its share {self.base_rate:.3f}): use more reports or a larger epsilon, and check that the "
                 "features say something about the label"
             )
-        if self.mean_over_rate is not None and abs(self.mean_over_rate - 1) > _OFF:
+        if self.mean_over_rate is not None and abs(self.mean_over_rate - 1) > OFF:
             found.append(
                 f"the mean prediction is {self.mean_over_rate:.2f} of the base rate: run `adserver model "
                 "calibrate`, or use a larger --clip-norm"

@@ -34,7 +34,7 @@ from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import OF_TWO_CLASSES
+from adserver.training.inference import OF_TWO_CLASSES, OFF
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal_training import (
@@ -60,6 +60,8 @@ from maskedlark.releases.job import charge
 from maskedlark.reports.task import Task
 
 _LEAST_EXAMPLES: Final = 40
+WARM: Final = ", warm start"
+"""What the name of a setting that begins at trained weights ends in."""
 _HOPELESS: Final = 0.02
 """A learning rate whose first score is worse than the best by more than this is not repeated."""
 
@@ -162,8 +164,51 @@ class Rehearsal:
         """Return the names of the settings, each once."""
         return list(dict.fromkeys(one.name for one in self.settings))
 
+    def remarks(self) -> list[str]:
+        """Return what to do about the best settings, one line each."""
+        lines = []
+        alone = self.best(ALONE)
+        for name in self.names():
+            best = self.best(name)
+            if best.epsilon is None or not best.scores:
+                continue
+            if alone.scores and best.value <= alone.value:
+                lines.append(f"{name}: the examples alone do as well: {alone.value:.4f} and {best.value:.4f}")
+            over = best.mean_over_rate
+            if over is not None and abs(over - 1) > OFF:
+                lines.append(
+                    f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model, with "
+                    "`adserver model calibrate`"
+                )
+            if best.is_warm:
+                cold = self.best(name.removesuffix(WARM)).value
+                lines.append(
+                    f"{name}: {best.value:.4f}, {best.value - cold:+.4f} to the same from the given weights"
+                )
+            lines += self._describe_edge(best)
+            lines.append(
+                f"{name}: submit with --epsilon {best.epsilon:g} --learning-rate {best.learning_rate:g}"
+            )
+        return lines
 
-WARM: Final = ", warm start"
+    def _describe_edge(self, best: Rehearsed) -> list[str]:
+        """Say where to go on if the best rate is the lowest or highest that was tried."""
+        tried = {one.learning_rate for one in self.settings if one.name == best.name}
+        name, rate = best.name, best.learning_rate
+        lower, higher = f"{rate / 3:.2g}", f"{rate * 3:.2g}"
+        if len(tried) == 1:
+            return [f"{name}: only the rate {rate:g} was tried: try {lower} and {higher}, too"]
+        if rate == max(tried):
+            return [f"{name}: {rate:g} is the highest rate that was tried: try higher, such as {higher}"]
+        if rate == min(tried):
+            return [f"{name}: {rate:g} is the lowest rate that was tried: try lower, such as {lower}"]
+        return []
+
+    def __repr__(self) -> str:
+        """Show the best setting of each name, and what to do about them."""
+        best = [self.best(name) for name in self.names()]
+        lines = [f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}" for one in best if one.scores]
+        return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks()])
 
 
 @frozen

@@ -11,8 +11,6 @@ from adserver.views.printing import print_table, write_as
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _NAMES = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the loss"}
-_BASE_RATE_OFF = 0.1
-"""A mean prediction that differs from the share of positives by more than this is worth a word."""
 
 
 def print_rehearsal(found: Rehearsal) -> None:
@@ -25,30 +23,8 @@ def print_rehearsal(found: Rehearsal) -> None:
         "*: the best rate. ±: standard deviation over seeds. mean/rate: mean prediction over the share of "
         "positives; with a helper: epsilon if one colludes"
     )
-    for line in _remarks(found):
+    for line in found.remarks():
         typer.echo(line)
-
-
-def _remarks(found: Rehearsal) -> list[str]:
-    """Return what to do about the best settings, one line each."""
-    lines = []
-    alone = found.best(ALONE)
-    for name in found.names():
-        best = found.best(name)
-        if best.epsilon is None or not best.scores:
-            continue
-        if alone.scores and best.value <= alone.value:
-            lines.append(f"{name}: the examples alone do as well: {alone.value:.4f} and {best.value:.4f}")
-        over = best.mean_over_rate
-        if over is not None and abs(over - 1) > _BASE_RATE_OFF:
-            lines.append(f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model")
-        if best.is_warm:
-            cold = found.best(name.removesuffix(WARM)).value
-            lines.append(
-                f"{name}: {best.value:.4f}, {best.value - cold:+.4f} to the same from the given weights"
-            )
-        lines.append(f"{name}: submit with --epsilon {best.epsilon:g} --learning-rate {best.learning_rate:g}")
-    return lines
 
 
 def _row(one: Rehearsed, *, is_best: bool) -> tuple[str, ...]:

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from adserver.quickstart.defaults import CLIP_OF_RARE, Network, choose_learning_rate, choose_network
+from adserver.quickstart.defaults import (
+    CLIP_OF_RARE,
+    Network,
+    choose_learning_rate,
+    choose_network,
+    should_calibrate,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +78,21 @@ def test_the_default_layer_over_pixels_takes_longer_steps_than_layers_of_ones_ow
     network = replace(choose_network(rows=48_000, epsilon=3.0, columns=784), hidden=hidden)
     found = choose_learning_rate(rows=48_000, epsilon=3.0, parameters=50_890, network=network)
     assert found == rate
+
+
+@pytest.mark.parametrize(
+    ("examples", "base_rate", "mean_over_rate", "is_worth_it"),
+    [
+        (1_100, 0.1, 0.99, True),
+        (1_100, 0.9, 0.99, True),
+        (100, 0.1, 0.6, True),
+        (100, 0.1, 0.8, False),
+        (100, 0.9, 0.9, True),
+        (900, 0.1, 1.05, False),
+    ],
+)
+def test_a_small_panel_calibrates_only_what_is_off_by_more_than_chance(
+    examples: int, base_rate: float, mean_over_rate: float, is_worth_it: bool
+) -> None:
+    found = should_calibrate(examples=examples, base_rate=base_rate, mean_over_rate=mean_over_rate)
+    assert found is is_worth_it

@@ -36,6 +36,7 @@ class Commands:
     """Stands in for every command: answers by its words, and notes what was run."""
 
     def __init__(self) -> None:
+        self.mean_over_rate: float | None = 0.2
         self.ran: list[str] = []
         self.jobs: list[dict[str, Any]] = []
         self.measured: dict[str, Any] = {}
@@ -104,7 +105,10 @@ class Commands:
                 ),
                 "accuracy": 0.8,
                 "base_rate": 0.3,
-                "mean_over_rate": 1.0 if {Path(one).name for one in arguments} & self.calibrated else 0.2,
+                "examples": 100,
+                "mean_over_rate": 1.0
+                if {Path(one).name for one in arguments} & self.calibrated
+                else self.mean_over_rate,
                 "warnings": ["off"],
             },
         }.get(name)
@@ -165,6 +169,15 @@ def test_a_model_that_cannot_be_calibrated_stays_as_it_is_and_the_reason_is_told
     trained = Recipe(project, told.append).run()
     assert (trained.calibration, trained.mean_over_rate) == (None, 0.2)
     assert any(one.startswith("the model is not calibrated") and why in one for one in told)
+
+
+@pytest.mark.parametrize("mean_over_rate", [0.95, None])
+def test_a_model_whose_predictions_add_up_or_that_gives_no_chance_is_left_as_it_is(
+    mean_over_rate: float | None, project: Project, commands: Commands
+) -> None:
+    commands.mean_over_rate = mean_over_rate
+    assert Recipe(project, lambda _: None).run().calibration is None
+    assert "adserver model calibrate" not in commands.ran
 
 
 def test_runs_have_names_and_are_compared(project: Project, commands: Commands) -> None:

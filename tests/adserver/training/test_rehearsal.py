@@ -12,11 +12,12 @@ from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate_heads, predict
 from adserver.training.plain_training import RATES
-from adserver.training.rehearsal import WARM, Rehearsal, Wish, _plan, rehearse
+from adserver.training.rehearsal import WARM, Rehearsal, Rehearsed, Wish, _plan, rehearse
 from adserver.training.rehearsal_training import (
     ALONE,
     NO_NOISE,
     RehearsalTraining,
+    Score,
     _score,
     _split_examples,
     _TrainingRun,
@@ -258,3 +259,28 @@ def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
     scored = _score(SUBMISSION.model, found, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     logits = predict(SUBMISSION.model, found.features)[:, 0]
     assert scored.mean_over_rate == pytest.approx((1 / (1 + np.exp(-logits))).mean() / found.labels.mean())
+
+
+@pytest.mark.parametrize(
+    ("best", "said"),
+    [
+        (0, "epsilon 1: 0.3 is the lowest rate that was tried: try lower, such as 0.1"),
+        (1, ""),
+        (2, "epsilon 1: 3 is the highest rate that was tried: try higher, such as 9"),
+        (None, "epsilon 1: only the rate 0.3 was tried: try 0.1 and 0.9, too"),
+    ],
+)
+def test_a_best_rate_at_the_edge_of_those_tried_says_where_to_go_on(best: int | None, said: str) -> None:
+    rates = (0.3,) if best is None else (0.3, 1.0, 3.0)
+    scores = [Score(value=0.8 + (place == best), measured=0.8, loss=0.4) for place in range(len(rates))]
+    settings = [
+        Rehearsed(
+            name=name, epsilon=epsilon, costs=None, noise_multiplier=1.0, learning_rate=rate, scores=(score,)
+        )
+        for name, epsilon in (("epsilon 1", 1.0), (ALONE, None))
+        for rate, score in zip(rates, scores, strict=True)
+    ]
+    found = Rehearsal(metric="roc_auc", settings=tuple(settings))
+    assert [line for line in found.remarks() if "tried" in line] == ([said] if said else [])
+    assert said in repr(found)
+    assert f"epsilon 1: {found.best('epsilon 1').value:.4f} at rate" in repr(found)
