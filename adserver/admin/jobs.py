@@ -11,7 +11,12 @@ from adserver.admin.admin_context import AdminContext
 from adserver.admin.guarded_route import MOST_MODEL_BYTES, Context, Parameters, guarded_router
 from adserver.admin.paging import PageParameters, Typed, list_page
 from adserver.messages.base import MOST_INTEGER, ListPage
-from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
+from adserver.messages.federated import (
+    FederatedForecastMessage,
+    LocalForecastMessage,
+    SubmitFederatedJob,
+    forecast_message,
+)
 from adserver.messages.job import Curves, JobDetail, JobItem, RoundsPage, job_detail
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.site import CalibratedModelMessage, CalibrateModel
@@ -92,7 +97,7 @@ def _plan(context: Context, body: PlanJob) -> PlanMessage:
 
 @sending_models.post("/jobs/federated", summary="Check a job on devices and queue it", status_code=201)
 def _submit_federated(context: Context, body: SubmitFederatedJob) -> JobDetail:
-    """Check a job on devices and queue it; the server runs it."""
+    """Check a job on devices and queue it, or open it to them; the server runs it."""
     return show_record(context, context.server.submit(body.value()))
 
 
@@ -100,9 +105,11 @@ def _submit_federated(context: Context, body: SubmitFederatedJob) -> JobDetail:
     "/jobs/federated/plan",
     summary="Find the noise or the rounds of a job on devices that fit, without spending any",
 )
-def _plan_federated(context: Context, body: SubmitFederatedJob) -> FederatedForecastMessage:
-    """Return what a job on devices would cost; it spends nothing."""
-    return FederatedForecastMessage.of(context.server.plan(body.value()))
+def _plan_federated(
+    context: Context, body: SubmitFederatedJob
+) -> FederatedForecastMessage | LocalForecastMessage:
+    """Return what a job on devices would cost, with helpers or without; it spends nothing."""
+    return forecast_message(context.server.plan(body.value()))
 
 
 @sending_models.post(
@@ -161,7 +168,8 @@ def _curves(context: Context, job: str, of: Annotated[_CurveParameters, Query()]
 
 def curves_of(context: AdminContext, job: JobRecord, points: int) -> Curves:
     """Return the rounds that a picture of a job shows."""
-    shown = _rounds_shown(rounds_done=job.rounds_done, eval_every=job.plan.eval_every, most=points)
+    every = getattr(job.plan, "eval_every", 1)
+    shown = _rounds_shown(rounds_done=job.rounds_done, eval_every=every, most=points)
     return Curves(
         job_id=job.job_id,
         rounds_done=job.rounds_done,

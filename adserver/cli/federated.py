@@ -92,6 +92,24 @@ def read_federated_options(
         ),
     ] = None,
     model_seed: Annotated[int, federated("Seed for the model's first weights.", min=0)] = 0,
+    no_helpers: Annotated[
+        bool,
+        federated(
+            "No helper takes part: each device noises its own updates (line, draw-and-discard), and the "
+            "settings have the noise.",
+            "--no-helpers",
+        ),
+    ] = False,
+    spam_test: Annotated[
+        bool,
+        federated(
+            "draw-and-discard: reject models that are too far from the instances; for jobs with much noise.",
+            "--spam-test",
+        ),
+    ] = False,
+    updates_each: Annotated[
+        int, federated("With --no-helpers: the number of updates that a person sends.", min=1)
+    ] = 1,
     rounds: int | None,
     epsilon: float | None,
     noise_multiplier: float | None,
@@ -106,8 +124,12 @@ def read_federated_options(
     Raises:
         InvalidTask: the options do not describe one.
     """
-    if strategy is None:
+    if strategy is None and not no_helpers:
         return None
+    if strategy is None or (spam_test and not no_helpers):
+        raise InvalidTask(
+            "--no-helpers requires --strategy line or draw-and-discard; --spam-test requires both"
+        )
     if train or freeze:
         raise InvalidTask(
             "--train and --freeze choose among the parameters of a job over a dataset; devices train all "
@@ -128,4 +150,7 @@ def read_federated_options(
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
         task=task,
+        is_without_helpers=no_helpers,
+        is_tested=spam_test,
+        updates_each=updates_each,
     )

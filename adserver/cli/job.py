@@ -35,7 +35,7 @@ def submit_command(
     wait: Annotated[bool, option("Follow the job until it stops, like `job watch`.", "--wait")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a job, queue it for `adserver serve` to run, and print its id.
+    """Check a job, queue it for `adserver serve` to run or open it to devices, and print its id.
 
     `adserver job plan` shows in advance which jobs fit, and `adserver job rehearse` what they are worth. A
     job is accepted only if the dataset's budgets can pay for it in addition to all other jobs.
@@ -109,27 +109,33 @@ def compare_command(
 
 @takes(server=server_of)
 def watch_command(*, job: JobArgument = "", server: "AdServer", as_json: JsonOption = False) -> None:
-    """Follow a job until it stops. The exit status is 1 unless the job is done."""
+    """Follow a job until it stops. The exit status is 1 unless the job is done.
+
+    A job of draw and discard has no last step: it continues until it is cancelled.
+    """
     _follow(server, server.job(job).job_id, as_json=as_json)
 
 
 @takes(server=server_of)
 def cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
-    """Cancel a job for good, within about a second, and release the budget of rounds that were not run."""
-    found = server.job(job)
-    server.cancel(found.job_id)
+    """Cancel a job for good, within about a second, and release the budget of rounds that were not run.
+
+    A job without helpers is closed to devices; `adserver job resume` opens it again.
+    """
+    job_id = server.job(job).job_id
+    server.cancel(job_id)
+    found = server.job(job_id.hex())
     typer.echo(
-        f"cancelled after {found.rounds_done} rounds; `adserver model export` can still export its "
-        "latest weights"
+        f"{found.state} after {found.progress}; `adserver model export` can still export its latest weights"
     )
 
 
 @takes(server=server_of)
 def resume_command(*, job: JobArgument = "", server: "AdServer") -> None:
-    """Queue a refused or failed job again. It continues with the round at which it stopped."""
+    """Queue a refused or failed job again, or open a closed one to devices. It continues where it stopped."""
     found = server.job(job)
     server.resume(found.job_id)
-    typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
+    typer.echo(f"{'opened' if found.plan.task is None else 'queued'} again, after {found.progress}")
 
 
 def _follow(server: "AdServer", job_id: bytes, *, as_json: bool) -> None:

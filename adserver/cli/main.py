@@ -73,10 +73,6 @@ COMMANDS: Final = {
         _FEDERATED,
         "Train models on devices: the helpers sum the devices' updates.",
     ),
-    "local": Lazy(
-        "adserver.cli.local:local_app",
-        "Train without helpers: devices add noise to their own updates (LINE, draw and discard).",
-    ),
 }
 
 app = lazy_app(

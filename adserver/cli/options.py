@@ -31,14 +31,6 @@ DatabaseOption = Annotated[
         "SQLAlchemy URL of the database; default: SQLite in --data.", "--database", envvar="ADSERVER_DATABASE"
     ),
 ]
-LocalDatabaseOption = Annotated[
-    str | None,
-    store(
-        "SQLAlchemy URL of the database of jobs without helpers; default: SQLite in --data.",
-        "--local-database",
-        envvar="ADSERVER_LOCAL_DATABASE",
-    ),
-]
 InsecureOption = Annotated[
     bool, _peers("No TLS; loopback addresses only.", "--insecure", envvar="ADSERVER_INSECURE")
 ]

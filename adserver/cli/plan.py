@@ -34,7 +34,7 @@ _divided = panel("A budget to divide, before anything is collected")
     server=server_of,
     rates=schedule_of,
     samples=sampling_of,
-    without=["window", "least_devices", "model_seed", "eval_set", "eval_every"],
+    without=["window", "least_devices", "model_seed", "spam_test", "eval_set", "eval_every"],
 )
 def plan_command(
     *,
@@ -130,7 +130,7 @@ def plan_command(
     With --reports, --jobs and --tests, a budget is divided before anything is collected: the noise of each
     job and the epsilon of each evaluation, which all fit one after another.
     """
-    from adserver.messages.federated import FederatedForecastMessage
+    from adserver.messages.federated import forecast_message
     from adserver.messages.plan import PlanMessage
     from adserver.records.submissions import PlanConstraints, PlanRequest
     from adserver.training.model_file import read_model
@@ -141,7 +141,7 @@ def plan_command(
         if reports is not None or jobs > 1 or tests:
             raise typer.BadParameter("--reports, --jobs and --tests are of jobs over a dataset")
         expected = server.plan(federated_job)
-        print_json(FederatedForecastMessage.of(expected)) if as_json else print_forecast(expected)
+        print_json(forecast_message(expected)) if as_json else print_forecast(expected)
         return
     if (model is None) == (parameters is None):
         raise typer.BadParameter("give one of --model, --parameters and --strategy")

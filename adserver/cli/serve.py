@@ -12,7 +12,6 @@ from adserver.cli.oidc import oidc_of
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
-    LocalDatabaseOption,
     TracesOption,
     peers_of,
     watching,
@@ -34,7 +33,6 @@ def serve_command(
     peers: "Peers",
     intake: IntakeSettings,
     database: DatabaseOption = None,
-    local_database: LocalDatabaseOption = None,
     refresh_keys: Annotated[
         float, option("Seconds between two refreshes of the helpers' HPKE keys.", min=1.0)
     ] = 60.0,
@@ -105,7 +103,6 @@ def serve_command(
             if dashboard_listen
             else None,
             refresh_keys_s=refresh_keys,
-            local_database=local_database,
         )
         serve(open_store(data, database), peers, settings, clock=time.time, stop=stop)
 

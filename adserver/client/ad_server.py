@@ -26,12 +26,7 @@ if TYPE_CHECKING:
     from adserver.records.access import Scope
     from adserver.records.job_record import JobRecord
     from adserver.records.round_figures import RoundFigures
-    from adserver.records.submissions import (
-        AnySubmission,
-        FederatedSubmission,
-        LocalSubmission,
-        PlanRequest,
-    )
+    from adserver.records.submissions import AnySubmission, FederatedSubmission, PlanRequest
     from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
     from adserver.store.datasets import Dataset
     from adserver.store.reports import ReportCounts
@@ -165,15 +160,15 @@ class AdServer(Protocol):
     @overload
     def plan(self, request: "PlanRequest", progress: "OnProgress | None" = None) -> "Planned": ...
     @overload
-    def plan(self, request: "FederatedSubmission") -> "FederatedForecast": ...
-    @overload
-    def plan(self, request: "LocalSubmission") -> "LocalForecast": ...
+    def plan(self, request: "FederatedSubmission") -> "FederatedForecast | LocalForecast": ...
     def plan(
         self,
-        request: "PlanRequest | FederatedSubmission | LocalSubmission",
+        request: "PlanRequest | FederatedSubmission",
         progress: "OnProgress | None" = None,
     ) -> "Planned | FederatedForecast | LocalForecast":
         """Find what fits the budgets next to everything that is spent or reserved. It spends nothing.
+
+        A job without helpers has no budget here: its forecast is what it costs a person, and its noise.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, or that nothing fits.

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from adserver.peers.retrying import Backoff
     from adserver.records.access import Grant, Scope
     from adserver.records.job_record import JobRecord, SeenJobs
+    from adserver.records.local_plan import LocalPlan
     from adserver.records.round_figures import RoundFigures
     from adserver.records.submissions import AnySubmission
     from adserver.store.access import AccessStore
@@ -196,6 +197,10 @@ class LocalAdServer:
         """Find what fits the budgets next to everything that is spent or reserved."""
         from adserver.records.submissions import FederatedSubmission
 
+        if isinstance(request, FederatedSubmission) and request.is_without_helpers:
+            from adserver.training.local_jobs import forecast_local
+
+            return forecast_local(request)
         if isinstance(request, FederatedSubmission):
             from adserver.training.federated.forecast import forecast
 
@@ -208,11 +213,8 @@ class LocalAdServer:
 
     def submit(self, submission: "AnySubmission") -> "JobRecord":
         """Check a job and queue it."""
-        from adserver.records.submissions import LocalSubmission
         from adserver.training.submitting import submit_job
 
-        if isinstance(submission, LocalSubmission):
-            raise InvalidTask("submit jobs without helpers with `adserver local submit`")
         return self._jobs.get(submit_job(self.engine, self.data, submission))
 
     def jobs(self) -> "tuple[JobRecord, ...]":
@@ -242,12 +244,25 @@ class LocalAdServer:
         weights: ModelWeights = ModelWeights.LATEST,
     ) -> ExportedModel:
         """Return a job's model, whose graph takes the input."""
+        from adserver.records.local_plan import LocalPlan
         from adserver.store.job_files import files_of
         from adserver.training.export import export_job, with_input
 
-        plan = self._jobs.get(job_id).plan
+        job = self._jobs.get(job_id)
+        plan = job.plan
+        if isinstance(plan, LocalPlan):
+            return self._export_local(job, plan, weights)
         made = export_job(files_of(self.engine, self.data, job_id), plan, weights)
         return with_input(made, plan.task, takes, self._tasks.encoder(plan.task.task_id))
+
+    def _export_local(self, job: "JobRecord", plan: "LocalPlan", weights: ModelWeights) -> ExportedModel:
+        from adserver.store.local.models import LocalModels
+        from adserver.training.local_jobs import write_local_model
+
+        if weights is ModelWeights.BEST:
+            raise InvalidTask("a job without helpers is not evaluated: export its latest weights")
+        encoded = write_local_model(plan, LocalModels(self.engine).parameters(plan))
+        return ExportedModel(encoded=encoded, rounds_done=job.rounds_done)
 
     def calibrate(
         self,
@@ -259,7 +274,7 @@ class LocalAdServer:
         weights: ModelWeights = ModelWeights.LATEST,
     ) -> CalibratedModel:
         """Return a job's model with its logit scaled and shifted."""
-        from adserver.records.federated_plan import FederatedPlan
+        from adserver.records.training_plan import TrainingPlan
         from adserver.store.job_files import files_of
         from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel
         from adserver.training.export import export_job, with_input
@@ -267,9 +282,9 @@ class LocalAdServer:
         if (panel is None) == (not evaluation):
             raise InvalidTask("expected exactly one of evaluation and panel")
         plan = self._jobs.get(job_id).plan
-        made = export_job(files_of(self.engine, self.data, job_id), plan, weights)
-        if isinstance(plan, FederatedPlan):
+        if not isinstance(plan, TrainingPlan):
             raise InvalidTask("a job on devices has no model to calibrate: calibrate one over a dataset")
+        made = export_job(files_of(self.engine, self.data, job_id), plan, weights)
         if panel is None:
             counts = self.measuring.histogram(evaluation, made.encoded)
             calibrated = calibrate_by_histogram(made, counts, plan.job.loss)

@@ -24,7 +24,7 @@ from adserver.messages.budget import BudgetMessage
 from adserver.messages.dataset import DatasetItem, SealDataset
 from adserver.messages.evaluation import AskEvaluation, EvaluationDetail, EvaluationMessage
 from adserver.messages.evidence import EvidenceList
-from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
+from adserver.messages.federated import FederatedForecastMessage, LocalForecastMessage, SubmitFederatedJob
 from adserver.messages.job import JobItem, RoundsPage
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.query import AskQuery, QueryDetail, QueryItem, ResultMessage
@@ -48,7 +48,6 @@ from adserver.records.round_figures import RoundFigures
 from adserver.records.submissions import (
     AnySubmission,
     FederatedSubmission,
-    LocalSubmission,
     PlanRequest,
     Submission,
 )
@@ -211,11 +210,12 @@ class RemoteAdServer(ApiSession):
                     return sent.value(task)
             case FederatedSubmission():
                 body = _body_of(SubmitFederatedJob, request)
-                found = self.post(FederatedForecastMessage, "/jobs/federated/plan", body, is_once=True)
+                kind: type[FederatedForecastMessage | LocalForecastMessage] = (
+                    LocalForecastMessage if request.is_without_helpers else FederatedForecastMessage
+                )
+                found = self.post(kind, "/jobs/federated/plan", body, is_once=True)
                 with reading_answer():
                     return found.value()
-            case _:
-                raise _of_no_helpers()
 
     def submit(self, submission: AnySubmission) -> JobRecord:
         """Check a job and queue it there."""
@@ -225,8 +225,6 @@ class RemoteAdServer(ApiSession):
             case FederatedSubmission():
                 body = _body_of(SubmitFederatedJob, submission)
                 return _job(self.post(JobItem, "/jobs/federated", body))
-            case LocalSubmission():
-                raise _of_no_helpers()
 
     def jobs(self) -> tuple[JobRecord, ...]:
         """Return all jobs, oldest first."""
@@ -436,13 +434,6 @@ def _body_of(kind: Any, asked: Any) -> Any:
         return kind.of(asked)
     except ValidationError as error:
         raise InvalidTask(first_fault(error)) from None
-
-
-def _of_no_helpers() -> InvalidTask:
-    return InvalidTask(
-        "a job without helpers cannot be planned or submitted over a URL: use --data on the ad server's "
-        "machine"
-    )
 
 
 def _safe_id(prefix: str, missing: JobReason) -> str:

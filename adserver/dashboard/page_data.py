@@ -37,6 +37,7 @@ from adserver.messages.base import Message
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
+from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
@@ -242,8 +243,8 @@ class Figures:
         shown = _plain(show_record(self.site, found))
         return {
             **shown,
-            "share": found.rounds_done / found.plan.job.rounds,
-            "has_encoder": found.plan.task.encoder is not None,
+            "share": _share(found),
+            "has_encoder": found.plan.task is not None and found.plan.task.encoder is not None,
             "remedy": stop_remedy(shown["reason"] or ""),
             "curves": _plain(curves_of(self.site, found, POINTS))["points"],
         }
@@ -382,17 +383,17 @@ def _plain(message: Message) -> Values:
 
 def _job_row(job: JobRecord) -> Values:
     """Return a job as a row of a table, without the epsilons, whose computation takes long."""
-    rounds = job.plan.job.rounds
     return {
         "job_id": job.job_id.hex(),
         "name": job.name,
         "note": job.note,
-        "task": job.plan.task.name,
+        "task": job.task_name,
         "state": job.state.value,
         "submitted_at": job.submitted_at_s,
-        "rounds": rounds,
+        "rounds": job.rounds,
         "rounds_done": job.rounds_done,
-        "share": job.rounds_done / rounds,
+        "updates": job.updates,
+        "share": _share(job),
         "reason": job.stop.reason if job.stop else "",
         "cause": job.stop.cause if job.stop else "",
     }
@@ -414,10 +415,17 @@ def _names(jobs: Iterable[JobRecord]) -> Mapping[str, str]:
     return {one.job_id.hex(): one.name for one in jobs}
 
 
-def _noise_of(job: JobRecord) -> float:
+def _share(job: JobRecord) -> float:
+    """Return the part of its rounds that a job has done; 0 of a job without rounds."""
+    return job.rounds_done / job.rounds if job.rounds else 0.0
+
+
+def _noise_of(job: JobRecord) -> float | None:
     """Return each helper's noise over the clip norm; of a job on devices that of its present phase."""
     if isinstance(job.plan, TrainingPlan):
         return job.plan.job.noise_multiplier
+    if isinstance(job.plan, LocalPlan):
+        return None
     return job.plan.job.phase(min(job.rounds_done, job.plan.job.rounds - 1)).noise_multiplier
 
 

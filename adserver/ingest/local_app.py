@@ -21,12 +21,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adserver.store.local.jobs import LocalJobs
+from adserver.records.job_record import JobRecord
+from adserver.records.job_state import JobState
+from adserver.records.local_plan import LocalPlan, read_local_plan
+from adserver.store.jobs import JobStore
+from adserver.store.local.models import LocalModels
 from maskedlark.canonical import encode
-from maskedlark.errors import JobRefused, ReportReason, ReportRejected
-from maskedlark.federated.dense import DenseModel
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_job import LocalUpdate, read_local_job
+from maskedlark.federated.local_job import LocalUpdate, update_bytes
 from maskedlark.federated.spam import SpamTest
 from maskedlark.federated.strategies.line import Line
 from maskedlark.randomness import Randomness, system_randomness
@@ -42,8 +45,11 @@ ReadBody = Callable[[Request, int], Awaitable[bytes]]
 class LocalIntake:
     """What HTTP does with jobs without helpers. Safe to share between threads."""
 
-    def __init__(self, jobs: LocalJobs, randomness: Randomness = system_randomness) -> None:
+    def __init__(
+        self, jobs: JobStore, models: LocalModels, randomness: Randomness = system_randomness
+    ) -> None:
         self._jobs = jobs
+        self._models = models
         self._randomness = randomness
         self._tests: dict[tuple[bytes, int], SpamTest] = {}
         self._lock = Lock()
@@ -52,7 +58,7 @@ class LocalIntake:
 
     def open_jobs(self) -> list[str]:
         """Return the ids of jobs that take updates, in hex."""
-        return [job_id.hex() for job_id in self._jobs.open_ids(MOST_LISTED)]
+        return [job.job_id.hex() for job in self._jobs.page(limit=MOST_LISTED, state=JobState.OPEN)]
 
     def download(self, job_id: bytes) -> bytes | None:
         """Return what a device downloads; None when the job is over.
@@ -60,19 +66,19 @@ class LocalIntake:
         Raises:
             JobRefused(UNKNOWN_JOB)
         """
-        stored = self._jobs.get(job_id)
-        settings, _ = read_local_job(stored.job)
-        if not stored.is_open:
+        job, plan = self._find(job_id)
+        settings, _ = read_local_plan(plan)
+        if job.state is not JobState.OPEN:
             return None
         if isinstance(settings, Line):
-            asked = self._jobs.rounds.find_round(job_id, settings)
+            asked = self._models.rounds.find_round(job_id, settings)
             if asked is None:
                 return None
             content = asked.encode()
         else:
-            drawn = self._jobs.instances.draw(job_id, self._randomness)
+            drawn = self._models.instances.draw(job_id, self._randomness)
             content = drawn.returns.to_bytes(8, "little") + drawn.instance.astype("<i8").tobytes()
-        written = encode(stored.job)
+        written = encode(plan.local)
         return len(written).to_bytes(4, "little") + written + content
 
     def most_bytes(self, job_id: bytes) -> int:
@@ -81,8 +87,8 @@ class LocalIntake:
         Raises:
             JobRefused(UNKNOWN_JOB)
         """
-        _, model = read_local_job(self._jobs.get(job_id).job)
-        return 24 + 8 * model.size
+        _, plan = self._find(job_id)
+        return update_bytes(read_local_plan(plan).model.size)
 
     def take(self, job_id: bytes, body: bytes) -> bool:
         """Take one update: whether it is new.
@@ -102,22 +108,26 @@ class LocalIntake:
         return True
 
     def _take(self, job_id: bytes, body: bytes) -> None:
-        stored = self._jobs.get(job_id)
-        settings, model = read_local_job(stored.job)
-        if not stored.is_open:
-            raise ReportRejected(ReportReason.ROUND_OVER, "the job accepts no more updates")
+        job, plan = self._find(job_id)
+        settings, model = read_local_plan(plan)
         update = LocalUpdate.decode(body, model.size)
-        if isinstance(settings, Line) and isinstance(model, DenseModel):
-            self._jobs.rounds.add(job_id, settings, update)
-        elif isinstance(settings, DrawAndDiscard):
+        if isinstance(settings, Line):
+            self._models.rounds.add(job_id, settings, update)
+        else:
             if max(int(update.vector.max()), -int(update.vector.min())) >= LARGEST_WEIGHT:
                 raise ReportRejected(ReportReason.IMPLAUSIBLE, "a weight is over the limit of 2^62 units")
-            test = self._spam_test(job_id, settings, model.size) if stored.is_tested else None
-            self._jobs.instances.replace(job_id, update, self._randomness, test=test)
+            test = self._spam_test(job, settings, model.size) if plan.is_tested else None
+            self._models.instances.replace(job_id, update, self._randomness, test=test)
 
-    def _spam_test(self, job_id: bytes, settings: DrawAndDiscard, weights: int) -> SpamTest:
+    def _find(self, job_id: bytes) -> tuple[JobRecord, LocalPlan]:
+        job = self._jobs.get(job_id)
+        if not isinstance(job.plan, LocalPlan):
+            raise JobRefused(JobReason.UNKNOWN_JOB, "there is no job without helpers with this id")
+        return job, job.plan
+
+    def _spam_test(self, job: JobRecord, settings: DrawAndDiscard, weights: int) -> SpamTest:
         """Return limits for the measured number of updates in flight, in steps of a factor of two."""
-        in_flight = self._jobs.instances.job(job_id).in_flight
+        job_id, in_flight = job.job_id, job.in_flight or 0.0
         step = 0 if in_flight < 1 else 1 << (round(in_flight) - 1).bit_length()
         with self._calibrating:  # takes a second; one thread does it
             if (job_id, step) not in self._tests:

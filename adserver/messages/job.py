@@ -1,13 +1,15 @@
 """Jobs: in a list, in full, and their rounds."""
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from adserver.messages.base import Message, Whole
+from adserver.messages.base import Amount, Message, Whole
 from adserver.records.federated_plan import FederatedPlan, read_device_instructions
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import STOPPED, JobEvent, JobState, possible
+from adserver.records.local_plan import LocalPlan, read_local_plan
 from adserver.records.plans import read_plan
 from adserver.records.round_figures import RoundFigures
+from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import epsilons_of_federated, job_epsilons
 from maskedlark.canonical import encode
 from maskedlark.frozen import pick_attributes
@@ -17,17 +19,26 @@ from maskedlark.reports.task_kinds import PrivacyUnit
 if TYPE_CHECKING:
     from typing import Any
 
+    from maskedlark.federated.local_job import LocalCost
+
+_STORED: Final = (
+    "state", "rounds_done", "is_closed", "rounds_charged", "name", "note", "updates", "in_flight",
+)  # fmt: skip
+
 
 class JobProgress(Message):
-    """A job's progress, the same for jobs of all kinds."""
+    """A job's progress, the same for jobs of all kinds. Without helpers there is no task.
+
+    A job of draw and discard has no rounds either: it goes on until it is closed.
+    """
 
     job_id: bytes
-    task_id: bytes
+    task_id: bytes | None
     state: JobState
     reason: str | None
     cause: str | None
     submitted_at: float
-    rounds: Whole
+    rounds: Whole | None
     rounds_done: Whole
     is_closed: bool
 
@@ -40,6 +51,8 @@ class JobItem(JobProgress):
     task: str
     name: str
     note: str
+    updates: Whole | None = None
+    in_flight: float | None = None
 
     @classmethod
     def of(cls, job: JobRecord) -> Self:
@@ -52,16 +65,16 @@ class JobItem(JobProgress):
         Raises:
             ValueError: its plan has not as many rounds as are done.
         """
-        plan = read_plan(self.plan.encode())
-        if self.rounds_done > plan.job.rounds:
-            raise ValueError("rounds_done is more than the rounds of the plan")
-        return JobRecord(
-            plan=plan,
+        found = JobRecord(
+            plan=read_plan(self.plan.encode()),
             submitted_at_s=self.submitted_at,
             stop=None if self.reason is None else Stop(reason=self.reason, cause=self.cause or ""),
             lease_until_s=0.0,
-            **pick_attributes(self, ("state", "rounds_done", "is_closed", "rounds_charged", "name", "note")),
+            **pick_attributes(self, _STORED),
         )
+        if found.rounds is not None and self.rounds_done > found.rounds:
+            raise ValueError("rounds_done is more than the rounds of the plan")
+        return found
 
 
 class JobFacts(JobProgress):
@@ -109,6 +122,24 @@ class FederatedJobFacts(JobFacts):
     unit: PrivacyUnit
 
 
+class LocalJobFacts(JobProgress):
+    """A job without helpers: its updates, and what one costs its device. Epsilons are null without noise."""
+
+    strategy: str
+    devices: Whole | None
+    instances: Whole | None
+    widths: tuple[Whole, ...]
+    parameters: Whole
+    updates: Whole
+    in_flight: float | None
+    unit: str
+    epsilon: Amount
+    epsilon_of_a_whole_update: Amount
+    delta: float
+    name: str
+    note: str
+
+
 class _Acts(JobItem):
     """What may be done with a job."""
 
@@ -124,7 +155,13 @@ class FederatedJobDetail(_Acts, FederatedJobFacts):
     """A job on devices, with everything that is stored of it."""
 
 
-JobDetail = TrainingJobDetail | FederatedJobDetail
+class LocalJobDetail(LocalJobFacts, _Acts):
+    """A job without helpers, with everything that is stored of it."""
+
+    updates: Whole
+
+
+JobDetail = TrainingJobDetail | FederatedJobDetail | LocalJobDetail
 
 
 class RoundsPage(Message):
@@ -143,10 +180,18 @@ class Curves(Message):
     points: tuple[RoundFigures, ...]
 
 
-def job_facts(job: JobRecord, evaluated: RoundFigures | None) -> TrainingJobFacts | FederatedJobFacts:
+def job_facts(
+    job: JobRecord, evaluated: RoundFigures | None
+) -> TrainingJobFacts | FederatedJobFacts | LocalJobFacts:
     """Describe a job, with its last evaluated round if there is one."""
     facts = _facts(job, evaluated)
-    return FederatedJobFacts(**facts) if isinstance(job.plan, FederatedPlan) else TrainingJobFacts(**facts)
+    match job.plan:
+        case TrainingPlan():
+            return TrainingJobFacts(**facts)
+        case FederatedPlan():
+            return FederatedJobFacts(**facts)
+        case LocalPlan():
+            return LocalJobFacts(**facts)
 
 
 def job_detail(job: JobRecord, evaluated: RoundFigures | None) -> JobDetail:
@@ -157,7 +202,23 @@ def job_detail(job: JobRecord, evaluated: RoundFigures | None) -> JobDetail:
         "can": tuple(one for one in (JobEvent.CANCEL, JobEvent.RESUME) if possible(job.state, one)),
         "next_command": _next_command(job),
     }
-    return FederatedJobDetail(**found) if isinstance(job.plan, FederatedPlan) else TrainingJobDetail(**found)
+    match job.plan:
+        case TrainingPlan():
+            return TrainingJobDetail(**found)
+        case FederatedPlan():
+            return FederatedJobDetail(**found)
+        case LocalPlan():
+            return LocalJobDetail(**found)
+
+
+def cost_fields(cost: "LocalCost") -> "dict[str, Any]":
+    """Return what an update of a job without helpers costs, by the names that messages give it."""
+    return {
+        "unit": cost.unit,
+        "epsilon": cost.epsilon,
+        "epsilon_of_a_whole_update": cost.whole_update,
+        "delta": cost.delta,
+    }
 
 
 def _next_command(job: JobRecord) -> str | None:
@@ -165,28 +226,31 @@ def _next_command(job: JobRecord) -> str | None:
     name = job.job_id.hex()[:12]
     if job.state in (JobState.REFUSED, JobState.FAILED):
         return f"adserver job resume {name}"
-    if job.state in STOPPED and job.rounds_done:
-        return f"adserver model export trained.onnx --job {name}"
+    if job.state in STOPPED and (job.rounds_done or job.updates):
+        file = "trained.npz" if isinstance(job.plan, LocalPlan) else "trained.onnx"
+        return f"adserver model export {file} --job {name}"
     return None
 
 
 def _plan_fields(job: JobRecord) -> "dict[str, Any]":
     return {
         "job_id": job.job_id,
-        "task_id": job.plan.job.task_id,
+        "task_id": job.plan.task.task_id if job.plan.task else None,
         "reason": job.stop.reason if job.stop else None,
         "cause": job.stop.cause if job.stop else None,
         "submitted_at": job.submitted_at_s,
-        "rounds": job.plan.job.rounds,
+        "rounds": job.rounds,
         "plan": encode(job.plan).decode(),
-        "task": job.plan.task.name,
-        **pick_attributes(job, ("state", "rounds_done", "is_closed", "rounds_charged", "name", "note")),
+        "task": job.task_name,
+        **pick_attributes(job, _STORED),
     }
 
 
 def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
-    plan, task = job.plan, job.plan.task
-    epsilons = None
+    plan = job.plan
+    if isinstance(plan, LocalPlan):
+        return _local_facts(job, plan)
+    task, epsilons = plan.task, None
     if task.mechanism is not Mechanism.NONE:
         if isinstance(plan, FederatedPlan):
             epsilons = epsilons_of_federated(plan, job.rounds_done)
@@ -226,4 +290,19 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         "optimizer": plan.optimizer.kind.value,
         "learning_rate": plan.optimizer.learning_rate,
         "schedule": plan.schedule.kind.value,
+    }
+
+
+def _local_facts(job: JobRecord, plan: LocalPlan) -> "dict[str, Any]":
+    from maskedlark.federated.local_job import cost_of
+
+    settings, model = read_local_plan(plan)
+    return {
+        **_plan_fields(job),
+        **cost_fields(cost_of(plan.local)),
+        "strategy": plan.local.kind,
+        "devices": getattr(settings, "devices", None),
+        "instances": getattr(settings, "instances", None),
+        "widths": plan.local.widths,
+        "parameters": model.size,
     }

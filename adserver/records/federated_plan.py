@@ -1,10 +1,9 @@
 """A federated job as the ad server holds it: what helpers and devices hold too, and how long rounds last."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from adserver.records.training_plan import TrainingPlan
 from maskedlark.canonical import canonical
 from maskedlark.releases.update_job import UpdateJob
 from maskedlark.reports.task import Task
@@ -65,7 +64,3 @@ def read_device_instructions(job: UpdateJob) -> "Read":
     from maskedlark.releases.instructions import read_instructions
 
     return read_instructions(job)
-
-
-AnyPlan: TypeAlias = TrainingPlan | FederatedPlan
-"""What a stored job may be."""

@@ -2,9 +2,9 @@
 
 from typing import Any, Protocol
 
-from adserver.records.federated_plan import AnyPlan
 from adserver.records.job_state import JobState
-from adserver.records.plans import read_plan
+from adserver.records.local_plan import LocalPlan
+from adserver.records.plans import AnyPlan, read_plan
 from adserver.records.round_figures import RoundFigures
 from maskedlark.frozen import frozen
 
@@ -38,6 +38,9 @@ class JobRecord:
         lease_until_s: How long it belongs to the worker that runs it.
         name: What its owner calls it; only the ad server has it.
         note: What its owner wants to remember of it; only the ad server has it.
+        updates: Without helpers: how many updates were accepted; None with them.
+        in_flight: Of draw and discard: how many updates return between a draw and its return, by a running
+            mean.
     """
 
     plan: AnyPlan
@@ -50,11 +53,32 @@ class JobRecord:
     lease_until_s: float
     name: str = ""
     note: str = ""
+    updates: int | None = None
+    in_flight: float | None = None
 
     @property
     def job_id(self) -> bytes:
         """16 bytes."""
         return self.plan.job.job_id
+
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds the job has; None if it goes on until it is closed."""
+        return self.plan.rounds if isinstance(self.plan, LocalPlan) else self.plan.job.rounds
+
+    @property
+    def task_name(self) -> str:
+        """The name of its task; empty without helpers."""
+        return "" if self.plan.task is None else self.plan.task.name
+
+    @property
+    def progress(self) -> str:
+        """How far it is, for people: `3 of 10 rounds`, or `57 updates` of a job without rounds."""
+        return (
+            f"{self.updates} updates"
+            if self.rounds is None
+            else f"{self.rounds_done} of {self.rounds} rounds"
+        )
 
 
 class SeenJobs(Protocol):
@@ -93,4 +117,6 @@ def record_from_row(row: _JobRow) -> JobRecord:
         lease_until_s=row["lease_until_s"],
         name=row["name"],
         note=row["note"],
+        updates=row["updates"],
+        in_flight=row["in_flight"],
     )

@@ -8,11 +8,14 @@
     failed     .        .            .            .        .       .        .       cancelled  queued
     done       .        .            .            .        .       .        .       .          .
     cancelled  .        .            .            .        .       .        .       .          .
+    open       .        .            .            .        done    .        .       closed     .
+    closed     .        .            .            .        .       .        .       .          open
 
 A running or waiting job belongs to one worker for as long as its lease lasts; once it has run out, whichever
 worker sees it first releases the job. Refused and failed jobs stay open at the helpers, so that they can be
 resumed where they were (one whose cause still stands stops again, and spends nothing); cancelling one gives
-its unused budget back. Done and cancelled jobs are closed at the helpers, for good.
+its unused budget back. Done and cancelled jobs are closed at the helpers, for good. A job without helpers is
+open to devices, and no worker runs it; one that was closed keeps its model, and can be opened again.
 
 >>> after(JobState.QUEUED, JobEvent.START).value
 'running'
@@ -43,6 +46,10 @@ class JobState(StrEnum):
     FAILED = "failed"
     """The ad server could not go on: training diverged, a helper stayed away too long, or a bug."""
     CANCELLED = "cancelled"
+    OPEN = "open"
+    """Without helpers: it takes updates from devices."""
+    CLOSED = "closed"
+    """Without helpers: it takes none for now."""
 
 
 @unique
@@ -67,7 +74,7 @@ LEASED: Final = frozenset({JobState.RUNNING, JobState.WAITING})
 FINAL: Final = frozenset({JobState.DONE, JobState.CANCELLED})
 """States that nothing leaves; the job is closed at both helpers."""
 
-STOPPED: Final = FINAL | {JobState.REFUSED, JobState.FAILED}
+STOPPED: Final = FINAL | {JobState.REFUSED, JobState.FAILED, JobState.CLOSED}
 """States in which nothing happens until somebody asks."""
 
 _AT_A_WORKER: Final = {
@@ -87,6 +94,8 @@ _AFTER: Final[Mapping[JobState, Mapping[JobEvent, JobState]]] = {
     JobState.FAILED: _STOPPED_EARLY,
     JobState.DONE: {},
     JobState.CANCELLED: {},
+    JobState.OPEN: {JobEvent.FINISH: JobState.DONE, JobEvent.CANCEL: JobState.CLOSED},
+    JobState.CLOSED: {JobEvent.RESUME: JobState.OPEN},
 }
 
 

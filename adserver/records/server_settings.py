@@ -84,11 +84,9 @@ class AdserverSettings:
         intake: Where it takes reports in.
         dashboard: Where the dashboard and the admin API are, or None.
         refresh_keys_s: How often the helpers are asked for their HPKE keys.
-        local_database: URL of the database of jobs without helpers; None: SQLite in the data folder.
     """
 
     data_dir: Path
     intake: IntakeSettings
     dashboard: DashboardSettings | None = None
     refresh_keys_s: float = 60.0
-    local_database: str | None = None

@@ -69,13 +69,13 @@ class Submission(SamplingOptions):
 
 @frozen
 class FederatedSubmission:
-    """A request for a job on devices, whose updates both helpers sum.
+    """A request for a job on devices: both helpers sum their updates, or each device noises its own.
 
     Attributes:
-        kind: A name of `strategies.STRATEGIES`.
+        kind: A name of `strategies.STRATEGIES`; without helpers, line or draw-and-discard.
         settings: The strategy's, as docs/reference/strategies.md lists them; what the task says need not be
             repeated.
-        widths: Of the dense model that devices train; empty with `model`.
+        widths: Of the dense model that devices train; empty with `model`. Exactly two for draw-and-discard.
         epsilon: What all rounds may cost a person against the ad server; None where `settings` have the
             noise.
         window_s: How long devices have for a round.
@@ -87,14 +87,20 @@ class FederatedSubmission:
         task: The start of the id of a task of updates; not needed if there is only one task.
         name: What you call the job; helpers and devices do not see it.
         note: What you want to remember of it; helpers and devices do not see it.
+        is_without_helpers: Whether each device noises its own updates. Such a job has no task, rounds end
+            when enough updates have come, and its settings have the noise: `window_s` is not used, and
+            `epsilon`, `least_devices`, `model`, `eval_set`, `eval_every` and `task` are not given.
+        is_tested: Whether draw-and-discard rejects models that are too far from its instances. The limits
+            are those of noise alone, so it suits jobs whose noise is well above a gradient.
+        updates_each: Without helpers: the updates that a person is expected to send; only a plan uses it.
     """
 
     kind: str
     settings: Mapping[str, Any]
     widths: tuple[int, ...]
-    epsilon: float | None
-    window_s: float
-    least_devices: int | None
+    epsilon: float | None = None
+    window_s: float = 60.0
+    least_devices: int | None = None
     model: bytes | None = field(default=None, repr=False)
     seed: int = 0
     eval_set: bytes | None = field(default=None, repr=False)
@@ -102,30 +108,12 @@ class FederatedSubmission:
     task: str = ""
     name: str = ""
     note: str = ""
-
-
-@frozen
-class LocalSubmission:
-    """A request for a job without helpers, whose devices noise their own updates.
-
-    Attributes:
-        kind: line or draw-and-discard.
-        settings: The strategy's, as docs/reference/strategies.md lists them.
-        widths: Of the model; exactly two for draw-and-discard.
-        seed: Of LINE's first weights.
-        is_tested: Whether draw-and-discard rejects models that are too far from its instances.
-        updates_each: Updates that a person is expected to send; only a plan uses it.
-    """
-
-    kind: str
-    settings: Mapping[str, Any]
-    widths: tuple[int, ...]
-    seed: int = 0
+    is_without_helpers: bool = False
     is_tested: bool = False
     updates_each: int = 1
 
 
-AnySubmission: TypeAlias = Submission | FederatedSubmission | LocalSubmission
+AnySubmission: TypeAlias = Submission | FederatedSubmission
 
 
 @frozen

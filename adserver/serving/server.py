@@ -18,8 +18,8 @@ from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock, database_clock
 from adserver.store.job_files import remove_unnamed
 from adserver.store.job_folder import remove_unfinished_of_jobs
-from adserver.store.local.jobs import LocalJobs
-from adserver.store.local.schema import default_local_url, open_local
+from adserver.store.jobs import JobStore
+from adserver.store.local.models import LocalModels
 from adserver.store.report_buckets import ReportBucket, bucket_of
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
@@ -58,8 +58,6 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
         metrics = AdserverMetrics(engine, clock)
         url = settings.intake.report_objects
         bucket = bucket_of(engine, url, may_add=True) if url else None
-        local = open_local(settings.local_database or default_local_url(settings.data_dir))
-        stack.callback(local.dispose)
         addresses = stack.enter_context(
             running_ingest(
                 engine,
@@ -67,7 +65,7 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
                 tls=peers.tls,
                 metrics=metrics,
                 check_disk=lambda: check_room(settings.data_dir),
-                local=LocalIntake(LocalJobs(local, clock)),
+                local=LocalIntake(JobStore(engine, clock), LocalModels(engine)),
                 bucket=bucket,
             )
         )

@@ -22,7 +22,7 @@ from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 _REPORTS: Final = "reports"
-_MOVING: Final = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
+_MOVING: Final = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING, JobState.OPEN)
 """The states in which a job's rounds may go on."""
 
 
@@ -53,7 +53,9 @@ def _numbers(what: str, state: Any, count: Any, amount: Any) -> "Select[str, str
 
 _ASKED: Final = union_all(
     _numbers("jobs", jobs.c.state, func.count(), 0).group_by(jobs.c.state),
-    _numbers("rounds", "", func.count(), func.sum(jobs.c.rounds_done)).where(jobs.c.state.in_(_MOVING)),
+    _numbers(
+        "rounds", "", func.count(), func.sum(jobs.c.rounds_done + func.coalesce(jobs.c.updates, 0))
+    ).where(jobs.c.state.in_(_MOVING)),
     _numbers("datasets", datasets.c.state, func.count(), func.sum(datasets.c.size)).group_by(
         datasets.c.state
     ),

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from sqlalchemy import Engine, select
 
-from adserver.records.federated_plan import AnyPlan
+from adserver.records.plans import AnyPlan
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder, folders_with_files, remove_submission
 from adserver.store.job_rows import JobRows

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, func, insert, or_, select, update
 
-from adserver.records.federated_plan import AnyPlan
 from adserver.records.job_record import JobRecord, record_from_row
 from adserver.records.job_state import JobEvent, JobState, after
-from adserver.records.plans import plan_columns
+from adserver.records.local_plan import LocalPlan
+from adserver.records.plans import AnyPlan, plan_columns
 from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.store.audit_log import log_act
 from adserver.store.database import Clock, find_id
@@ -44,23 +44,29 @@ class JobStore:
         note: str = "",
         add_files: Callable[[Connection], None] | None = None,
     ) -> None:
-        """Queue a job. Its files are there already, or `add_files` adds them in the same transaction."""
+        """Queue a job, or open one without helpers to devices.
+
+        Its files or its first model are there already, or `add_files` adds them in the same transaction.
+        """
+        is_local = isinstance(plan, LocalPlan)
         row = {
             "job_id": plan.job.job_id,
             "plan": encode(plan),
             "submitted_at_s": self._clock(),
-            "state": JobState.QUEUED,
+            "state": JobState.OPEN if is_local else JobState.QUEUED,
             "rounds_done": 0,
-            "is_closed": False,
+            "is_closed": is_local,  # helpers do not know of it
+            "updates": 0 if is_local else None,
+            "in_flight": 0.0 if is_local else None,
             "lease_until_s": 0.0,
             "name": name,
             "note": note,
             **plan_columns(plan),
         }
         with self._engine.begin() as connection:
+            connection.execute(insert(jobs).values(row))
             if add_files is not None:
                 add_files(connection)
-            connection.execute(insert(jobs).values(row))
             about = {"job": plan.job.job_id, **plan_columns(plan)}
             named = {name: one.hex() for name, one in about.items() if isinstance(one, bytes)}
             log_act(connection, AuditAct.SUBMIT_JOB, **named)
@@ -180,9 +186,9 @@ class JobStore:
             return tuple(RoundFigures(**row) for row in found)
 
     def cancel(self, job_id: bytes) -> None:
-        """Stop a job for good. A worker that runs it notices within a moment.
+        """Stop a job for good, or close one without helpers to devices.
 
-        A worker informs the helpers, too.
+        A worker that runs it notices within a moment, and informs the helpers, too.
 
         Raises:
             JobRefused(UNKNOWN_JOB, WRONG_STATE)
@@ -192,7 +198,7 @@ class JobStore:
             log_act(connection, AuditAct.CANCEL_JOB, job=job_id.hex())
 
     def resume(self, job_id: bytes) -> None:
-        """Queue a refused or failed job again: it goes on with the round that it stopped at.
+        """Queue a refused or failed job again, or open a closed one: it goes on where it stopped.
 
         Raises:
             JobRefused(UNKNOWN_JOB, WRONG_STATE)

@@ -178,7 +178,7 @@ jobs: Final = Table(
     "jobs",
     metadata,
     Column("job_id", LargeBinary(16), primary_key=True),
-    Column("plan", LargeBinary, nullable=False),  # TrainingPlan, canonical
+    Column("plan", LargeBinary, nullable=False),  # canonical, of one of three kinds
     Column("submitted_at_s", Float, nullable=False),
     Column("state", String(16), nullable=False, index=True),
     Column("reason", String(32)),
@@ -196,6 +196,9 @@ jobs: Final = Table(
     # What its owner calls it and wants to remember; helpers do not see them.
     Column("name", String(MOST_JOB_NAME), nullable=False, default=""),
     Column("note", String(MOST_JOB_NOTE), nullable=False, default=""),
+    # Of a job without helpers: accepted updates; and of draw and discard a running mean.
+    Column("updates", BigInteger),
+    Column("in_flight", Double),
     Index("jobs_by_age", "submitted_at_s", "job_id"),
     Index("jobs_by_state_and_age", "state", "submitted_at_s", "job_id"),
     Index("jobs_by_dataset", "task_id", "dataset_id"),
@@ -224,6 +227,32 @@ job_files: Final = Table(
     Column("rounds_done", Integer, primary_key=True, autoincrement=False),  # of a checkpoint; 0 of others
     Column("part", Integer, primary_key=True, autoincrement=False),
     Column("content", LargeBinary, nullable=False),
+)
+
+# Without helpers: draw and discard's model, an instance a row, written whole.
+model_instances: Final = Table(
+    "model_instances",
+    metadata,
+    Column("job_id", LargeBinary(16), ForeignKey("jobs.job_id"), primary_key=True),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("encoded", LargeBinary, nullable=False),  # int64, little-endian
+)
+
+# Without helpers: LINE's model and the sum of the round that is open.
+noised_rounds: Final = Table(
+    "noised_rounds",
+    metadata,
+    Column("job_id", LargeBinary(16), ForeignKey("jobs.job_id"), primary_key=True),
+    Column("state", LargeBinary, nullable=False),  # ServerState
+    Column("total", LargeBinary, nullable=False),  # int64, little-endian
+)
+
+# Without helpers: the updates that were accepted.
+local_updates: Final = Table(
+    "local_updates",
+    metadata,
+    Column("job_id", LargeBinary(16), ForeignKey("jobs.job_id"), primary_key=True),
+    Column("digest", LargeBinary(16), primary_key=True),  # LocalUpdate.digest
 )
 
 queries: Final = Table(

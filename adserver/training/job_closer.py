@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from adserver.peers.pair import JobHelper
-from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
 from adserver.training.exponential_backoff import ExponentialBackoff
@@ -72,7 +72,7 @@ class JobCloser:
             away: The roles of helpers that did not answer just now: they are not asked, and a helper that
                 does not answer is added.
         """
-        if isinstance(job.plan, FederatedPlan):
+        if not isinstance(job.plan, TrainingPlan):
             self._close_federated(job)
             return
         charged = []

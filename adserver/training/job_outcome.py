@@ -3,9 +3,9 @@
 import logging
 from typing import Final
 
-from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent
+from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import budget_spent_line
 from maskedlark.errors import (
     HelperUnavailable,
@@ -28,7 +28,7 @@ BUDGET_SPENT: Final = "budget_spent"
 
 def outcome_of_done(job: JobRecord) -> tuple[JobEvent, Stop | None]:
     """Return the outcome of a job whose last round has run."""
-    if isinstance(job.plan, FederatedPlan) or not job.plan.is_until_budget:
+    if not isinstance(job.plan, TrainingPlan) or not job.plan.is_until_budget:
         return JobEvent.FINISH, None
     return JobEvent.FINISH, Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan))
 

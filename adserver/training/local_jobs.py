@@ -1,21 +1,27 @@
-"""From a request for a job without helpers, whose devices noise their own updates, to a checked job."""
+"""From a request for a job without helpers, whose devices noise their own updates, to a checked plan."""
 
-import os
 from collections.abc import Mapping
-from typing import Final
+from io import BytesIO
+from typing import Any, Final
 
-from adserver.records.submissions import LocalSubmission
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.records.local_plan import LocalPlan, read_local_plan
+from adserver.records.submissions import FederatedSubmission
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_job import LocalJob, LocalSettings, local_job
+from maskedlark.federated.local_forecast import LocalForecast, forecast
+from maskedlark.federated.local_job import LocalSettings, local_job
 from maskedlark.federated.strategies.line import Line
 
-_JOB_ID_BYTES: Final = 16
 _KINDS: Final[Mapping[str, type[LocalSettings]]] = {"line": Line, "draw-and-discard": DrawAndDiscard}
+_OF_HELPERS: Final = ("epsilon", "least_devices", "model", "eval_set", "eval_every", "task")
+_ANY_ID: Final = bytes(16)
 
 
-def local_job_of(submission: LocalSubmission) -> LocalJob:
+def plan_local(submission: FederatedSubmission, job_id: bytes) -> LocalPlan:
     """Return a new job of the settings that a submission has.
 
     Raises:
@@ -25,7 +31,38 @@ def local_job_of(submission: LocalSubmission) -> LocalJob:
         raise InvalidTask(
             f"the strategy is {submission.kind!r}: without helpers, expected one of {', '.join(_KINDS)}"
         )
-    given = dict(submission.settings)
+    given = [name for name in _OF_HELPERS if getattr(submission, name) not in (None, "")]
+    if given:
+        raise InvalidTask(
+            f"a job without helpers has no {given[0].replace('_', ' ')}: leave it out; its noise is in its "
+            "settings"
+        )
+    settings: dict[str, Any] = dict(submission.settings)
     if submission.kind == "line":
-        given = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **given}
-    return local_job(os.urandom(_JOB_ID_BYTES), build(_KINDS[submission.kind], given), submission.widths)
+        settings = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **settings}
+    job = local_job(job_id, build(_KINDS[submission.kind], settings), submission.widths)
+    plan = LocalPlan(local=job, seed=submission.seed, is_tested=submission.is_tested)
+    if plan.is_tested:
+        _check_spam_test(plan)
+    return plan
+
+
+def forecast_local(submission: FederatedSubmission) -> LocalForecast:
+    """Return what a job would cost a person, and its noise; nothing is stored. Raises as `plan_local`."""
+    return forecast(plan_local(submission, _ANY_ID).local, updates_each=submission.updates_each)
+
+
+def write_local_model(plan: LocalPlan, parameters: NDArray[np.float64]) -> bytes:
+    """Return an .npz file: the parameters as a flat array, and the layer widths."""
+    file = BytesIO()
+    np.savez(file, parameters=parameters, widths=np.array(plan.local.widths))
+    return file.getvalue()
+
+
+def _check_spam_test(plan: LocalPlan) -> None:
+    settings = read_local_plan(plan).settings
+    if isinstance(settings, Line) or settings.instances < 2 or settings.epsilon is None:
+        raise InvalidTask(
+            "the spam test is not available: it requires draw and discard with noise and at least "
+            "two instances"
+        )

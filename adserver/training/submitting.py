@@ -4,6 +4,7 @@ import os
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +12,11 @@ from sqlalchemy import Engine
 
 from adserver.budgets.reservations import Budgets
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
-from adserver.records.federated_plan import AnyPlan
+from adserver.records.plans import AnyPlan
 from adserver.records.submissions import FederatedSubmission, Submission
 from adserver.store.datasets import DatasetStore
 from adserver.store.job_files import submit
+from adserver.store.jobs import JobStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import pick_attributes
@@ -25,15 +27,18 @@ _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSubmission) -> bytes:
-    """Check a submission and queue it; return the job's id. `adserver serve` runs it.
+    """Check a submission and queue it, or open it to devices; return the job's id. `adserver serve` runs it.
 
     Raises:
-        MaskedLarkError: as `plan_job` and `plan_federated`; or there is no such dataset or task.
+        MaskedLarkError: as `plan_job`, `plan_federated` and `plan_local`; or there is no such dataset or
+            task.
         InvalidTask: name or note are too long, or hold control characters.
     """
     _check_label(submission.name, submission.note)
     job_id = os.urandom(JOB_ID_BYTES)
-    if isinstance(submission, FederatedSubmission):
+    if isinstance(submission, FederatedSubmission) and submission.is_without_helpers:
+        _open_to_devices(engine, submission, job_id)
+    elif isinstance(submission, FederatedSubmission):
         _submit_federated(engine, data, submission, job_id)
     else:
         _submit_training(engine, data, submission, job_id)
@@ -79,6 +84,15 @@ def _submit_federated(engine: Engine, data: Path, submission: FederatedSubmissio
         encoder=TaskStore(engine).encoder(task.task_id),
     )
     _store(engine, data, submission, plan, submitted.file)
+
+
+def _open_to_devices(engine: Engine, submission: FederatedSubmission, job_id: bytes) -> None:
+    from adserver.store.local.models import LocalModels
+    from adserver.training.local_jobs import plan_local
+
+    plan = plan_local(submission, job_id)
+    add_model = partial(LocalModels(engine).create, plan=plan)
+    JobStore(engine, time.time).submit(plan, name=submission.name, note=submission.note, add_files=add_model)
 
 
 def _store(

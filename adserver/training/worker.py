@@ -24,6 +24,8 @@ from adserver.peers.retrying import Backoff
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent
+from adserver.records.local_plan import LocalPlan
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock, database_clock
 from adserver.store.job_files import files_of
 from adserver.store.jobs import JobStore
@@ -201,13 +203,17 @@ class JobWorker:
             "history": self._store.history(job.job_id),
             "clock": self._clock,
         }
-        if isinstance(job.plan, FederatedPlan):
-            from adserver.training.federated.run import FederatedRun
+        match job.plan:
+            case FederatedPlan() as plan:
+                from adserver.training.federated.run import FederatedRun
 
-            return FederatedRun(plan=job.plan, rounds=self._rounds, randomness=system_randomness, **common)
-        from adserver.training.runner import JobRun
+                return FederatedRun(plan=plan, rounds=self._rounds, randomness=system_randomness, **common)
+            case TrainingPlan() as plan:
+                from adserver.training.runner import JobRun
 
-        return JobRun(plan=job.plan, **common)
+                return JobRun(plan=plan, **common)
+            case LocalPlan():
+                raise AssertionError("a job without helpers is never queued")
 
     @contextmanager
     def _lease_kept(self, job_id: bytes, interrupted: Event) -> Iterator[None]:

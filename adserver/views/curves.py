@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
+from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures
+from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import curve_title, curve_title_of_federated
 from adserver.views.printing import write_as
+from maskedlark.errors import InvalidTask
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -20,10 +23,15 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
     """Draw a job's loss, accuracy, gradient norm and noise against its rounds.
 
     Raises:
-        InvalidTask: the file's name does not end in .png.
+        InvalidTask: the file's name does not end in .png; or the job is one without helpers.
     """
-    plan = job.plan
-    title = curve_title_of_federated(plan) if isinstance(plan, FederatedPlan) else curve_title(plan)
+    match job.plan:
+        case TrainingPlan() as plan:
+            title = curve_title(plan)
+        case FederatedPlan() as plan:
+            title = curve_title_of_federated(plan)
+        case LocalPlan():
+            raise InvalidTask("a job without helpers has no curves: it is not evaluated; leave out --plot")
     write_as({".png": lambda one: _png(one, title)}, history, path, "curves are")
 
 

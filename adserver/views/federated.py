@@ -1,11 +1,13 @@
-"""A federated job as people and programs see it."""
+"""A job on devices as people see it, with helpers or without."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from adserver.records.federated_plan import FederatedPlan, read_device_instructions
 from adserver.records.job_record import JobRecord
+from adserver.records.local_plan import LocalPlan, read_local_plan
 from adserver.training.cost import privacy_line_of_federated
 from adserver.views.printing import print_table, short
 from maskedlark.privacy.accounting import Epsilons
@@ -14,6 +16,30 @@ from maskedlark.terminal.budget_view import number
 
 if TYPE_CHECKING:
     from adserver.training.federated.forecast import FederatedForecast
+    from maskedlark.federated.local_forecast import LocalForecast
+
+
+def rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
+    """Return a job without helpers as rows of a table."""
+    from maskedlark.federated.draw_and_discard import DrawAndDiscard
+    from maskedlark.federated.local_job import cost_of
+
+    settings, model = read_local_plan(plan)
+    cost = cost_of(plan.local)
+    rows: list[tuple[str, object]] = [("job", job.job_id.hex())]
+    if isinstance(settings, DrawAndDiscard):
+        rows.append(("strategy", f"{plan.local.kind}, {settings.instances} instances"))
+        rows.append(("updates in flight", f"{job.in_flight:.3g}"))
+    else:
+        rows.append(("strategy", f"{plan.local.kind}, {settings.devices} devices in a round"))
+        rows.append(("rounds", job.progress))
+    return [
+        *rows,
+        ("model", _describe_model(plan.local.widths, model.size)),
+        ("updates", job.updates),
+        (f"epsilon of one update, a {cost.unit}", number(cost.epsilon)),
+        ("epsilon of a whole update", f"{number(cost.whole_update)} at delta {cost.delta:.2g}"),
+    ]
 
 
 def rows_of_federated(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, object]]:
@@ -35,7 +61,7 @@ def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, obj
             f"{strategy.kind}, {strategy.devices} devices,"
             f" each drawn with probability {phase.sampling_rate:g}",
         ),
-        ("model", f"{'-'.join(map(str, model.widths))}: {model.size} parameters"),
+        ("model", _describe_model(model.widths, model.size)),
         (
             "rounds",
             f"{rounds_done} of {plan.job.rounds}, of at least {plan.least_devices} devices"
@@ -44,10 +70,18 @@ def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, obj
     ]
 
 
-def print_forecast(found: "FederatedForecast") -> None:
-    """Print a forecast for people, with the command that submits the job."""
-    from adserver.messages.federated import submit_options
+def _describe_model(widths: Sequence[int], size: int) -> str:
+    return f"{'-'.join(map(str, widths))}: {size} parameters"
 
+
+def print_forecast(found: "FederatedForecast | LocalForecast") -> None:
+    """Print a forecast for people; with helpers, with the command that submits the job."""
+    from adserver.messages.federated import submit_options
+    from maskedlark.federated.local_forecast import LocalForecast
+
+    if isinstance(found, LocalForecast):
+        print_table(("", ""), _rows_of_local_forecast(found))
+        return
     task = found.plan.task
     rows = [row for row in _settings_rows(found.plan, rounds_done=0) if row[0] != "task"]
     if task.mechanism is Mechanism.NONE:
@@ -71,3 +105,18 @@ def print_forecast(found: "FederatedForecast") -> None:
 
 def _pair(epsilons: Epsilons) -> str:
     return f"{number(epsilons.ad_server)} ({number(epsilons.colluding)})"
+
+
+def _rows_of_local_forecast(found: "LocalForecast") -> list[tuple[str, object]]:
+    cost, each = found.cost, found.updates_each
+    mean = "an instance about the mean of all" if found.updates is None else "the mean of a round's updates"
+    return [
+        (f"epsilon of one update, a {cost.unit}", number(cost.epsilon)),
+        ("epsilon of a whole update", number(cost.whole_update)),
+        (f"epsilon of a person who sends {each}", number(found.person_epsilon)),
+        ("delta", f"{cost.delta:.2g}"),
+        ("noise of one update, a coordinate", f"{found.update_noise:.4g}"),
+        (f"noise of {mean}", f"{found.model_noise:.4g}"),
+        ("bytes of an update", found.upload_bytes),
+        ("updates until it is done", "it has no end" if found.updates is None else found.updates),
+    ]

@@ -9,10 +9,11 @@ from typing import Final, Protocol
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
+from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
-from adserver.views.federated import rows_of_federated
+from adserver.views.federated import rows_of_federated, rows_of_local
 from adserver.views.printing import moment, print_table, progress_on, short
 from maskedlark.terminal.interactive import may_be_seen
 
@@ -27,15 +28,15 @@ _SILENT_S: Final = 5.0
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
     """Print all jobs as a table."""
     print_table(
-        ("job", "name", "task", "state", "submitted", "rounds", "cause"),
+        ("job", "name", "task", "state", "submitted", "rounds or updates", "cause"),
         [
             (
                 short(job.job_id),
                 job.name,
-                job.plan.task.name,
+                job.task_name,
                 job.state.value,
                 moment(job.submitted_at_s),
-                f"{job.rounds_done}/{job.plan.job.rounds}",
+                job.updates if job.rounds is None else f"{job.rounds_done}/{job.rounds}",
                 job.stop.cause if job.stop else "",
             )
             for job in jobs
@@ -46,10 +47,13 @@ def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
 def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     """Print one job as a table of settings and figures."""
     plan = job.plan
-    if isinstance(plan, FederatedPlan):
-        rows: list[tuple[str, object]] = [*rows_of_federated(job, plan), ("state", _outcome_line(job))]
-    else:
-        rows = _rows(job, plan)
+    match plan:
+        case FederatedPlan():
+            rows: list[tuple[str, object]] = [*rows_of_federated(job, plan), ("state", _outcome_line(job))]
+        case LocalPlan():
+            rows = [*rows_of_local(job, plan), ("state", _outcome_line(job))]
+        case TrainingPlan():
+            rows = _rows(job, plan)
     rows[1:1] = [(what, said) for what, said in (("name", job.name), ("note", job.note)) if said]
     if evaluated := last_evaluated(history):
         rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
@@ -201,8 +205,8 @@ def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], Non
             progress.update(
                 bar,
                 description=job.state.value,
-                completed=job.rounds_done,
-                total=job.plan.job.rounds,
+                completed=job.updates if job.rounds is None else job.rounds_done,
+                total=job.rounds,
                 figures=_live(job, evaluated),
             )
 

@@ -5,7 +5,7 @@ print_comparison(compare_jobs(server, ["3f", "a0"]))
 
 from collections.abc import Sequence
 from dataclasses import astuple, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 from adserver.messages.job import job_facts
 from adserver.records.job_record import JobRecord
@@ -41,11 +41,11 @@ class ComparedJob:
     job: str
     name: str
     state: str
-    rounds: int
+    rounds: int | None
     rounds_done: int
     batch: float | None
     learning_rate: float | None
-    noise_multiplier: float
+    noise_multiplier: float | None
     epsilon: float | None
     collusion_epsilon: float | None
     loss: float | None
@@ -58,16 +58,19 @@ class ComparedJob:
 def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> ComparedJob:
     """Return a job's row."""
     facts, best = job_facts(job, last_evaluated(history)), best_evaluated(history)
-    same = ("rounds", "rounds_done", "noise_multiplier", "loss", "accuracy", "name", "note")
+    same = ("rounds", "rounds_done", "name", "note")
+    figures: dict[str, Any] = {
+        name: getattr(facts, name, None) for name in ("learning_rate", "noise_multiplier", "loss", "accuracy")
+    }
     return ComparedJob(
         job=job.job_id.hex(),
         state=job.state.value,
         batch=getattr(facts, "expected_batch_size", None),
-        learning_rate=getattr(facts, "learning_rate", None),
-        epsilon=facts.epsilon_spent,
-        collusion_epsilon=facts.collusion_epsilon_spent,
+        epsilon=getattr(facts, "epsilon_spent", None),
+        collusion_epsilon=getattr(facts, "collusion_epsilon_spent", None),
         best_loss=best.loss if best else None,
         best_rounds=best.rounds_done if best else None,
+        **figures,
         **pick_attributes(facts, same),
     )
 

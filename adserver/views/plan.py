@@ -10,7 +10,7 @@ from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planned_tests import PlannedTests
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.plan import submit_options
-from adserver.records.federated_plan import AnyPlan
+from adserver.records.plans import AnyPlan
 from adserver.records.submissions import AnySubmission, Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.planning import GeneralPath

@@ -28,7 +28,8 @@ from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Batches, Multinomial
-from maskedlark.federated.local_job import LocalJob, LocalUpdate, check_epsilon, cost_of, read_local_job
+from maskedlark.federated.local_description import LocalJob
+from maskedlark.federated.local_job import LocalUpdate, check_epsilon, cost_of, read_local_job
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Round, device_stream

@@ -1,12 +1,13 @@
 """What a job without helpers will cost a person, and how much noise it will meet, before it is submitted.
 
-expected = forecast(job, updates_each=3)      # ad server, for `adserver local plan`
+expected = forecast(job, updates_each=3)      # ad server, for `adserver job plan --no-helpers`
 expected.person.epsilon, expected.update_noise, expected.model_noise
 """
 
 import math
 
-from maskedlark.federated.local_job import LocalCost, LocalJob, cost_of, read_local_job, update_bytes
+from maskedlark.federated.local_description import LocalJob
+from maskedlark.federated.local_job import LocalCost, cost_of, read_local_job, update_bytes
 from maskedlark.federated.single_use_logs import OneUseLogs
 from maskedlark.federated.strategies.line import Line
 from maskedlark.frozen import frozen

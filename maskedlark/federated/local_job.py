@@ -15,16 +15,16 @@ epsilon that its owner allows.
 import math
 import struct
 from dataclasses import field
-from typing import Annotated, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
-from pydantic import Field
 
-from maskedlark.canonical import Bytes16, build, canonical, decode, digest, encode
+from maskedlark.canonical import build, decode, digest, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Multinomial
+from maskedlark.federated.local_description import LocalJob
 from maskedlark.federated.strategies.line import Line
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
@@ -38,26 +38,7 @@ _LARGEST_SUM: Final = 1 << 62
 _DIGEST_BYTES: Final = 16
 
 
-@canonical
-class LocalJob:
-    """The public description of a job, which devices download.
-
-    Attributes:
-        version: Of this layout.
-        job_id: 16 random bytes.
-        kind: The strategy.
-        settings: The strategy's canonical bytes, as text.
-        widths: Of the model: features, hidden widths, classes.
-    """
-
-    version: Literal[1] = 1
-    job_id: Bytes16
-    kind: Literal["line", "draw-and-discard"]
-    settings: Annotated[str, Field(max_length=8_192)]
-    widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=64)]
-
-
-class _LocalRead(NamedTuple):
+class LocalRead(NamedTuple):
     """What a job says.
 
     Attributes:
@@ -81,7 +62,7 @@ def local_job(job_id: bytes, settings: LocalSettings, widths: tuple[int, ...]) -
     return job
 
 
-def read_local_job(job: LocalJob) -> _LocalRead:
+def read_local_job(job: LocalJob) -> LocalRead:
     """Read the settings and the model of a job. Called by the device, and by the ad server.
 
     Raises:
@@ -92,14 +73,14 @@ def read_local_job(job: LocalJob) -> _LocalRead:
     if job.kind == "line":
         line, model = decode(Line, written), DenseModel(widths=job.widths)
         _check_line(line, model)
-        return _LocalRead(line, model)
+        return LocalRead(line, model)
     draws = decode(DrawAndDiscard, written)
     if len(job.widths) != 2:
         raise InvalidTask("draw and discard trains a regression: two widths, features and classes")
     regression = Multinomial(features=job.widths[0], classes=job.widths[1])
     if regression.size > MAX_PARAMETERS:
         raise InvalidTask(f"the model has {regression.size} weights, and at most {MAX_PARAMETERS} are sent")
-    return _LocalRead(draws, regression)
+    return LocalRead(draws, regression)
 
 
 def _check_line(line: Line, model: DenseModel) -> None:

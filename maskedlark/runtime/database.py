@@ -75,13 +75,11 @@ _CREATING_LOCK: Final = 0x6D6C61726B
 """PostgreSQL's advisory lock for creating tables: any number that is not used elsewhere."""
 
 
-def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
+def open_database(url: str) -> Engine:
     """Connect to a party's database.
 
     Args:
         url: Of SQLite or PostgreSQL.
-        is_crash_proof: If not, SQLite does not wait for the disk at each commit: a process that is killed
-            loses nothing, and a machine that loses power may lose its last commits, each whole.
 
     Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's
         operator set `synchronous_commit` off. One that has waited for a lock reads what is there by then,
@@ -117,8 +115,6 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
     if dialect == "sqlite":
         _make_private(engine.url.database)
         event.listen(engine, "connect", _configure_sqlite)
-        if not is_crash_proof:
-            event.listen(engine, "connect", _without_waiting)
         engine.dialect.do_begin = _begin_sqlite  # type: ignore[method-assign]  # an event slows every statement
     else:
         event.listen(engine, "connect", _configure_postgresql)
@@ -293,12 +289,6 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}").close()
     _write_ahead(connection)
     for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _without_waiting(connection: Any, _record: object) -> None:
-    """Let commits reach the disk with the write-ahead log's checkpoint, after 8,192 pages: 64 MiB."""
-    for pragma in ("synchronous=NORMAL", "wal_autocheckpoint=8192"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 

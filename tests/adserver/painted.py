@@ -83,7 +83,7 @@ class Painted:
     seen: tuple[HelperHealth, ...] = ()
 
     def __post_init__(self) -> None:
-        self.engine: Engine = open_database(default_url(self.folder), is_crash_proof=False)
+        self.engine: Engine = open_database(default_url(self.folder))
         create_tables(self.engine)
         self.jobs = JobStore(self.engine, self.clock)
         self.access = AccessStore(self.engine, self.clock)

@@ -13,11 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from adserver.store.local.instances import InstanceStore
-from adserver.store.local.schema import open_local
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_job import LocalUpdate
-from maskedlark.randomness import seeded, system_randomness
+from maskedlark.federated.local_job import LocalUpdate, local_job
+from maskedlark.randomness import system_randomness
+from tests.local_jobs import LocalJobs, opened
 
 DEVICES: Final = 8
 _JOB: Final = b"b" * 16
@@ -45,9 +44,10 @@ class Rate:
 
 def measure_instances(folder: Path, weights: int, turns: int) -> Rate:
     """Let 8 devices draw and return `turns` times each, on SQLite."""
-    store = InstanceStore(open_local(f"sqlite:///{folder / f'instances-{weights}.sqlite3'}"))
-    first = _SETTINGS.initial(np.zeros(weights), seeded(1))
-    store.create(_JOB, _SETTINGS, first)
+    jobs = LocalJobs(opened(f"sqlite:///{folder / f'instances-{weights}.sqlite3'}"))
+    jobs.submit(local_job(_JOB, _SETTINGS, (weights - 1, 1)))
+    store = jobs.instances
+    first = store.instances(_JOB)
 
     def live(device: int) -> int:
         torn = 0
@@ -68,7 +68,7 @@ def measure_instances(folder: Path, weights: int, turns: int) -> Rate:
         weights=weights,
         per_s=count / took,
         cpu_ms=1e3 * used / count,
-        lost=2 * count - store.job(_JOB).returns - store.accepted(_JOB),
+        lost=count - jobs.accepted(_JOB),
         torn=torn + sum(not _is_whole(instance, first) for instance in store.instances(_JOB)),
     )
 

@@ -58,11 +58,11 @@ def _rounds_are_charged(world: World, name: str, jobs: Sequence[JobRecord]) -> l
             found.append(
                 f"{name} charged job {job.job_id.hex()[:6]} for rounds {kept_back} that it never released"
             )
-        if of_job != set(range(len(of_job))) or len(of_job) > job.plan.job.rounds:
+        if of_job != set(range(len(of_job))) or len(of_job) > (job.rounds or 0):
             found.append(f"{name} charged job {job.job_id.hex()[:6]} for rounds {of_job}")
-        if job.state is JobState.DONE and len(of_job) != job.plan.job.rounds:
+        if job.state is JobState.DONE and len(of_job) != job.rounds:
             found.append(
-                f"{name} charged {len(of_job)} of the {job.plan.job.rounds} rounds of finished job"
+                f"{name} charged {len(of_job)} of the {job.rounds} rounds of finished job"
                 f" {job.job_id.hex()[:6]}"
             )
         if of_job and job.job_id in world.desk.over_budget:

@@ -18,6 +18,7 @@ import numpy as np
 
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import FINAL, JobState
+from adserver.records.plans import plan_columns
 from adserver.records.submissions import FederatedSubmission
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
@@ -156,7 +157,8 @@ class CrowdWorld(World):
         if len(first) != ROUNDS or {one.query_id for one in first} != {one.query_id for one in second}:
             yield f"the helpers have charged {len(first)} and {len(second)} rounds of {name}"
             return
-        used = {helper: self.fleet.ledgers[helper].used_reports(job.plan.job.task_id) for helper in HELPERS}
+        task_id = plan_columns(job.plan)["task_id"] or b""
+        used = {helper: self.fleet.ledgers[helper].used_reports(task_id) for helper in HELPERS}
         of_job = {one for one, sent in self.crowd.sent.items() if sent.job_id == job.job_id}
         for helper in HELPERS:
             if lost := (self.crowd.acknowledged & of_job) - used[helper]:

@@ -96,9 +96,9 @@ def _ended_well(world: World, job: JobRecord) -> list[str]:
     history = [
         figures.rounds_done for figures in JobStore(desk.engine, desk.process.clock).history(job.job_id)
     ]
-    if history != list(range(1, job.plan.job.rounds + 1)):
+    if history != list(range(1, (job.rounds or 0) + 1)):
         return [f"{name} has the history {history}"]
-    if job.plan.task.mechanism is not Mechanism.NONE or not isinstance(job.plan, TrainingPlan):
+    if not isinstance(job.plan, TrainingPlan) or job.plan.task.mechanism is not Mechanism.NONE:
         return []
     stored = JobFolder(world.fleet.data_dir, job.job_id).checkpoint()
     values = Checkpoint.decode(stored).values() if stored else ()

@@ -1,4 +1,4 @@
-"""Jobs without helpers: their own database, the model's instances or rounds, and the updates that came.
+"""Models of jobs without helpers: instances or rounds, and the updates that came.
 
-May import: the database helpers of the room around it, and what that room may import.
+May import: the stores of the room around it, and what that room may import.
 """

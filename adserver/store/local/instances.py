@@ -1,35 +1,36 @@
 """Draw and discard's instances in a database: drawn and replaced by many devices at once.
 
-    store = InstanceStore(open_local(url))
-    store.create(job_id, settings, instances)
+    store = InstanceStore(engine)
+    store.create(connection, job_id, instances)      # with the job, in one transaction
     drawn = store.draw(job_id, randomness)           # one instance, and the number of returns so far
     store.replace(job_id, LocalUpdate(update_id=..., position=drawn.returns, vector=...), randomness)
 
 A row is one instance, written whole: a reader sees the old or the new one, never a mixture, and a process
-that is killed leaves one of them. An update's digest is stored in the same transaction as what it replaced,
-so an update that is sent again counts once. Which instance was drawn is not stored.
+that is killed leaves one of them. An update's digest and the job's count of updates are stored in the same
+transaction as what it replaced, so an update that is sent again counts once. Which instance was drawn is not
+stored.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import Final
 
 import numpy as np
-from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from adserver.store.database import insert_or_ignore
+from adserver.records.job_state import JobState
+from adserver.records.local_plan import LocalPlan, read_local_plan
 from adserver.store.group_commit import GroupCommit
+from adserver.store.jobs import read_job
+from adserver.store.local.accepted_updates import accepted_before
 from adserver.store.local.instances_at_hand import Changed, DrawnInstances, InstancesAtHand
-from adserver.store.local.schema import instance_jobs, instance_updates, model_instances
-from maskedlark.canonical import decode, encode
+from adserver.store.schema import jobs, local_updates, model_instances
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.federated.spam import SpamTest
-from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.randomness import Randomness
 from maskedlark.runtime.database import reading
@@ -37,47 +38,22 @@ from maskedlark.runtime.database import reading
 _SMOOTHING: Final = 0.01
 """The weight of the newest update in the live measure of how many are in flight."""
 
-_OF_JOB: Final = instance_jobs.c.job_id == bindparam("job")
-_LOCKED: Final = (
-    select(instance_jobs.c.weights, instance_jobs.c.returns, instance_jobs.c.in_flight)
-    .where(_OF_JOB)
-    .with_for_update()
-)
-_RETURNS: Final = select(instance_jobs.c.returns).where(_OF_JOB)
+_OF_JOB: Final = jobs.c.job_id == bindparam("job")
+_LOCKED: Final = select(jobs.c.state, jobs.c.updates, jobs.c.in_flight).where(_OF_JOB).with_for_update()
+_RETURNS: Final = select(jobs.c.updates).where(_OF_JOB)
 _DRAWN: Final = select(model_instances.c.encoded).where(
     model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("place")
 )
-_SEEN: Final = select(instance_updates.c.digest).where(
-    instance_updates.c.job_id == bindparam("job"),
-    instance_updates.c.digest.in_(bindparam("offered", expanding=True)),
-)
-_NEW: Final = insert(instance_updates)
+_NEW: Final = insert(local_updates)
 _WRITTEN: Final = (
     update(model_instances)
     .where(model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("at"))
     .values(encoded=bindparam("by"))
 )
 _COUNTED: Final = (
-    update(instance_jobs).where(_OF_JOB).values(returns=bindparam("returned"), in_flight=bindparam("flying"))
+    update(jobs).where(_OF_JOB).values(updates=bindparam("returned"), in_flight=bindparam("flying"))
 )
 """Statements are built once: building one takes as long as running it."""
-
-
-@frozen
-class InstanceJob:
-    """A job's public state.
-
-    Attributes:
-        settings: Of the job.
-        weights: How many the model has.
-        returns: How many updates were accepted.
-        in_flight: L: how many updates return between a draw and its return, by a running mean.
-    """
-
-    settings: DrawAndDiscard
-    weights: int
-    returns: int
-    in_flight: float
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
@@ -106,55 +82,32 @@ class InstanceStore:
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Use a database of `open_local`."""
+        """Use a database of `open_store`."""
         self._engine = engine
-        self._settings: dict[bytes, DrawAndDiscard] = {}
-        self._draws: dict[bytes, GroupCommit[_Draw]] = {}
-        self._returns: dict[bytes, GroupCommit[_Return]] = {}
-        self._at_hand: dict[bytes, InstancesAtHand] = {}
+        self._opened: dict[bytes, _Instances] = {}
         self._guard = Lock()
 
-    def create(self, job_id: bytes, settings: DrawAndDiscard, instances: SignedVector) -> None:
-        """Store a new job's first instances.
-
-        Raises:
-            JobRefused(JOB_CHANGED): the id is taken.
-        """
-        row = {
-            "job_id": job_id, "settings": encode(settings), "weights": instances.shape[1], "returns": 0,
-            "in_flight": 0.0,
-        }  # fmt: skip
-        with self._engine.begin() as connection:
-            made = insert_or_ignore(self._engine, instance_jobs, ["job_id"]).values(row)
-            if connection.execute(made.returning(instance_jobs.c.job_id)).first() is None:
-                raise JobRefused(JobReason.JOB_CHANGED, "a job with this id already exists: use a new id")
-            rows = [
-                {"job_id": job_id, "place": place, "encoded": _encode(instance)}
-                for place, instance in enumerate(instances)
-            ]
-            connection.execute(insert(model_instances), rows)
-
-    def job(self, job_id: bytes) -> InstanceJob:
-        """Return a job's state.
-
-        Raises:
-            JobRefused(UNKNOWN_JOB): the job does not exist.
-        """
-        with reading(self._engine) as connection:
-            return _job(connection, job_id)
+    def create(self, connection: Connection, job_id: bytes, instances: SignedVector) -> None:
+        """Store a new job's first instances."""
+        rows = [
+            {"job_id": job_id, "place": place, "encoded": _encode(instance)}
+            for place, instance in enumerate(instances)
+        ]
+        connection.execute(insert(model_instances), rows)
 
     def draw(self, job_id: bytes, randomness: Randomness) -> DrawnInstances:
         """Draw a uniformly random instance, as it is now or was `OLDEST_S` ago.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): the job does not exist.
+            JobRefused(UNKNOWN_JOB): no draw-and-discard job has this id.
         """
-        place = int(self._settings_of(job_id).pick(1, randomness)[0])
-        lately = self._at_hand[job_id].lately(place, now_s=monotonic())
+        job = self._open(job_id)
+        place = int(job.settings.pick(1, randomness)[0])
+        lately = job.at_hand.lately(place, now_s=monotonic())
         if lately is not None:
             return lately
         call = _Draw(place=place)
-        self._draws[job_id].call(call)
+        job.draws.call(call)
         if call.drawn is None:
             raise AssertionError("a draw that was served has an instance")
         return call.drawn
@@ -171,83 +124,84 @@ class InstanceStore:
             test: What refuses spam, if anything does.
 
         Guarantees: the instance, the update's digest and the counters change together or not at all, and stay
-            changed as the database promises it: see `open_local`.
+            changed.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is no such job.
+            ReportRejected(ROUND_OVER): the job is closed.
             ReportRejected(WRONG_LENGTH): another number of weights.
             ReportRejected(DUPLICATE_ID): the update was accepted before.
             ReportRejected(IMPLAUSIBLE): the spam test refused it.
         """
-        settings = self._settings_of(job_id)
-        place = int(settings.pick(1, randomness)[0])
+        job = self._open(job_id)
+        place = int(job.settings.pick(1, randomness)[0])
         call = _Return(returned=returned, digest=returned.digest, place=place, test=test)
-        self._returns[job_id].call(call)
+        job.returns.call(call)
         if call.refusal is not None:
             raise call.refusal
 
-    def _settings_of(self, job_id: bytes) -> DrawAndDiscard:
-        """Return a job's settings, which never change; its queues are created with them."""
-        if job_id not in self._settings:
-            job = self.job(job_id)
-            settings = job.settings
+    def _open(self, job_id: bytes) -> "_Instances":
+        """Return a job's queues, which are created when it is first asked for."""
+        if job_id not in self._opened:
+            with reading(self._engine) as connection:
+                plan = read_job(connection, job_id).plan
+            settings, model = read_local_plan(plan) if isinstance(plan, LocalPlan) else (None, None)
+            if model is None or not isinstance(settings, DrawAndDiscard):
+                raise JobRefused(JobReason.UNKNOWN_JOB, "there is no draw-and-discard job with this id")
             with self._guard:
-                self._at_hand.setdefault(job_id, InstancesAtHand(weights=job.weights))
-                self._draws.setdefault(job_id, GroupCommit(partial(self._give_out, job_id)))
-                self._returns.setdefault(job_id, GroupCommit(partial(self._take_in, job_id)))
-                self._settings[job_id] = settings
-        return self._settings[job_id]
+                self._opened.setdefault(job_id, _Instances(self._engine, job_id, settings, model.size))
+        return self._opened[job_id]
 
-    def _give_out(self, job_id: bytes, draws: list["_Draw"]) -> None:
-        """Answer draws: all are of one moment. What this process has at hand of that moment is not read."""
-        at_hand, at_s = self._at_hand[job_id], monotonic()
+    def instances(self, job_id: bytes) -> SignedVector:
+        """Return all instances, (k, weights), of one moment."""
         with reading(self._engine) as connection:
-            returns = connection.execute(_RETURNS, {"job": job_id}).scalar_one()
+            return _all(connection, job_id)
+
+
+class _Instances:
+    """One job: its settings, what is at hand of its instances, and the queues of its draws and returns."""
+
+    def __init__(self, engine: Engine, job_id: bytes, settings: DrawAndDiscard, weights: int) -> None:
+        self._engine = engine
+        self._job_id = job_id
+        self._weights = weights
+        self.settings = settings
+        self.at_hand = InstancesAtHand(weights=weights)
+        self.draws: GroupCommit[_Draw] = GroupCommit(self._give_out)
+        self.returns: GroupCommit[_Return] = GroupCommit(self._take_in)
+
+    def _give_out(self, draws: list[_Draw]) -> None:
+        """Answer draws: all are of one moment. What this process has at hand of that moment is not read."""
+        at_s = monotonic()
+        with reading(self._engine) as connection:
+            returns = connection.execute(_RETURNS, {"job": self._job_id}).scalar_one()
             for one in draws:
-                instance = at_hand.get(returns, one.place)
+                instance = self.at_hand.get(returns, one.place)
                 if instance is None:
-                    found = connection.execute(_DRAWN, {"job": job_id, "place": one.place}).scalar_one()
-                    instance = _decode(bytes(found))
-                at_hand.put(returns, one.place, instance, at_s=at_s)
+                    wanted = {"job": self._job_id, "place": one.place}
+                    instance = _decode(bytes(connection.execute(_DRAWN, wanted).scalar_one()))
+                self.at_hand.put(returns, one.place, instance, at_s=at_s)
                 one.drawn = DrawnInstances(instance=instance, returns=returns)
 
-    def _take_in(self, job_id: bytes, returns: list["_Return"]) -> None:
+    def _take_in(self, returns: list[_Return]) -> None:
         """Take in what came back, in one transaction.
 
         Updates that were accepted before are rare: they are looked up only if one cannot be inserted.
         """
+        job_id, weights = self._job_id, self._weights
         try:
             with self._engine.begin() as connection:
-                changed = _take_in(connection, job_id, returns, set())
+                changed = _take_in(connection, job_id, weights, returns, set())
         except IntegrityError:
             with self._engine.begin() as connection:
-                changed = _take_in(connection, job_id, returns, _seen(connection, job_id, returns))
-        self._at_hand[job_id].move(changed)
-
-    def instances(self, job_id: bytes) -> SignedVector:
-        """Return all instances, (k, weights), of one moment.
-
-        Raises:
-            JobRefused(UNKNOWN_JOB): there is no such job.
-        """
-        with reading(self._engine) as connection:
-            _job(connection, job_id)
-            return _all(connection, job_id)
-
-    def accepted(self, job_id: bytes) -> int:
-        """Count stored digests of updates: as many as `InstanceJob.returns`, or something was lost."""
-        with reading(self._engine) as connection:
-            wanted = select(func.count()).where(instance_updates.c.job_id == job_id)
-            return int(connection.execute(wanted).scalar_one())
+                seen = accepted_before(connection, job_id, [one.digest for one in returns])
+                changed = _take_in(connection, job_id, weights, returns, seen)
+        self.at_hand.move(changed)
 
 
-def _seen(connection: Connection, job_id: bytes, batch: list[_Return]) -> set[bytes]:
-    """Return the digests of a batch that were accepted before."""
-    offered = {"job": job_id, "offered": [one.digest for one in batch]}
-    return {bytes(found) for found in connection.execute(_SEEN, offered).scalars()}
-
-
-def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: set[bytes]) -> Changed:
+def _take_in(
+    connection: Connection, job_id: bytes, weights: int, batch: list[_Return], seen: set[bytes]
+) -> Changed:
     """Decide on each update in turn, as if each had a separate transaction, then write what changed.
 
     Raises:
@@ -258,10 +212,10 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
     instances = _all(connection, job_id) if is_tested else None
     changed: dict[int, SignedVector] = {}
     new: list[dict[str, bytes]] = []
-    returns, in_flight = job.returns, job.in_flight
+    returns, in_flight, is_open = job.updates, job.in_flight, job.state == JobState.OPEN
     for one in batch:
         returned = one.returned
-        one.refusal = _refusal(one, job.weights, seen, instances)
+        one.refusal = _refusal(one, weights, seen, instances, is_open=is_open)
         if one.refusal is not None:
             continue
         seen.add(one.digest)
@@ -278,14 +232,16 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
         changed = {place: _decode(one) for place, one in encoded.items()}
         connection.execute(_WRITTEN, [{"job": job_id, "at": at, "by": one} for at, one in encoded.items()])
         connection.execute(_COUNTED, {"job": job_id, "returned": returns, "flying": in_flight})
-    return Changed(before=job.returns, after=returns, instances=changed, at_s=monotonic())
+    return Changed(before=job.updates, after=returns, instances=changed, at_s=monotonic())
 
 
 def _refusal(
-    one: _Return, weights: int, seen: set[bytes], instances: SignedVector | None
+    one: _Return, weights: int, seen: set[bytes], instances: SignedVector | None, *, is_open: bool
 ) -> ReportRejected | None:
     """Return why an update is rejected, or None."""
     returned, test = one.returned, one.test
+    if not is_open:
+        return ReportRejected(ReportReason.ROUND_OVER, "the job accepts no more updates")
     if returned.vector.shape != (weights,):
         return ReportRejected(
             ReportReason.WRONG_LENGTH,
@@ -296,18 +252,6 @@ def _refusal(
     if test is not None and instances is not None and test.is_spam(returned.vector, instances):
         return ReportRejected(ReportReason.IMPLAUSIBLE, "the model is too far from the instances")
     return None
-
-
-def _job(connection: Connection, job_id: bytes) -> InstanceJob:
-    found = connection.execute(select(instance_jobs).where(_OF_JOB), {"job": job_id}).one_or_none()
-    if found is None:
-        raise JobRefused(JobReason.UNKNOWN_JOB, "there is no draw-and-discard job with this id")
-    return InstanceJob(
-        settings=decode(DrawAndDiscard, bytes(found.settings)),
-        weights=found.weights,
-        returns=found.returns,
-        in_flight=found.in_flight,
-    )
 
 
 def _all(connection: Connection, job_id: bytes) -> SignedVector:

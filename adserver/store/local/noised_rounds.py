@@ -1,12 +1,13 @@
 """LINE's rounds without helpers: devices send noised updates, and a round ends when enough have come.
 
     store = NoisedRounds(engine)
-    store.create(job_id, line, model, seed=0)
-    asked = store.find_round(job_id)             # the round that is open; None after the last
-    store.add(job_id, update)                    # the update that fills a round also takes the step
+    store.create(connection, job_id, line.start(first_weights))     # with the job, in one transaction
+    asked = store.find_round(job_id, line)       # the round that is open; None after the last
+    store.add(job_id, line, update)              # the update that fills a round also takes the step
 
 Each update is noised before it leaves its device, so the ad server may hold the running sum in the clear. Its
-digest, the sum and the step change in one transaction: a process that is killed leaves all or nothing.
+digest, the sum, the step and the job's row change in one transaction: a process that is killed leaves all or
+nothing.
 """
 
 from functools import partial
@@ -14,18 +15,18 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Engine, bindparam, insert, select, update
+from sqlalchemy import Connection, Engine, insert, select, update
 
-from adserver.store.database import insert_or_ignore
+from adserver.records.job_state import JobEvent, JobState
 from adserver.store.group_commit import GroupCommit
-from adserver.store.local.schema import noised_rounds, noised_updates
+from adserver.store.jobs import change_state
+from adserver.store.local.accepted_updates import accepted_before
+from adserver.store.schema import jobs, local_updates, noised_rounds
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
-from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_job import LocalUpdate, largest_value
 from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Round, ServerState
 from maskedlark.numbers.field import SignedVector
-from maskedlark.randomness import seeded
 from maskedlark.runtime.database import reading
 
 
@@ -43,26 +44,15 @@ class NoisedRounds:
     """The rounds of LINE jobs. Safe to share between threads; threads share transactions."""
 
     def __init__(self, engine: Engine) -> None:
-        """Use a database of `open_local`."""
+        """Use a database of `open_store`."""
         self._engine = engine
         self._arrivals: dict[bytes, GroupCommit[_Arrival]] = {}
         self._guard = Lock()
 
-    def create(self, job_id: bytes, line: Line, model: DenseModel, *, seed: int) -> None:
-        """Store a job's first round.
-
-        Raises:
-            JobRefused(JOB_CHANGED): the id is taken.
-        """
-        state = line.start(model.initial(seeded(seed, "first weights")))
-        row = {
-            "job_id": job_id, "round_index": 0, "state": state.encode(), "received": 0,
-            "total": np.zeros(model.size, "<i8").tobytes(),
-        }  # fmt: skip
-        with self._engine.begin() as connection:
-            made = insert_or_ignore(self._engine, noised_rounds, ["job_id"]).values(row)
-            if connection.execute(made.returning(noised_rounds.c.job_id)).first() is None:
-                raise JobRefused(JobReason.JOB_CHANGED, "a job with this id already exists: use a new id")
+    def create(self, connection: Connection, job_id: bytes, state: ServerState) -> None:
+        """Store a job's first round."""
+        row = {"job_id": job_id, "state": state.encode(), "total": bytes(8 * len(state.parameters))}
+        connection.execute(insert(noised_rounds).values(row))
 
     def state(self, job_id: bytes) -> ServerState:
         """Return the state before the open round.
@@ -72,15 +62,6 @@ class NoisedRounds:
         """
         with reading(self._engine) as connection:
             return ServerState.decode(bytes(_row(connection, job_id).state))
-
-    def count_received(self, job_id: bytes) -> int:
-        """Count the updates in the open round's sum.
-
-        Raises:
-            JobRefused(UNKNOWN_JOB): the job does not exist.
-        """
-        with reading(self._engine) as connection:
-            return int(_row(connection, job_id).received)
 
     def find_round(self, job_id: bytes, line: Line) -> Round | None:
         """Return the round that devices should answer; None after the last.
@@ -110,35 +91,34 @@ class NoisedRounds:
     def _take_in(self, job_id: bytes, line: Line, batch: list[_Arrival]) -> None:
         """Decide on each update in turn; the one that fills a round takes the step."""
         with self._engine.begin() as connection:
-            row = _row(connection, job_id, is_locked=True)
-            total, received = np.frombuffer(row.total, "<i8").astype(np.int64), row.received
-            state = ServerState.decode(bytes(row.state))
+            job = _row(connection, job_id, is_locked=True)
+            total, updates = np.frombuffer(job.total, "<i8").astype(np.int64), job.updates
+            state = ServerState.decode(bytes(job.state))
             largest = largest_value(line, len(total))
-            seen = _seen(connection, job_id, batch)
+            seen = accepted_before(connection, job_id, [one.digest for one in batch])
             new = []
             for one in batch:
-                asked = line.next_round(state)
+                asked = None if job.life == JobState.CLOSED else line.next_round(state)
                 one.refusal = _refusal(one, asked, seen, largest)
                 if asked is None or one.refusal is not None:
                     continue
                 seen.add(one.digest)
                 new.append({"job_id": job_id, "digest": one.digest})
-                total, received = total + one.update.vector, received + 1
-                if received == line.devices:
+                total, updates = total + one.update.vector, updates + 1
+                if updates == line.devices * (state.rounds_done + 1):
                     state = line.step(state, asked, total)
-                    total, received = np.zeros_like(total), 0
+                    total = np.zeros_like(total)
             if new:
-                connection.execute(insert(noised_updates), new)
-                _write(connection, job_id, state, received, total)
+                connection.execute(insert(local_updates), new)
+                _write(connection, job_id, state, total)
+                counted = {"rounds_done": state.rounds_done, "updates": updates}
+                connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(counted))
+                if line.next_round(state) is None:
+                    change_state(connection, job_id, JobEvent.FINISH)
 
 
-def _write(
-    connection: Connection, job_id: bytes, state: ServerState, received: int, total: SignedVector
-) -> None:
-    changed = {
-        "round_index": state.rounds_done, "state": state.encode(), "received": received,
-        "total": total.astype("<i8").tobytes(),
-    }  # fmt: skip
+def _write(connection: Connection, job_id: bytes, state: ServerState, total: SignedVector) -> None:
+    changed = {"state": state.encode(), "total": total.astype("<i8").tobytes()}
     connection.execute(update(noised_rounds).where(noised_rounds.c.job_id == job_id).values(changed))
 
 
@@ -163,18 +143,11 @@ def _refusal(one: _Arrival, asked: Round | None, seen: set[bytes], largest: int)
     return None
 
 
-def _seen(connection: Connection, job_id: bytes, batch: list[_Arrival]) -> set[bytes]:
-    known = select(noised_updates.c.digest).where(
-        noised_updates.c.job_id == bindparam("job"),
-        noised_updates.c.digest.in_(bindparam("offered", expanding=True)),
-    )
-    offered = {"job": job_id, "offered": [one.digest for one in batch]}
-    return {bytes(found) for found in connection.execute(known, offered).scalars()}
-
-
 def _row(connection: Connection, job_id: bytes, *, is_locked: bool = False) -> Any:
-    wanted = select(noised_rounds).where(noised_rounds.c.job_id == job_id)
+    """Return a job's model and sum with its count of updates and where it is in its life."""
+    wanted = select(noised_rounds.c.state, noised_rounds.c.total, jobs.c.updates, jobs.c.state.label("life"))
+    wanted = wanted.join_from(noised_rounds, jobs).where(jobs.c.job_id == job_id)
     found = connection.execute(wanted.with_for_update() if is_locked else wanted).one_or_none()
     if found is None:
-        raise JobRefused(JobReason.UNKNOWN_JOB, "there is no such job without helpers")
+        raise JobRefused(JobReason.UNKNOWN_JOB, "there is no LINE job without helpers with this id")
     return found

@@ -30,7 +30,7 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
-    engine, clock = open_database(default_url(tmp_path), is_crash_proof=False), SetClock()
+    engine, clock = open_database(default_url(tmp_path)), SetClock()
     create_tables(engine)
     store = AccessStore(engine, clock)
     yield Kept(clock, store, Grants(store, elapsed=clock))

@@ -29,7 +29,7 @@ def ran(folder: Path, *command: str) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> AccessStore:
-    engine = open_database(default_url(tmp_path), is_crash_proof=False)
+    engine = open_database(default_url(tmp_path))
     create_tables(engine)
     return AccessStore(engine, time.time)
 

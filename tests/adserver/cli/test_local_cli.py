@@ -1,19 +1,21 @@
-"""`adserver local`: jobs without helpers from the command line."""
+"""Jobs without helpers from the command line: those of `adserver job`, with `--no-helpers`."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.store.local.jobs import LocalJobs, LocalState
-from adserver.store.local.schema import default_local_url, open_local
-from adserver.views.local import watch
+from adserver.client.local import LocalAdServer
+from adserver.records.job_state import JobState
+from adserver.store.database import default_url
+from adserver.views.job import watch
 from maskedlark.errors import InvalidTask, JobRefused
-from maskedlark.federated.local_job import LocalUpdate, read_local_job
-from maskedlark.federated.strategies.line import Line
+from maskedlark.federated.local_job import LocalUpdate
+from tests.local_jobs import LocalJobs, opened
 
 LINE: dict[str, object] = {"devices": 3, "rounds": 2, "bound": {"clip_norm": 1.0}, "epsilon": 4.0}
 DRAWS: dict[str, object] = {"instances": 4, "learning_rate": 0.01, "epsilon": 0.5}
@@ -21,125 +23,141 @@ DRAWS: dict[str, object] = {"instances": 4, "learning_rate": 0.01, "epsilon": 0.
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data").mkdir(mode=0o700)
     monkeypatch.setenv("ADSERVER_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def local(command: str, *, status: int = 0) -> str:
-    result = CliRunner().invoke(app, ["local", *command.split()], catch_exceptions=False)
+@pytest.fixture
+def jobs(folder: Path) -> LocalJobs:
+    return LocalJobs(opened(default_url(folder / "data")))
+
+
+def run(command: str, *, status: int = 0) -> str:
+    result = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert result.exit_code == status, result.output
     return result.stdout
 
 
-def submitted(folder: Path, strategy: str, settings: dict[str, object]) -> dict[str, object]:
+def options(folder: Path, strategy: str, settings: dict[str, object]) -> str:
     (folder / "settings.json").write_text(json.dumps(settings))
-    options = f"--strategy {strategy} --settings settings.json --layers 4,2 --json"
-    told: dict[str, object] = json.loads(local(f"submit {options}"))
+    return f"--no-helpers --strategy {strategy} --settings settings.json --layers 4,2"
+
+
+def submitted(folder: Path, strategy: str, settings: dict[str, object], more: str = "") -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(run(f"job submit {options(folder, strategy, settings)} --json {more}"))
     return told
 
 
+def send(jobs: LocalJobs, job: str, index: int) -> None:
+    """A device answers a round of LINE."""
+    vector = np.zeros(10, np.int64)
+    body = LocalUpdate(update_id=bytes([index]) * 16, position=index, vector=vector).encode()
+    assert jobs.intake().take(bytes.fromhex(job), body)
+
+
 def test_jobs_of_both_strategies_are_submitted_shown_listed_closed_and_exported(folder: Path) -> None:
-    first = submitted(folder, "line", LINE)
-    second = submitted(folder, "draw-and-discard", DRAWS)
+    first = submitted(folder, "line", LINE, "--name ours --model-seed 3")
+    second = submitted(folder, "draw-and-discard", DRAWS, "--note mine --spam-test")
     assert (first["epsilon_of_a_whole_update"], second["epsilon_of_a_whole_update"]) == (4.0, 5.0)
-    assert [one["strategy"] for one in json.loads(local("list --json"))] == ["line", "draw-and-discard"]
-    assert "coordinate" in local("list") or "feature" in local("list")
+    listed = json.loads(run("job list --json"))
+    assert [(one["strategy"], one["name"], one["rounds"]) for one in listed] == [
+        ("line", "ours", 2),
+        ("draw-and-discard", "", None),
+    ]
+    assert [line.split()[-1] for line in run("job list").splitlines()[-2:]] == ["0/2", "0"]
+    assert "4 instances" in run(f"job show {second['job_id'][:6]}")
+    assert "3 devices in a round" in run(f"job show {first['job_id'][:6]}")
+    assert len(json.loads(run("job compare --json"))) == 2
     job = str(second["job_id"])
-    assert json.loads(local(f"show {job[:6]} --json"))["updates"] == 0
-    assert "closed after 0 updates" in local(f"cancel {job}")
-    assert json.loads(local(f"show {job} --json"))["state"] == "closed"
-    local(f"export model.npz --job {job}")
+    assert json.loads(run(f"job show {job[:6]} --json"))["updates"] == 0
+    assert "closed after 0 updates" in run(f"job cancel {job}")
+    assert json.loads(run(f"job show {job} --json"))["state"] == "closed"
+    assert "0 updates" in run(f"model export model.npz --job {job}")
     with np.load(folder / "model.npz") as found:
         assert found["parameters"].shape == (10,)
         assert found["widths"].tolist() == [4, 2]
+    for refused in ("--weights best", "--job " + job + " --weights best"):
+        with pytest.raises((InvalidTask, JobRefused)):
+            run(f"model export model.npz {refused}")
 
 
 @pytest.mark.parametrize(
-    ("strategy", "settings", "told"),
+    ("strategy", "settings", "more", "told"),
     [
-        ("dp-fedavg", LINE, "line, draw-and-discard"),
-        ("line", {**LINE, "sampling_rate": 0.5}, "sampling_rate"),
-        ("line", {**LINE, "epsilon": -1.0}, "epsilon"),
-        ("draw-and-discard", {**DRAWS, "instances": 0}, "instances"),
-        ("draw-and-discard", {**DRAWS, "nonsense": 1}, "nonsense"),
+        ("dp-fedavg", LINE, "", "line, draw-and-discard"),
+        ("line", {**LINE, "sampling_rate": 0.5}, "", "sampling_rate"),
+        ("line", {**LINE, "epsilon": -1.0}, "", "epsilon"),
+        ("line", LINE, "--epsilon 2", "no epsilon"),
+        ("line", LINE, "--least-devices 2", "no least devices"),
+        ("line", LINE, "--spam-test", "spam test"),
+        ("draw-and-discard", {**DRAWS, "instances": 0}, "", "instances"),
+        ("draw-and-discard", {**DRAWS, "nonsense": 1}, "", "nonsense"),
+        ("draw-and-discard", {**DRAWS, "instances": 1}, "--spam-test", "spam test"),
+        ("draw-and-discard", {**DRAWS, "epsilon": None}, "--spam-test", "spam test"),
     ],
 )
 def test_settings_out_of_range_are_refused_and_nothing_is_stored(
-    folder: Path, strategy: str, settings: dict[str, object], told: str
+    folder: Path, strategy: str, settings: dict[str, object], more: str, told: str
 ) -> None:
     with pytest.raises(InvalidTask, match=told):
-        submitted(folder, strategy, settings)
-    assert json.loads(local("list --json")) == []
+        submitted(folder, strategy, settings, more)
+    assert json.loads(run("job list --json")) == []
 
 
-def test_a_job_that_is_not_there_is_refused(folder: Path) -> None:
-    assert folder.exists()
-    with pytest.raises(JobRefused, match="no job"):
-        local("show")
+def test_without_helpers_a_strategy_is_named(folder: Path) -> None:
+    for asked in ("--no-helpers", "--strategy line --spam-test --layers 4,2"):
+        with pytest.raises(InvalidTask, match="--no-helpers"):
+            run(f"job submit {asked}")
 
 
-def test_a_closed_job_is_resumed_and_takes_updates_where_it_stopped(folder: Path) -> None:
-    job = bytes.fromhex(str(submitted(folder, "line", {**LINE, "devices": 1})["job_id"]))
-    jobs = LocalJobs(open_local(default_local_url(folder / "data")), lambda: 0.0)
-    settings, _ = read_local_job(jobs.get(job).job)
-    assert isinstance(settings, Line)
-    vector = np.zeros(10, np.int64)
-    jobs.rounds.add(job, settings, LocalUpdate(update_id=bytes(16), position=0, vector=vector))
-    with pytest.raises(JobRefused, match="open, not closed"):
-        local("resume")
-    local("cancel")
-    assert not jobs.get(job).is_open
-    assert "after 1 updates" in local("resume")
-    assert jobs.get(job).is_open
-    jobs.rounds.add(job, settings, LocalUpdate(update_id=b"2" * 16, position=1, vector=vector))
-    with pytest.raises(JobRefused, match="done, not closed"):
-        local("resume")
+def test_a_closed_job_is_resumed_and_takes_updates_where_it_stopped(folder: Path, jobs: LocalJobs) -> None:
+    settings = {**LINE, "devices": 1}
+    job = str(submitted(folder, "line", settings)["job_id"])
+    send(jobs, job, 0)
+    with pytest.raises(JobRefused, match="open cannot resume"):
+        run("job resume")
+    run("job cancel")
+    assert "after 1 of 2 rounds" in run("job resume")
+    send(jobs, job, 1)
+    assert json.loads(run("job show --json"))["state"] == "done"
+    with pytest.raises(JobRefused, match="done cannot resume"):
+        run("job resume")
 
 
-def test_watch_follows_a_job_until_it_is_done_or_closed(folder: Path) -> None:
-    job = bytes.fromhex(str(submitted(folder, "line", {**LINE, "devices": 1})["job_id"]))
-    jobs = LocalJobs(open_local(default_local_url(folder / "data")), lambda: 0.0)
-    settings, _ = read_local_job(jobs.get(job).job)
-    assert isinstance(settings, Line)
-    line, looks = settings, iter(range(2))
-
-    def device(_seconds: float) -> None:
-        """While the watcher sleeps, a device answers the next round."""
-        index = next(looks)
-        vector = np.zeros(10, np.int64)
-        jobs.rounds.add(job, line, LocalUpdate(update_id=bytes([index]) * 16, position=index, vector=vector))
-
-    assert watch(jobs, job, is_shown=False, sleep=device) is LocalState.DONE
-    assert json.loads(local(f"watch {job.hex()} --json"))["rounds_done"] == 2
+def test_watch_follows_a_job_until_it_is_done_or_closed(folder: Path, jobs: LocalJobs) -> None:
+    settings = {**LINE, "devices": 1}
+    job = str(submitted(folder, "line", settings)["job_id"])
+    looks = iter(range(2))
+    with LocalAdServer(data=folder / "data") as server:
+        ended = watch(
+            server,
+            bytes.fromhex(job),
+            is_shown=False,
+            sleep=lambda _: send(jobs, job, next(looks)),
+        )
+    assert (ended.state, ended.updates) == (JobState.DONE, 2)
+    assert json.loads(run(f"job watch {job} --json"))["rounds_done"] == 2
     draws = str(submitted(folder, "draw-and-discard", DRAWS)["job_id"])
-    closing = watch(
-        jobs, bytes.fromhex(draws), is_shown=False, sleep=lambda _: jobs.close(bytes.fromhex(draws))
-    )
-    assert closing is LocalState.CLOSED
-    assert json.loads(local(f"watch {draws} --json", status=1))["state"] == "closed"
+    run(f"job cancel {draws}")
+    assert json.loads(run(f"job watch {draws} --json", status=1))["state"] == "closed"
 
 
 @pytest.mark.parametrize(("strategy", "settings"), [("line", LINE), ("draw-and-discard", DRAWS)])
 def test_plan_says_what_a_job_costs_and_stores_nothing(
     folder: Path, strategy: str, settings: dict[str, object]
 ) -> None:
-    (folder / "settings.json").write_text(json.dumps(settings))
-    asked = f"plan --strategy {strategy} --settings settings.json --layers 4,2 --updates-each 3"
-    told = json.loads(local(f"{asked} --json"))
+    asked = f"job plan {options(folder, strategy, settings)} --updates-each 3"
+    told = json.loads(run(f"{asked} --json"))
     assert told["epsilon"] == settings["epsilon"]
     assert told["person_epsilon"] > told["epsilon_of_a_whole_update"]
     assert told["upload_bytes"] == 24 + 8 * 10
-    assert "a person who sends 3" in local(asked)
-    assert json.loads(local("list --json")) == []
+    assert "a person who sends 3" in run(asked)
+    assert json.loads(run("job list --json")) == []
 
 
-def test_a_line_job_is_done_after_its_last_round(folder: Path) -> None:
-    job = bytes.fromhex(str(submitted(folder, "line", {**LINE, "devices": 1, "rounds": 1})["job_id"]))
-    jobs = LocalJobs(open_local(default_local_url(folder / "data")), lambda: 0.0)
-    settings, _ = read_local_job(jobs.get(job).job)
-    assert isinstance(settings, Line)
-    assert json.loads(local("show --json"))["state"] == "open"
-    vector = np.zeros(10, np.int64)
-    jobs.rounds.add(job, settings, LocalUpdate(update_id=bytes(16), position=0, vector=vector))
-    assert json.loads(local("show --json"))["state"] == "done"
+def test_a_job_without_helpers_has_no_curves(folder: Path) -> None:
+    submitted(folder, "line", LINE)
+    with pytest.raises(InvalidTask, match="no curves"):
+        run("job show --plot curves.png")

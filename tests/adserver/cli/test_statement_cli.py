@@ -54,7 +54,7 @@ def addresses(scene: Scene) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, scene: Scene) -> Path:
-    engine = open_database(default_url(tmp_path), is_crash_proof=False)
+    engine = open_database(default_url(tmp_path))
     create_tables(engine)
     TaskStore(engine).add(scene.bundle, created_at=1_000.0)
     engine.dispose()
@@ -99,7 +99,7 @@ def test_evidence_is_listed_exported_and_verified_offline(
 def test_evidence_travels_over_the_api_and_is_verified_when_it_arrives(
     folder: Path, addresses: tuple[str, str]
 ) -> None:
-    engine = open_database(default_url(folder), is_crash_proof=False)
+    engine = open_database(default_url(folder))
     first, second = (HelperClient(one, None, 60.0) for one in addresses)
     with LocalAdServer.over(engine, (first, second), data=folder) as server:
         (evidence,) = server.statements()

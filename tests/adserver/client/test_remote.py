@@ -20,6 +20,7 @@ from adserver.messages.job import job_facts
 from adserver.records.access import GrantKind, Scope
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import ScheduleKind
+from adserver.records.submissions import FederatedSubmission
 from adserver.records.training_plan import Schedule
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.relation import Relation
@@ -101,6 +102,35 @@ def test_a_plan_from_afar_is_the_same_plan(served: tuple[Painted, str], far: Cli
     assert far.plan(**divided) == served[0].client.plan(**divided)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("line", {"devices": 3, "rounds": 2, "bound": {"clip_norm": 1.0}, "epsilon": 4.0}),
+        ("draw-and-discard", {"instances": 4, "learning_rate": 0.01}),
+    ],
+)
+def test_a_job_without_helpers_is_planned_opened_closed_and_exported_from_afar(
+    served: tuple[Painted, str], far: Client, kind: str, settings: dict[str, Any]
+) -> None:
+    near = served[0].client.server
+    asked = FederatedSubmission(
+        kind=kind, settings=settings, widths=(4, 2), is_without_helpers=True, updates_each=3, name="at home"
+    )
+    assert far.server.plan(asked) == near.plan(asked)
+    job = far.submit(asked)
+    assert job.record == served[0].jobs.get(job.job_id)
+    assert (job.state, job.record.name, job.summary()["updates"]) == (JobState.OPEN, "at home", 0)
+    job.cancel()
+    assert (job.state, job.is_over) == (JobState.CLOSED, True)
+    assert job.export() == near.export(job.job_id).encoded
+    assert far.compare_jobs(job.job_id.hex())[0]["epsilon"] is None
+    with pytest.raises(InvalidTask, match="calibrate one over a dataset"):
+        job.calibrate(evaluation="00")
+    job.resume()
+    assert job.state is JobState.OPEN
+    job.cancel()
+
+
 def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], far: Client) -> None:
     job = far.train(ENCODED_MODEL, **TRAINING, name="ünamed", note="two layers")
     stored = served[0].jobs.get(job.job_id)
@@ -114,7 +144,7 @@ def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], f
         with pytest.raises(InvalidTask, match="name has a control character"):
             far.train(ENCODED_MODEL, **TRAINING, name=given)
     assert job.record.plan == stored.plan
-    assert (job.state, stored.plan.job.rounds) == (JobState.QUEUED, 3)
+    assert (job.state, stored.rounds) == (JobState.QUEUED, 3)
     job.cancel()
     assert served[0].jobs.get(job.job_id).state is JobState.CANCELLED
     assert job.is_over
@@ -309,7 +339,7 @@ def test_a_job_is_planned_submitted_and_cancelled_by_commands(
         *("--noise-multiplier", "90"),
     ).strip()
     assert served[0].jobs.find(made).state is JobState.QUEUED
-    assert "cancelled after 0 rounds" in told(served, "job", "cancel", made)
+    assert "cancelled after 0 of 3 rounds" in told(served, "job", "cancel", made)
     assert served[0].jobs.find(made).state is JobState.CANCELLED
 
 

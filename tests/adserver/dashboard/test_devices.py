@@ -15,12 +15,16 @@ from maskedlark.releases.update_job import Phase
 from tests.adserver.painted import painted
 from tests.adserver.visits import Shown
 from tests.builders import NOW
+from tests.local_jobs import LocalJobs
+from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, draws_job, line_job
 from tests.patience import HANGS_S
 from tests.update_builders import update_job, update_world
 
 OF = update_world(name="visits at home")
 ID = OF.task.task_id.hex()
-PATHS = ("/", "/intake", f"/tasks/{ID}", "/budgets", "/jobs")
+PATHS = (
+    "/", "/intake", f"/tasks/{ID}", "/budgets", "/jobs", f"/jobs/{LINE_ID.hex()}", f"/jobs/{DRAWS_ID.hex()}"
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
     of.jobs.submit(
         FederatedPlan(task=OF.task, federated=job, window_s=1.0, least_devices=devices), name="at home"
     )
+    alone = LocalJobs(of.engine)
+    for local in (line_job(), draws_job()):
+        alone.submit(local)
     with of.door() as door:
         server = HttpServer(door, "127.0.0.1:0", None, headers=())
         try:
@@ -90,3 +97,20 @@ def test_settings_are_in_words(pages: dict[str, str]) -> None:
     assert "weight of each update <b>yes</b>" in page
     assert "numbers in an update" in page
     assert not [one for one in ("num parameters", "time bucket s", "True") if one in page]
+
+
+@pytest.mark.parametrize(
+    ("job_id", "words"),
+    [
+        (LINE_ID, ("line, 3 devices in a round, without helpers", "0 of 2 rounds")),
+        (DRAWS_ID, ("draw-and-discard, 4 instances, without helpers", "0.5 of each ")),
+    ],
+)
+def test_a_job_without_helpers_shows_its_updates_and_what_one_costs(
+    pages: dict[str, str], job_id: bytes, words: tuple[str, ...]
+) -> None:
+    page = pages[f"/jobs/{job_id.hex()}"]
+    for wanted in ("accepted from devices", "added by each device", "Its model is kept", *words):
+        assert wanted in page
+    assert "model.onnx" not in page
+    assert f'href="/jobs/{job_id.hex()}"' in pages["/jobs"]

@@ -24,10 +24,10 @@ from adserver.ingest.http_app import (
 )
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import json_error
-from adserver.ingest.local_app import LocalIntake
 from adserver.ingest.task_pages import TASKS_A_PAGE, TaskPages
+from adserver.records.local_plan import LocalPlan
 from adserver.store.database import create_tables, default_url
-from adserver.store.local.jobs import LocalJobs
+from adserver.store.jobs import JobStore
 from adserver.store.paging import PageMarker
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
@@ -43,7 +43,8 @@ from maskedlark.runtime.database import open_database
 from protos import report_pb2
 from tests.apart import run_apart
 from tests.builders import NOW, examples, reports, world
-from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS
+from tests.local_jobs import LocalJobs
+from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
 from tests.update_builders import update_job, update_round, update_world
 
 KNOWN, UPDATES = world(), update_world()
@@ -172,7 +173,7 @@ def test_an_open_round(engine: Engine) -> None:
     ],
 )
 def test_what_is_not_here(engine: Engine, jobs: LocalJobs, path: str, reason: str, message: str) -> None:
-    answer = ask(app_of(engine, local=LocalIntake(jobs)), "GET", path)
+    answer = ask(app_of(engine, local=jobs.intake()), "GET", path)
     assert seen(answer) == (404, {"error": "RequestRefused", "reason": reason, "message": message})
 
 
@@ -304,11 +305,11 @@ def test_a_database_that_is_away_is_unavailable(
         (TaskStore, "encoder"),
         (TaskStore, "get"),
         (RoundStore, "newest_open"),
-        (LocalJobs, "open_ids"),
-        (LocalJobs, "get"),
+        (JobStore, "page"),
+        (JobStore, "get"),
     ):
         monkeypatch.setattr(cls, name, raise_away)
-    answer = ask(app_of(engine, local=LocalIntake(jobs), rounds=RoundStore(engine)), method, path)
+    answer = ask(app_of(engine, local=jobs.intake(), rounds=RoundStore(engine)), method, path)
     assert (answer.status_code, answer.json()["reason"]) == (503, "service_unavailable")
     assert answer.headers["retry-after"] == "2"
 
@@ -349,7 +350,7 @@ def update(number: int, value: int = 1) -> bytes:
 
 
 def test_updates_of_jobs_without_helpers_over_http(engine: Engine, jobs: LocalJobs) -> None:
-    local = LocalIntake(jobs)
+    local = jobs.intake()
     app, path = app_of(engine, local=local), f"/v1/local/{DRAWS_ID.hex()}"
     listed = ask(app, "GET", "/v1/local").json()
     assert list(listed) == ["jobs"]
@@ -361,19 +362,19 @@ def test_updates_of_jobs_without_helpers_over_http(engine: Engine, jobs: LocalJo
     assert (short.status_code, short.json()["reason"]) == (422, "wrong_length")
     assert ask(app, "POST", "/v1/local/00", content=b"").status_code == 404
     assert ask(app, "GET", path).headers["content-type"] == OCTETS
-    jobs.close(DRAWS_ID)
+    jobs.store.cancel(DRAWS_ID)
     over = ask(app, "GET", path)
     assert (over.status_code, over.content) == (204, b"")
 
 
 def test_what_a_device_downloads(jobs: LocalJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    local = LocalIntake(jobs, seeded(1))
+    local = jobs.intake(seeded(1))
     drawn = SimpleNamespace(returns=5, instance=np.array([1, -2], np.int64))
     monkeypatch.setattr(jobs.instances, "draw", lambda job_id, randomness: drawn)
-    written = encode(jobs.get(DRAWS_ID).job)
+    written = encode(draws_job())
     content = (5).to_bytes(8, "little") + (1).to_bytes(8, "little") + (-2).to_bytes(8, "little", signed=True)
     assert local.download(DRAWS_ID) == len(written).to_bytes(4, "little") + written + content
-    written = encode(jobs.get(LINE_ID).job)
+    written = encode(line_job())
     monkeypatch.setattr(jobs.rounds, "find_round", lambda *_: SimpleNamespace(encode=lambda: b"round"))
     assert local.download(LINE_ID) == len(written).to_bytes(4, "little") + written + b"round"
     monkeypatch.setattr(jobs.rounds, "find_round", lambda *_: None)
@@ -384,12 +385,13 @@ def test_what_a_device_downloads(jobs: LocalJobs, monkeypatch: pytest.MonkeyPatc
 def test_updates_are_tested_for_spam_where_the_job_says_so(
     jobs: LocalJobs, monkeypatch: pytest.MonkeyPatch, is_tested: bool
 ) -> None:
-    stored, given = replace(jobs.get(DRAWS_ID), is_tested=is_tested), list[Any]()
+    stored, given = jobs.get(DRAWS_ID), list[Any]()
+    stored = replace(stored, plan=LocalPlan(local=draws_job(), is_tested=is_tested))
     made = object()
-    monkeypatch.setattr(jobs, "get", lambda _: stored)
+    monkeypatch.setattr(jobs.store, "get", lambda _: stored)
     monkeypatch.setattr(SpamTest, "calibrate", lambda *_, **__: made)
     monkeypatch.setattr(jobs.instances, "replace", lambda *_, test: given.append(test))
-    local = LocalIntake(jobs)
+    local = jobs.intake()
     assert local.take(DRAWS_ID, update(1))
     assert given == [made if is_tested else None]
 

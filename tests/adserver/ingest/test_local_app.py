@@ -1,7 +1,6 @@
 """Updates of jobs without helpers: taken once, counted, and refused for what they are."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -10,17 +9,14 @@ import pytest
 from adserver.ingest.http_app import http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
-from adserver.ingest.local_app import LARGEST_WEIGHT, LocalIntake
-from adserver.store.database import create_tables, default_url
-from adserver.store.local.jobs import LocalJobs
+from adserver.ingest.local_app import LARGEST_WEIGHT
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
-from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_job import LocalUpdate, read_local_job, update_bytes
+from maskedlark.federated.local_job import LocalUpdate, update_bytes
 from maskedlark.federated.spam import SpamTest
-from maskedlark.runtime.database import open_database
-from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS
+from tests.local_jobs import LocalJobs
+from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws
 from tests.patience import HANGS_S
 
 
@@ -30,15 +26,15 @@ def update(number: int, value: int = 1) -> bytes:
 
 
 def test_an_update_is_accepted_once_and_each_time_counted(jobs: LocalJobs) -> None:
-    local = LocalIntake(jobs)
+    local = jobs.intake()
     for job_id in (LINE_ID, DRAWS_ID):
         assert [local.take(job_id, update(1)) for _ in range(2)] == [True, False]
     assert local.counts == {"accepted": 2, ReportReason.DUPLICATE_ID.value: 2}
 
 
 def test_what_an_update_is_refused_for_is_counted(jobs: LocalJobs) -> None:
-    local = LocalIntake(jobs)
-    jobs.close(LINE_ID)
+    local = jobs.intake()
+    jobs.store.cancel(LINE_ID)
     refusals = [
         (LINE_ID, update(2), ReportReason.ROUND_OVER),
         (DRAWS_ID, update(3)[:-8], ReportReason.WRONG_LENGTH),
@@ -55,7 +51,7 @@ def test_what_an_update_is_refused_for_is_counted(jobs: LocalJobs) -> None:
 
 @pytest.mark.parametrize("value", [LARGEST_WEIGHT - 1, 1 - LARGEST_WEIGHT])
 def test_a_weight_just_within_its_bound_is_accepted(jobs: LocalJobs, value: int) -> None:
-    assert LocalIntake(jobs).take(DRAWS_ID, update(6, value))
+    assert jobs.intake().take(DRAWS_ID, update(6, value))
 
 
 def test_limits_are_made_once_for_each_step_of_updates_in_flight(
@@ -69,27 +65,26 @@ def test_limits_are_made_once_for_each_step_of_updates_in_flight(
         return object()
 
     monkeypatch.setattr(SpamTest, "calibrate", calibrate)
-    local, (settings, model) = LocalIntake(jobs), read_local_job(jobs.get(DRAWS_ID).job)
-    assert isinstance(settings, DrawAndDiscard)
-    now = jobs.instances.job(DRAWS_ID)
+    local, now = jobs.intake(), jobs.get(DRAWS_ID)
+    settings = draws()
     for in_flight, step in ((0.0, 0), (0.9, 0), (1.0, 1), (1.6, 2), (2.4, 2), (2.6, 4), (4.4, 4), (4.6, 8)):
-        monkeypatch.setattr(jobs.instances, "job", lambda _, to=in_flight: replace(now, in_flight=to))
-        limits = local._spam_test(DRAWS_ID, settings, model.size)
+        job = replace(now, in_flight=in_flight)
+        limits = local._spam_test(job, settings, PARAMETERS)
         assert made[-1] == step
-        assert local._spam_test(DRAWS_ID, settings, model.size) is limits
+        assert local._spam_test(job, settings, PARAMETERS) is limits
     assert made == [0, 1, 2, 4, 8]
 
 
 def test_a_body_may_be_as_long_as_an_update_and_no_longer(jobs: LocalJobs) -> None:
-    assert LocalIntake(jobs).most_bytes(DRAWS_ID) == update_bytes(PARAMETERS) == len(update(1))
+    assert jobs.intake().most_bytes(DRAWS_ID) == update_bytes(PARAMETERS) == len(update(1))
 
 
 def test_a_closed_job_serves_nothing_and_an_unknown_one_is_refused(jobs: LocalJobs) -> None:
-    local = LocalIntake(jobs)
+    local = jobs.intake()
     assert set(local.open_jobs()) == {LINE_ID.hex(), DRAWS_ID.hex()}
     for job_id in (LINE_ID, DRAWS_ID):
         assert local.download(job_id) is not None
-        jobs.close(job_id)
+        jobs.store.cancel(job_id)
         assert local.download(job_id) is None
     assert local.open_jobs() == []
     for ask in (local.download, local.most_bytes, lambda job_id: local.take(job_id, update(7))):
@@ -100,12 +95,11 @@ def test_a_closed_job_serves_nothing_and_an_unknown_one_is_refused(jobs: LocalJo
 
 @pytest.mark.parametrize(("has_local", "status"), [(True, 200), (False, 404)])
 def test_jobs_without_helpers_are_served_where_there_are_some_alone(
-    jobs: LocalJobs, tmp_path: Path, has_local: bool, status: int
+    jobs: LocalJobs, has_local: bool, status: int
 ) -> None:
-    engine = open_database(default_url(tmp_path))
-    create_tables(engine)
+    engine = jobs.engine
     tasks = TaskStore(engine)
-    local = LocalIntake(jobs) if has_local else None
+    local = jobs.intake() if has_local else None
     app = http_app(Intake(tasks, ReportStore(engine), lambda: 0.0), tasks, local=local)
     server = HttpServer(app, "127.0.0.1:0", None)
     server.wait_until_started()
@@ -114,4 +108,3 @@ def test_jobs_without_helpers_are_served_where_there_are_some_alone(
         assert httpx.get(url, timeout=HANGS_S).status_code == status
     finally:
         server.stop()
-        engine.dispose()

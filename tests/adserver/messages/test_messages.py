@@ -17,14 +17,17 @@ from adserver.messages.base import Message
 from adserver.messages.budget import BudgetMessage, EpsilonsMessage
 from adserver.messages.dataset import DatasetItem
 from adserver.messages.evaluation import EvaluationMessage
-from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
+from adserver.messages.federated import FederatedForecastMessage, LocalForecastMessage, SubmitFederatedJob
 from adserver.messages.job import JobItem, RoundsPage, job_detail
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.submission import SubmitJob
 from adserver.messages.task import TaskDetail
+from adserver.records.job_record import JobRecord
+from adserver.records.job_state import JobEvent, JobState
 from adserver.records.submissions import FederatedSubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.federated.forecast import forecast
+from adserver.training.local_jobs import forecast_local, plan_local
 from adserver.training.planning import plan_job
 from maskedlark.canonical import build
 from maskedlark.privacy.accounting import Epsilons
@@ -175,3 +178,22 @@ def test_a_job_on_devices_and_its_forecast_come_back(tmp_path: Path) -> None:
         submission = replace(asked, epsilon=2.5 if task else None, model=None, task="")
         planned = forecast(submission, task=site.scene.task, already=(), now_s=site.now_s)
         assert sent(FederatedForecastMessage.of(planned)).value() == planned
+
+
+@pytest.mark.parametrize("epsilon", [2.0, None])
+def test_a_job_without_helpers_and_its_forecast_come_back(of: Painted, epsilon: float | None) -> None:
+    asked = FederatedSubmission(
+        kind="draw-and-discard", settings={"instances": 4, "learning_rate": 0.01, "epsilon": epsilon},
+        widths=(4, 2), is_without_helpers=True, updates_each=3,
+    )  # fmt: skip
+    planned = forecast_local(asked)
+    assert sent(LocalForecastMessage.of(planned)).value() == planned
+    plan = plan_local(asked, b"?" * 16)
+    job = JobRecord(
+        plan=plan, submitted_at_s=1.0, state=JobState.OPEN, stop=None, rounds_done=0, is_closed=True,
+        rounds_charged=None, lease_until_s=0.0, updates=7, in_flight=0.5,
+    )  # fmt: skip
+    assert sent(JobItem.of(job)).value() == job
+    detail = sent(job_detail(job, None))
+    assert (detail.updates, detail.in_flight, detail.can) == (7, 0.5, (JobEvent.CANCEL,))
+    assert (detail.epsilon, detail.instances) == (epsilon or math.inf, 4)

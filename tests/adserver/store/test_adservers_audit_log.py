@@ -27,7 +27,7 @@ NOW = 1_000.0
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = open_database(default_url(tmp_path), is_crash_proof=False)
+    made = open_database(default_url(tmp_path))
     create_tables(made)
     yield made
     made.dispose()

@@ -11,11 +11,8 @@ import pytest
 from adserver.ingest.http_app import http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
-from adserver.ingest.local_app import LocalIntake
 from adserver.simulating.simulator import Simulated, simulate
-from adserver.store.database import create_tables, default_url
-from adserver.store.local.jobs import LocalJobs
-from adserver.store.local.schema import default_local_url, open_local
+from adserver.store.database import default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from browser_sim.devices.device_data import Holdings
@@ -23,10 +20,11 @@ from browser_sim.devices.local import LocalSettings, _LocalFleet, _LocalTold
 from browser_sim.devices.local_store import LocalStore
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.federated.dense import DenseModel
-from maskedlark.federated.local_job import LocalJob, LocalUpdate, local_job
+from maskedlark.federated.local_description import LocalJob
+from maskedlark.federated.local_job import LocalUpdate, local_job
 from maskedlark.federated.populations import Population
 from maskedlark.randomness import seeded
-from maskedlark.runtime.database import open_database
+from tests.local_jobs import LocalJobs, opened
 from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, WIDTHS, draws_job, line, line_job
 from tests.patience import HANGS_S
 
@@ -35,25 +33,22 @@ SEED = 4
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[LocalJobs]:
-    engine = open_local(default_local_url(tmp_path))
-    yield LocalJobs(engine, lambda: 1.0, lambda: seeded(SEED, "first instances"))
+    engine = opened(default_url(tmp_path))
+    yield LocalJobs(engine, seeded(SEED, "first instances"))
     engine.dispose()
 
 
 @pytest.fixture
-def client(tmp_path: Path, jobs: LocalJobs) -> Iterator[httpx.Client]:
-    engine = open_database(default_url(tmp_path))
-    create_tables(engine)
-    tasks = TaskStore(engine)
-    intake = Intake(tasks, ReportStore(engine), lambda: 0.0)
+def client(jobs: LocalJobs) -> Iterator[httpx.Client]:
+    tasks = TaskStore(jobs.engine)
+    intake = Intake(tasks, ReportStore(jobs.engine), lambda: 0.0)
     server = HttpServer(
-        http_app(intake, tasks, local=LocalIntake(jobs, seeded(SEED, "places"))), "127.0.0.1:0", None
+        http_app(intake, tasks, local=jobs.intake(seeded(SEED, "places"))), "127.0.0.1:0", None
     )
     server.wait_until_started()
     with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=HANGS_S) as opened:
         yield opened
     server.stop()
-    engine.dispose()
 
 
 def holdings(devices: int = 3, each: int = 6) -> Holdings:
@@ -83,7 +78,7 @@ def test_a_line_job_over_http_takes_the_step_of_the_simulation(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
     job, strategy, held = line_job(rounds=1), line(rounds=1), holdings(each=2)
-    jobs.submit(job, seed=0)
+    jobs.submit(job)
     told = live(client, tmp_path, job, holdings=held)
     assert (told.accepted, told.reasons) == (3, {})
     model = DenseModel(widths=WIDTHS)
@@ -98,13 +93,13 @@ def test_line_gives_each_log_to_one_update_and_says_what_a_person_has_spent(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
     job = line_job(rounds=9)
-    jobs.submit(job, seed=0)
+    jobs.submit(job)
     told = live(client, tmp_path, job, visits=5)
     # Six logs a device and two an update: three rounds, then nobody has any left.
     assert (told.accepted, told.without_logs) == (9, 6)
     assert told.most_user_epsilon == pytest.approx(1.8, abs=0.3)
     assert live(client, tmp_path, job).accepted == 0
-    assert jobs.accepted(job) == 9
+    assert jobs.accepted(job.job_id) == 9
 
 
 def test_logs_are_used_once_over_all_jobs_and_each_jobs_updates_are_counted_alone(
@@ -112,7 +107,7 @@ def test_logs_are_used_once_over_all_jobs_and_each_jobs_updates_are_counted_alon
 ) -> None:
     first, second = line_job(), local_job(b"m" * 16, line(epsilon=0.5), WIDTHS)
     for job in (first, second):
-        jobs.submit(job, seed=0)
+        jobs.submit(job)
     assert live(client, tmp_path, first, visits=2).accepted == 6
     told = live(client, tmp_path, second, visits=2)
     # Four of a device's six logs are gone: one update of the second job, then none.
@@ -124,7 +119,7 @@ def test_what_was_stored_and_never_answered_is_sent_again_and_counts_once(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
     job = line_job()
-    jobs.submit(job, seed=0)
+    jobs.submit(job)
 
     class Lost(httpx.BaseTransport):
         """Delivers, and loses every answer to an update."""
@@ -138,21 +133,21 @@ def test_what_was_stored_and_never_answered_is_sent_again_and_counts_once(
 
     with httpx.Client(transport=Lost(), timeout=HANGS_S) as lossy, pytest.raises(HelperUnavailable):
         live(lossy, tmp_path, job)
-    assert jobs.accepted(job) == 1
+    assert jobs.accepted(job.job_id) == 1
     told = live(client, tmp_path, job)
     assert told.duplicates == 1
-    assert jobs.accepted(job) == 4  # the first device's next update is of logs that no update used
+    assert jobs.accepted(job.job_id) == 4  # the first device's next update is of logs that no update used
 
 
 def test_draw_and_discard_over_http_learns_and_counts_each_update_once(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
     job = draws_job(instances=2, epsilon=60.0, learning_rate=4.0)
-    jobs.submit(job, seed=0)
+    plan = jobs.submit(job)
     told = live(client, tmp_path, job, visits=20, twice=0.5, most_epsilon=1e9)
-    assert (jobs.accepted(job), told.accepted, told.reasons) == (60, 60, {})
+    assert (jobs.accepted(job.job_id), told.accepted, told.reasons) == (60, 60, {})
     assert 5 < told.duplicates < 55
-    held, weights = holdings(), jobs.parameters(job)
+    held, weights = holdings(), jobs.models.parameters(plan)
     scores = held.features / 255 @ weights[:8].reshape(4, 2) + weights[8:]
     assert np.mean(scores.argmax(axis=1) == held.labels) > 0.75
 
@@ -161,41 +156,34 @@ def test_a_job_with_a_spam_test_takes_honest_updates_and_refuses_far_ones(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
     job = draws_job()
-    jobs.submit(job, seed=0, is_tested=True)
+    jobs.submit(job, is_tested=True)
     told = live(client, tmp_path, job, visits=10)
     assert told.accepted >= 27
     assert told.most_user_epsilon == 10 * 5.0  # ten updates of ten coordinates at epsilon one half
     far = LocalUpdate(update_id=b"f" * 16, position=30, vector=np.full(10, 1 << 40))
     answer = client.post(f"/v1/local/{DRAWS_ID.hex()}", content=far.encode())
     assert answer.json()["reason"] == "implausible"
-    assert jobs.accepted(job) == told.accepted
-
-
-def test_a_spam_test_is_refused_where_there_is_nothing_to_compare_with(jobs: LocalJobs) -> None:
-    for job in (line_job(), draws_job(instances=1), draws_job(epsilon=None)):
-        with pytest.raises(InvalidTask, match="spam test"):
-            jobs.submit(job, seed=0, is_tested=True)
-    assert jobs.all() == ()
+    assert jobs.accepted(job.job_id) == told.accepted
 
 
 def test_a_device_takes_no_part_in_a_job_that_costs_more_than_it_allows(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
     job = draws_job()
-    jobs.submit(job, seed=0)
+    jobs.submit(job)
     with pytest.raises(InvalidTask, match="allows"):
         live(client, tmp_path, job, most_epsilon=1.0)
-    assert jobs.accepted(job) == 0
+    assert jobs.accepted(job.job_id) == 0
 
 
 def test_a_closed_or_unknown_job_serves_nothing_and_takes_nothing(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
     job = draws_job()
-    jobs.submit(job, seed=0)
+    jobs.submit(job)
     url = f"/v1/local/{DRAWS_ID.hex()}"
     assert client.get("/v1/local").json() == {"jobs": [DRAWS_ID.hex()]}
-    jobs.close(DRAWS_ID)
+    jobs.store.cancel(DRAWS_ID)
     assert client.get(url).status_code == 204
     assert client.post(url, content=bytes(24 + 80)).json()["reason"] == "round_over"
     assert client.get("/v1/local").json() == {"jobs": []}
@@ -219,7 +207,7 @@ def test_a_closed_or_unknown_job_serves_nothing_and_takes_nothing(
 def test_hostile_bodies_are_refused_by_name(
     client: httpx.Client, jobs: LocalJobs, body: bytes, reason: str
 ) -> None:
-    jobs.submit(draws_job(), seed=0)
+    jobs.submit(draws_job())
     answer = client.post(f"/v1/local/{DRAWS_ID.hex()}", content=body)
     assert (400 <= answer.status_code < 500, answer.json()["reason"]) == (True, reason)
-    assert jobs.accepted(draws_job()) == 0
+    assert jobs.accepted(DRAWS_ID) == 0

@@ -4,7 +4,8 @@ from typing import Any
 
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_job import LocalJob, local_job
+from maskedlark.federated.local_description import LocalJob
+from maskedlark.federated.local_job import local_job
 from maskedlark.federated.local_training import LocalTraining
 from maskedlark.federated.strategies.line import Line
 

@@ -10,8 +10,8 @@ from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.kinds import NoiseUnit
+from maskedlark.federated.local_description import LocalJob
 from maskedlark.federated.local_job import (
-    LocalJob,
     LocalUpdate,
     check_epsilon,
     cost_of,

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from adserver.store.local.schema import open_local
+from tests.local_jobs import opened
 
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    opened = open_local(database_url)
-    yield opened
-    opened.dispose()
+    made = opened(database_url)
+    yield made
+    made.dispose()

@@ -265,5 +265,6 @@ def test_without_an_evaluation_no_weights_of_a_job_on_devices_are_the_best(tmp_p
     site = Site(tmp_path)
     site.submit()
     job = site.run()
+    assert isinstance(job.plan, FederatedPlan)
     with pytest.raises(JobRefused, match="has not been evaluated"):
         export_job(JobFolder(tmp_path / "adserver", site.job_id), job.plan, ModelWeights.BEST)
