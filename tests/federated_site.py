@@ -22,7 +22,7 @@ from adserver.records.submissions import FederatedSubmission
 from adserver.serving.intake_servers import running_ingest
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import JobFiles, submit
 from adserver.store.jobs import JobStore
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import DeviceRound, RoundStore
@@ -165,10 +165,15 @@ class Site:
             **changes,
         )
         plan = plan_federated(submission, task=self.scene.task, job_id=self.job_id, now_s=self.now_s)
-        folder = JobFolder(self.folder / "adserver", self.job_id)
         asked = read_submitted_model(submission.model, submission.widths, self.scene.task, seed=0)
-        folder.write_submission(asked.file, submission.eval_set)
-        self.store.submit(plan)
+        submit(
+            self.engine,
+            self.folder / "adserver",
+            plan,
+            model=asked.file,
+            eval_set=submission.eval_set,
+            clock=lambda: self.now_s,
+        )
 
     def devices_answer(self, stored: DeviceRound, *, dies_after: int | None = None) -> list[bytes]:
         """All devices answer a round, once; the bytes that they sent."""
@@ -237,7 +242,11 @@ class Site:
         return self.store.get(self.job_id)
 
     def state(self) -> bytes | None:
-        return JobFolder(self.folder / "adserver", self.job_id).checkpoint()
+        return self.files.checkpoint()
+
+    @property
+    def files(self) -> JobFiles:
+        return JobFiles(self.engine, self.folder / "adserver", self.job_id)
 
     def simulated(self, model: LocalModel = MODEL, first: Parameters | None = None) -> bytes:
         """The state that a simulation of the same seeds ends in."""

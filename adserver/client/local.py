@@ -245,14 +245,14 @@ class LocalAdServer:
     ) -> ExportedModel:
         """Return a job's model, whose graph takes the input."""
         from adserver.records.local_plan import LocalPlan
-        from adserver.store.job_files import files_of
+        from adserver.store.job_files import JobFiles
         from adserver.training.export import export_job, with_input
 
         job = self._jobs.get(job_id)
         plan = job.plan
         if isinstance(plan, LocalPlan):
             return self._export_local(job, plan, weights)
-        made = export_job(files_of(self.engine, self.data, job_id), plan, weights)
+        made = export_job(JobFiles(self.engine, self.data, job_id), plan, weights)
         return with_input(made, plan.task, takes, self._tasks.encoder(plan.task.task_id))
 
     def _export_local(self, job: "JobRecord", plan: "LocalPlan", weights: ModelWeights) -> ExportedModel:
@@ -275,7 +275,7 @@ class LocalAdServer:
     ) -> CalibratedModel:
         """Return a job's model with its logit scaled and shifted."""
         from adserver.records.training_plan import TrainingPlan
-        from adserver.store.job_files import files_of
+        from adserver.store.job_files import JobFiles
         from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel
         from adserver.training.export import export_job, with_input
 
@@ -284,7 +284,7 @@ class LocalAdServer:
         plan = self._jobs.get(job_id).plan
         if not isinstance(plan, TrainingPlan):
             raise InvalidTask("a job on devices has no model to calibrate: calibrate one over a dataset")
-        made = export_job(files_of(self.engine, self.data, job_id), plan, weights)
+        made = export_job(JobFiles(self.engine, self.data, job_id), plan, weights)
         if panel is None:
             counts = self.measuring.histogram(evaluation, made.encoded)
             calibrated = calibrate_by_histogram(made, counts, plan.job.loss)

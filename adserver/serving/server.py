@@ -16,7 +16,6 @@ from adserver.records.server_settings import AdserverSettings, DashboardSettings
 from adserver.serving.intake_servers import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock, database_clock
-from adserver.store.job_files import remove_unnamed
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.jobs import JobStore
 from adserver.store.local.models import LocalModels
@@ -51,7 +50,6 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     if peers.tls is not None:
         peers.tls.check_own()
     remove_unfinished_of_jobs(settings.data_dir)
-    remove_unnamed(engine, settings.data_dir, clock())
 
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)

@@ -1,60 +1,40 @@
-"""Where a job's files are: what was submitted, and the latest checkpoint.
+"""A job's files: what was submitted, and the latest checkpoint.
 
     submit(engine, data_dir, plan, model=model, eval_set=None, clock=time.time)
-    files = files_of(engine, data_dir, plan.job.job_id)
+    files = JobFiles(engine, data_dir, plan.job.job_id)
     files.write_checkpoint(encoded, rounds_done=3)
     files.checkpoint()
 
-With SQLite they are files of the data folder, `adserver.store.job_folder`: one machine has both, and a large
-checkpoint holds up no write to the database. In PostgreSQL they are rows, `adserver.store.job_rows`, so that
-ad servers on several machines have them.
+They are rows of the database, in parts of 1 MiB: a stored job has its files, and every server that reaches
+the database has them. A file is written, and an older checkpoint removed, in one transaction. One statement
+reads all parts of a file, so a reader sees all of them or none.
+
+On SQLite the checkpoints alone are files of the data folder, `adserver.store.job_folder`: one comes
+with each round, and a large one would hold up every other write to the database.
 """
 
-import logging
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
-from sqlalchemy import Engine, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, select
 
 from adserver.records.plans import AnyPlan
-from adserver.store.database import Clock
-from adserver.store.job_folder import JobFolder, folders_with_files, remove_submission
-from adserver.store.job_rows import JobRows
+from adserver.store.advisory_lock import become_only_writer
+from adserver.store.database import Clock, insert_or_ignore
+from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
-from adserver.store.schema import jobs
-from adserver.store.version import FILE_NAME
+from adserver.store.schema import job_files
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading
 
-_LOG: Final = logging.getLogger(__name__)
-_JOB_ID_BYTES: Final = 16
-_UNNAMED_S: Final = 86_400.0
-"""How old the files of a job that is not stored are at least when they are removed."""
-
-
-class JobFiles(Protocol):
-    """The files of one job.
-
-    Attributes:
-        path: A folder of this machine for what can be made again at any time: the curves.
-    """
-
-    path: Path
-
-    def model(self) -> bytes:
-        """Return the submitted ONNX file; raise JobRefused(WRONG_STATE) if it is missing."""
-
-    def eval_set(self) -> bytes | None:
-        """Return the submitted evaluation set (npz), if there was one."""
-
-    def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
-        """Keep the state after so many rounds, in one step; earlier ones go.
-
-        Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing.
-        """
-
-    def checkpoint(self) -> bytes | None:
-        """Return the latest checkpoint, or None before the first round."""
+PART_BYTES: Final = 1 << 20
+_PARTS_AT_ONCE: Final = 8
+_MODEL: Final = "model"
+_EVAL_SET: Final = "eval_set"
+_CHECKPOINT: Final = "checkpoint"
+_KEY: Final = ("job_id", "kind", "rounds_done", "part")
 
 
 def submit(
@@ -68,44 +48,123 @@ def submit(
     name: str = "",
     note: str = "",
 ) -> None:
-    """Keep what was submitted, and queue its job: a stored job has its files.
+    """Queue a job and keep what was submitted, in one transaction."""
+    files = JobFiles(engine, data_dir, plan.job.job_id)
+    adding = partial(files.add_submission, model=model, eval_set=eval_set)
+    JobStore(engine, clock).submit(plan, name=name, note=note, add_files=adding)
 
-    In PostgreSQL both exist, or neither. With SQLite, a process that is killed in between leaves a
-    folder of no job, which `remove_unnamed` removes.
+
+class JobFiles:
+    """The files of one job.
+
+    Attributes:
+        path: A folder of this machine for what can be made again at any time: the curves.
     """
-    files = files_of(engine, data_dir, plan.job.job_id)
-    store = JobStore(engine, clock)
-    if isinstance(files, JobRows):
-        adding = partial(files.add_submission, model=model, eval_set=eval_set)
-        store.submit(plan, name=name, note=note, add_files=adding)
-    else:
-        files.write_submission(model, eval_set)
-        store.submit(plan, name=name, note=note)
 
+    def __init__(self, engine: Engine, data_dir: Path, job_id: bytes) -> None:
+        """Use the rows of a job, and on SQLite its folder in the data folder."""
+        folder = JobFolder(data_dir, job_id)
+        self.path = folder.path
+        self._folder = folder if engine.dialect.name == "sqlite" else None
+        self._engine = engine
+        self._job_id = job_id
 
-def files_of(engine: Engine, data_dir: Path, job_id: bytes) -> JobFolder | JobRows:
-    """Return the store of a job's files: the data folder with SQLite, rows in PostgreSQL."""
-    folder = JobFolder(data_dir, job_id)
-    return folder if engine.dialect.name == "sqlite" else JobRows(engine, job_id, folder.path)
+    def add_submission(self, connection: Connection, model: bytes, eval_set: bytes | None) -> None:
+        """Keep what was submitted when the transaction commits, unless it is there."""
+        if self._write(connection, _MODEL, 0, model) and eval_set is not None:
+            self._write(connection, _EVAL_SET, 0, eval_set)
 
+    def model(self) -> bytes:
+        """Return the submitted ONNX file.
 
-def remove_unnamed(engine: Engine, data_dir: Path, now_s: float) -> None:
-    """Remove submissions whose command died before it stored the job (SQLite only).
-
-    Only those that are a day old, and of which no round ever ran; and only with the folder's own database,
-    for of another one's jobs this one knows nothing. What cannot be removed stays, which the log says.
-    """
-    if engine.dialect.name != "sqlite" or Path(engine.url.database or "") != data_dir / FILE_NAME:
-        return
-    with reading(engine) as connection:
-        known = {bytes(job_id) for job_id in connection.execute(select(jobs.c.job_id)).scalars()}
-    for job_id in folders_with_files(data_dir):
-        if job_id in known or len(job_id) != _JOB_ID_BYTES:
-            continue
-        try:
-            if remove_submission(data_dir, job_id, before_s=now_s - _UNNAMED_S):
-                _LOG.info("removed the files of job %s, which was never stored", job_id.hex())
-        except OSError as error:
-            _LOG.warning(
-                "cannot remove the files of job %s, which was never stored: %s", job_id.hex(), error.strerror
+        Raises:
+            JobRefused(WRONG_STATE): the database does not hold it.
+        """
+        found = self._read(_MODEL, 0)
+        if found is None:
+            raise JobRefused(
+                JobReason.WRONG_STATE,
+                f"the database contains no files of job {self._job_id.hex()}: they were deleted",
             )
+        return found
+
+    def eval_set(self) -> bytes | None:
+        """Return the submitted evaluation set (npz), if there was one."""
+        return self._read(_EVAL_SET, 0)
+
+    def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
+        """Keep the state after so many rounds, in one step; earlier ones go.
+
+        Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing: a
+            round's state has the same bytes whichever worker reaches it, and the latest one counts. It also
+            does not hold its successor up: that one ends its transaction.
+        """
+        if self._folder is not None:
+            self._folder.write_checkpoint(encoded, rounds_done=rounds_done)
+            return
+        with self._engine.begin() as connection:
+            self._put_checkpoint(connection, encoded, rounds_done=rounds_done)
+
+    def checkpoint(self) -> bytes | None:
+        """Return the latest checkpoint, or None before the first round."""
+        if self._folder is not None:
+            return self._folder.checkpoint()
+        while True:
+            with reading(self._engine) as connection:
+                rounds_done = connection.execute(self._latest()).scalar()
+            if rounds_done is None:
+                return None
+            stored = self._read(_CHECKPOINT, rounds_done)
+            if stored is not None:  # else a later one was written, and this one removed, since it was found
+                return stored
+
+    def _put_checkpoint(self, connection: Connection, encoded: bytes, *, rounds_done: int) -> None:
+        """Store a checkpoint in the place of those before it."""
+        become_only_writer(connection, self._job_id)
+        self._write(connection, _CHECKPOINT, rounds_done, encoded)
+        self._remove_earlier(connection)
+
+    def _remove_earlier(self, connection: Connection) -> None:
+        """Remove all checkpoints but the latest: also the caller's, if it came late."""
+        latest = self._latest().scalar_subquery()
+        is_earlier = self._of(_CHECKPOINT) & (job_files.c.rounds_done < latest)
+        connection.execute(delete(job_files).where(is_earlier))
+
+    def _write(self, connection: Connection, kind: str, rounds_done: int, content: bytes) -> bool:
+        """Store a file, unless it is there; whether it is new."""
+        named = {"job_id": self._job_id, "kind": kind, "rounds_done": rounds_done}
+        starts = range(0, max(len(content), 1), PART_BYTES)
+        adding = insert_or_ignore(self._engine, job_files, _KEY)
+        first = {**named, "part": 0, "content": content[:PART_BYTES]}
+        if connection.execute(adding.values(first).returning(job_files.c.part)).first() is None:
+            return False
+        for at in range(1, len(starts), _PARTS_AT_ONCE):
+            numbers = range(at, min(at + _PARTS_AT_ONCE, len(starts)))
+            parts = [
+                {**named, "part": part, "content": content[starts[part] : starts[part] + PART_BYTES]}
+                for part in numbers
+            ]
+            connection.execute(adding, parts)
+        return True
+
+    def _read(self, kind: str, rounds_done: int) -> bytes | None:
+        """Read all parts of a file; None if it is missing."""
+        asked = (
+            select(job_files.c.content)
+            .where(self._of(kind), job_files.c.rounds_done == rounds_done)
+            .order_by(job_files.c.part)
+            .execution_options(yield_per=_PARTS_AT_ONCE)
+        )
+        held, parts = BytesIO(), 0  # which gives its bytes away, and so holds them once
+        with reading(self._engine) as connection:
+            for content in connection.execute(asked).scalars():
+                held.write(content)
+                parts += 1
+        return held.getvalue() if parts else None
+
+    def _latest(self) -> Select[Any]:
+        """Select the number of rounds before the latest checkpoint."""
+        return select(func.max(job_files.c.rounds_done)).where(self._of(_CHECKPOINT))
+
+    def _of(self, kind: str) -> ColumnElement[bool]:
+        return (job_files.c.job_id == self._job_id) & (job_files.c.kind == kind)

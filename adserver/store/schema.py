@@ -218,7 +218,7 @@ job_rounds: Final = Table(
     PrimaryKeyConstraint("job_id", "rounds_done"),
 )
 
-# What a job was submitted with, and its latest checkpoints, in parts; empty on SQLite, where they are files.
+# What a job was submitted with, and its latest checkpoints, in parts; on SQLite those are files.
 job_files: Final = Table(
     "job_files",
     metadata,

@@ -27,7 +27,7 @@ from adserver.records.job_state import JobEvent
 from adserver.records.local_plan import LocalPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock, database_clock
-from adserver.store.job_files import files_of
+from adserver.store.job_files import JobFiles
 from adserver.store.jobs import JobStore
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
@@ -197,7 +197,7 @@ class JobWorker:
     def _run_of(self, job: JobRecord, pair: HelperPair) -> "JobRun | FederatedRun":
         """Return a job's run from its checkpoint on; import its modules only on a server that has jobs."""
         common: dict[str, Any] = {
-            "folder": files_of(self._engine, self._data_dir, job.job_id),
+            "folder": JobFiles(self._engine, self._data_dir, job.job_id),
             "pair": pair,
             "leases": self._leases,
             "history": self._store.history(job.job_id),

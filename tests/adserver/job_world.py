@@ -21,7 +21,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
-from adserver.store.job_files import JobFiles, files_of, submit
+from adserver.store.job_files import JobFiles, submit
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from helper.gradient.exact.engine import ExactEngine
@@ -323,7 +323,7 @@ class Site:
         return self.store.get(job_id)
 
     def folder(self, job_id: bytes) -> JobFiles:
-        return files_of(self.engine, self.data_dir, job_id)
+        return JobFiles(self.engine, self.data_dir, job_id)
 
 
 def eval_set_npz(of: Sealed) -> bytes:

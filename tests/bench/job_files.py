@@ -12,10 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from adserver.store.database import create_tables
+from adserver.store.database import create_tables, default_url
 from adserver.store.job_files import JobFiles
-from adserver.store.job_folder import JobFolder
-from adserver.store.job_rows import JobRows
 from maskedlark.runtime.database import open_database
 from tests.postgres import running_postgres
 
@@ -52,9 +50,11 @@ def main() -> None:
                 told = connection.exec_driver_sql("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
                 return float(told.scalar_one())
 
-        places: dict[str, tuple[JobFiles, Callable[[], float]]] = {
-            "PostgreSQL": (JobRows(engine, JOB, Path(folder)), log_bytes),
-            "folder": (JobFolder(Path(folder), JOB), lambda: 0.0),
+        embedded = open_database(default_url(Path(folder)))
+        create_tables(embedded)
+        places = {
+            "PostgreSQL": (JobFiles(engine, Path(folder), JOB), log_bytes),
+            "folder": (JobFiles(embedded, Path(folder), JOB), lambda: 0.0),
         }
         figures = {
             name: {key: round(value, 2) for key, value in measured(files, content, beside).items()}

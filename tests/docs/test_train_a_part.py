@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adserver.records.training_plan import TrainingPlan
-from adserver.store.job_files import files_of
+from adserver.store.job_files import JobFiles
 from maskedlark.model.onnx_file import parse
 from tests.adserver.job_world import NUM_FEATURES
 from tests.docs.test_budget_howto import Shell, shell
@@ -37,7 +37,7 @@ def test_a_part_of_a_model_and_an_adapter_are_trained(shell: Shell, tmp_path: Pa
     assert last.job.trained == ("down.weight", "up.weight", "last.bias")
     assert [job.state.value for job in shell.site.store.all()] == ["done"]
     assert "down.weight, up.weight, last.bias" in printed
-    submitted = files_of(shell.site.engine, shell.site.data_dir, last.job.job_id).model()
+    submitted = JobFiles(shell.site.engine, shell.site.data_dir, last.job.job_id).model()
     before, after = (
         parse(file, num_features=NUM_FEATURES) for file in (submitted, Path("trained.onnx").read_bytes())
     )

@@ -9,7 +9,7 @@ from adserver.peers.client import HelperClient
 from adserver.peers.retrying import Backoff
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import create_tables, default_url
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import submit
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from maskedlark.releases.job import JobSpec
@@ -65,8 +65,7 @@ class AdServer:
         self.helpers = (Diverted(client=site.clients[0]), diverted)
 
     def run(self, plan: TrainingPlan) -> None:
-        JobFolder(self.data, plan.job.job_id).write_submission(self.model, None)
-        self.store.submit(plan)
+        submit(self.engine, self.data, plan, model=self.model, eval_set=None, clock=lambda: NOW)
         self.go_on()
 
     def go_on(self) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from adserver.peers.retrying import Backoff
 from adserver.records.job_state import JobState
 from adserver.store.database import create_tables, default_url
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import submit
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from helper.ledger.ledger import Ledger
@@ -100,8 +100,7 @@ def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
     store, helpers = JobStore(engine, clock), (SlowWay(scene, 0, dies), SlowWay(scene, 1, dies))
     for helper in helpers:
         request.addfinalizer(helper.over.set)
-    JobFolder(tmp_path, spec.job_id).write_submission(MODEL, None)
-    store.submit(plan)
+    submit(engine, tmp_path, plan, model=MODEL, eval_set=None, clock=clock)
 
     def worker() -> JobWorker:
         return JobWorker(

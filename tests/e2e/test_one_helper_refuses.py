@@ -13,7 +13,7 @@ from adserver.peers.retrying import Backoff
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.store.database import create_tables, default_url
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import submit
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from helper.releases.answering import Call
@@ -88,8 +88,8 @@ def test_a_job_that_one_helper_refuses_for_its_memory_stays_open_at_the_other_on
     engine, clock = open_database(default_url(tmp_path)), SetClock()
     create_tables(engine)
     store = JobStore(engine, clock)
-    JobFolder(tmp_path, spec.job_id).write_submission(MODEL, None)
-    store.submit(training_plan(scene.task, spec, records=20))
+    plan = training_plan(scene.task, spec, records=20)
+    submit(engine, tmp_path, plan, model=MODEL, eval_set=None, clock=clock)
     first = Direct(scene, 0)
     helpers = (first, Direct(scene, 1, after=first.has_started))
     worker = JobWorker(engine, helpers, tmp_path, clock, backoff=Backoff(give_up_after_s=0.1))

@@ -21,6 +21,7 @@ from adserver.records.job_state import FINAL, JobState
 from adserver.records.plans import plan_columns
 from adserver.records.submissions import FederatedSubmission
 from adserver.simulating.simulator import Simulated, simulate
+from adserver.store.job_files import submit
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.training.federated.submission import plan_federated
@@ -118,8 +119,9 @@ class CrowdWorld(World):
             now_s=self.kernel.now_s,
         )
         model = dense_network(CROWD_MODEL.widths, "relu", seed=0)
-        JobFolder(self.fleet.data_dir, plan.job.job_id).write_submission(model, None)
-        store.submit(plan)
+        submit(
+            running.engine, self.fleet.data_dir, plan, model=model, eval_set=None, clock=running.process.clock
+        )
         return f"submitted {kind}"
 
     def _cancel(self, running: Running) -> str:

@@ -16,7 +16,7 @@ from adserver.records.job_state import FINAL, JobState
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset, DatasetStore
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import submit
 from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
@@ -131,8 +131,14 @@ class Desk:
         if dataset is None:
             return "nothing to train on"
         plan = self._plan(task, number, dataset)
-        JobFolder(self.fleet.data_dir, plan.job.job_id).write_submission(ENCODED_MODEL, None)
-        JobStore(running.engine, running.process.clock).submit(plan)
+        submit(
+            running.engine,
+            self.fleet.data_dir,
+            plan,
+            model=ENCODED_MODEL,
+            eval_set=None,
+            clock=running.process.clock,
+        )
         return f"submitted {number}"
 
     def cancel(self, running: Running) -> str:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.records.federated_plan import FederatedPlan
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import JobFiles
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.releases.instructions import read_instructions
@@ -47,7 +47,7 @@ def test_a_graph_is_planned_and_submitted_with_its_own_weights(site: Site) -> No
     _, model = read_instructions(plan.job)
     assert isinstance(model, GraphModel)
     assert model.size == PARAMETERS
-    assert JobFolder(site.folder / "adserver", job_id).model() == FILE
+    assert JobFiles(site.engine, site.folder / "adserver", job_id).model() == FILE
 
 
 def test_a_dense_network_is_submitted_by_its_widths(site: Site) -> None:

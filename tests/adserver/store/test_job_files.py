@@ -1,6 +1,5 @@
-"""A job's files, in a folder beside SQLite and in rows of PostgreSQL: one contract, and the way into rows."""
+"""A job's files in rows, and checkpoints in a folder beside SQLite: one contract, and the way into rows."""
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -11,16 +10,14 @@ import pytest
 from sqlalchemy import event, func, select
 
 from adserver.records.job_state import JobState
-from adserver.store import job_rows
-from adserver.store.job_files import JobFiles, files_of, remove_unnamed
+from adserver.store import job_files as job_files_module
+from adserver.store.job_files import JobFiles
 from adserver.store.job_folder import JobFolder
-from adserver.store.job_rows import JobRows
 from adserver.store.schema import job_files
 from adserver.training.export import export_model
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, Site, plan_for, sealed
-from tests.builders import NOW
 from tests.patience import HANGS_S
 from tests.postgres import Postgres
 
@@ -28,7 +25,6 @@ OF = sealed()
 JOB = bytes(range(16))
 OTHER = bytes([7]) * 16
 MODEL = b"a model"
-DAY_S = 86_400
 
 
 @pytest.fixture
@@ -46,12 +42,9 @@ def shared(tmp_path: Path, postgres: Postgres) -> Iterator[Site]:
     made.engine.dispose()
 
 
-@pytest.fixture(params=["as the database wants it", "rows"])
-def files(site: Site, request: pytest.FixtureRequest) -> JobFolder | JobRows:
-    """A folder beside SQLite, rows in PostgreSQL, and rows in both."""
-    if request.param == "rows":
-        return JobRows(site.engine, JOB, site.data_dir)
-    return files_of(site.engine, site.data_dir, JOB)
+@pytest.fixture
+def files(site: Site) -> JobFiles:
+    return JobFiles(site.engine, site.data_dir, JOB)
 
 
 def kept_rounds(site: Site) -> list[int]:
@@ -61,25 +54,22 @@ def kept_rounds(site: Site) -> list[int]:
         return list(connection.execute(asked).scalars())
 
 
-def put(site: Site, files: JobFolder | JobRows, eval_set: bytes | None) -> None:
+def put(site: Site, files: JobFiles, eval_set: bytes | None) -> None:
     """Submit `MODEL`."""
-    if isinstance(files, JobFolder):
-        files.write_submission(MODEL, eval_set)
-        return
     with site.engine.begin() as connection:
         files.add_submission(connection, MODEL, eval_set)
 
 
-def test_what_was_submitted_is_read_back(site: Site, files: JobFolder | JobRows) -> None:
+def test_what_was_submitted_is_read_back(site: Site, files: JobFiles) -> None:
     put(site, files, None)
     assert (files.model(), files.eval_set(), files.checkpoint()) == (MODEL, None, None)
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 16 * 8, 16 * 9 + 1, 1_000])
 def test_files_of_every_length_come_back_whole(
-    site: Site, files: JobFolder | JobRows, monkeypatch: pytest.MonkeyPatch, size: int
+    site: Site, files: JobFiles, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(job_rows, "PART_BYTES", 16)
+    monkeypatch.setattr(job_files_module, "PART_BYTES", 16)
     content = Random(size).randbytes(size)
     put(site, files, content)
     files.write_checkpoint(content, rounds_done=1)
@@ -101,7 +91,7 @@ def test_a_late_writer_of_an_earlier_checkpoint_undoes_nothing(files: JobFiles) 
 
 
 def test_a_late_writer_of_an_earlier_checkpoint_leaves_nothing_behind(shared: Site) -> None:
-    files = JobRows(shared.engine, JOB, shared.data_dir)
+    files = JobFiles(shared.engine, shared.data_dir, JOB)
     for rounds_done in (1, 3, 2):
         files.write_checkpoint(b"x", rounds_done=rounds_done)
     assert kept_rounds(shared) == [3]
@@ -110,7 +100,7 @@ def test_a_late_writer_of_an_earlier_checkpoint_leaves_nothing_behind(shared: Si
 @pytest.mark.parametrize("rounds_done", [2, 3], ids=["the same round", "a later one"])
 def test_a_writer_that_stands_still_does_not_hold_its_successor_up(shared: Site, rounds_done: int) -> None:
     elsewhere = open_database(str(shared.url))
-    first, second = (JobRows(engine, JOB, shared.data_dir) for engine in (shared.engine, elsewhere))
+    first, second = (JobFiles(engine, shared.data_dir, JOB) for engine in (shared.engine, elsewhere))
     first.write_checkpoint(b"after 1", rounds_done=1)
     with shared.engine.connect() as standing, ThreadPoolExecutor(1) as pool:
         first._put_checkpoint(standing, b"after 2", rounds_done=2)  # and it stops before it commits
@@ -135,26 +125,26 @@ def test_a_job_without_files_is_refused_when_a_worker_takes_it(shared: Site, tmp
     job = shared.store.get(JOB)
     assert (job.state, job.stop and job.stop.reason) == (JobState.REFUSED, JobReason.WRONG_STATE)
     with pytest.raises(JobRefused, match="were deleted"):
-        export_model(files_of(shared.engine, tmp_path / "another machine", JOB), plan_for(OF))
+        export_model(JobFiles(shared.engine, tmp_path / "another machine", JOB), plan_for(OF))
 
 
 @pytest.mark.parametrize("fails_at", ["INSERT INTO jobs", "COMMIT"])
-def test_in_postgresql_a_job_that_is_not_stored_leaves_no_file(shared: Site, fails_at: str) -> None:
+def test_a_job_that_is_not_stored_leaves_no_file(site: Site, fails_at: str) -> None:
     def fail(*of_event: Any) -> None:
         if fails_at == "COMMIT" or of_event[2].startswith(fails_at):
             raise Killed
 
-    event.listen(shared.engine, "commit" if fails_at == "COMMIT" else "before_cursor_execute", fail)
+    event.listen(site.engine, "commit" if fails_at == "COMMIT" else "before_cursor_execute", fail)
     with pytest.raises(Killed):
-        shared.submit(plan_for(OF), b"held out")
-    event.remove(shared.engine, "commit" if fails_at == "COMMIT" else "before_cursor_execute", fail)
-    with shared.engine.connect() as connection:
+        site.submit(plan_for(OF), b"held out")
+    event.remove(site.engine, "commit" if fails_at == "COMMIT" else "before_cursor_execute", fail)
+    with site.engine.connect() as connection:
         assert connection.execute(select(func.count()).select_from(job_files)).scalar() == 0
-    assert shared.store.all() == ()
+    assert site.store.all() == ()
 
 
 def test_one_job_does_not_see_anothers_files(site: Site) -> None:
-    first, second = (files_of(site.engine, site.data_dir, one) for one in (JOB, OTHER))
+    first, second = (JobFiles(site.engine, site.data_dir, one) for one in (JOB, OTHER))
     first.write_checkpoint(b"first", rounds_done=5)
     second.write_checkpoint(b"second", rounds_done=6)
     assert (first.checkpoint(), second.checkpoint()) == (b"first", b"second")
@@ -163,31 +153,30 @@ def test_one_job_does_not_see_anothers_files(site: Site) -> None:
 def test_a_checkpoint_that_goes_while_it_is_read_gives_way_to_the_next(
     shared: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = JobRows(shared.engine, JOB, shared.data_dir)
+    files = JobFiles(shared.engine, shared.data_dir, JOB)
     files.write_checkpoint(b"after 1", rounds_done=1)
-    read: Callable[[JobRows, str, int], bytes | None] = JobRows._read
+    read: Callable[[JobFiles, str, int], bytes | None] = JobFiles._read
 
-    def late(self: JobRows, kind: str, rounds_done: int) -> bytes | None:
-        monkeypatch.setattr(JobRows, "_read", read)
+    def late(self: JobFiles, kind: str, rounds_done: int) -> bytes | None:
+        monkeypatch.setattr(JobFiles, "_read", read)
         files.write_checkpoint(b"after 2", rounds_done=2)
         return read(self, kind, rounds_done)
 
-    monkeypatch.setattr(JobRows, "_read", late)
+    monkeypatch.setattr(JobFiles, "_read", late)
     assert files.checkpoint() == b"after 2"
 
 
 def test_only_the_last_checkpoint_takes_room(shared: Site) -> None:
-    files = JobRows(shared.engine, JOB, shared.data_dir)
+    files = JobFiles(shared.engine, shared.data_dir, JOB)
     for rounds_done in range(5):
         files.write_checkpoint(b"x", rounds_done=rounds_done)
     assert kept_rounds(shared) == [4]
 
 
-def test_beside_sqlite_nothing_large_is_in_the_database(tmp_path: Path) -> None:
+def test_beside_sqlite_no_checkpoint_is_in_the_database(tmp_path: Path) -> None:
     site = Site(tmp_path, OF)
-    put(site, files_of(site.engine, tmp_path, JOB), MODEL)
-    with site.engine.connect() as connection:
-        assert connection.execute(select(func.count()).select_from(job_files)).scalar() == 0
+    JobFiles(site.engine, tmp_path, JOB).write_checkpoint(b"after 1", rounds_done=1)
+    assert kept_rounds(site) == []
     site.engine.dispose()
 
 
@@ -197,47 +186,3 @@ def test_a_copy_of_a_checkpoint_under_another_name_is_no_checkpoint(site: Site) 
     for name in ("checkpoint-best.npz", "checkpoint-00000003.npz.bak", "checkpoint-00000009 (copy).npz"):
         (folder.path / name).write_bytes(b"a copy")
     assert folder.checkpoint() == b"after 3"
-
-
-def unnamed_folder(site: Site, job_id: bytes = OTHER) -> JobFolder:
-    """What a command leaves that dies before it stores its job: two days old."""
-    folder = JobFolder(site.data_dir, job_id)
-    folder.write_submission(MODEL, b"held out")
-    for path in folder.path.iterdir():
-        os.utime(path, (NOW - 2 * DAY_S, NOW - 2 * DAY_S))
-    return folder
-
-
-def test_a_submission_that_was_never_stored_goes_after_a_day(tmp_path: Path) -> None:
-    site = Site(tmp_path, OF)
-    folder = unnamed_folder(site)
-    remove_unnamed(site.engine, tmp_path, NOW - 1.5 * DAY_S)
-    assert folder.model() == MODEL
-    remove_unnamed(site.engine, tmp_path, NOW)
-    assert not folder.path.exists()
-    site.engine.dispose()
-
-
-@pytest.mark.parametrize("what", ["a stored job", "a checkpoint", "a young file", "another name"])
-def test_files_that_somebody_may_name_stay(tmp_path: Path, what: str) -> None:
-    site = Site(tmp_path, OF)
-    folder = unnamed_folder(site, b"short" if what == "another name" else JOB)
-    if what == "a stored job":
-        site.store.submit(plan_for(OF, job_id=JOB))
-    elif what == "a checkpoint":
-        folder.write_checkpoint(b"after 3", rounds_done=3)
-        os.utime(folder.path / "checkpoint-00000003.npz", (0, 0))
-    elif what == "a young file":
-        os.utime(folder.path / "eval.npz", (NOW, NOW))
-    remove_unnamed(site.engine, tmp_path, NOW)
-    assert (folder.model(), folder.eval_set()) == (MODEL, b"held out")
-    site.engine.dispose()
-
-
-def test_beside_another_database_no_submission_goes(site: Site) -> None:
-    folder = unnamed_folder(site)
-    remove_unnamed(site.engine, site.data_dir / "of another one", NOW)
-    other = Site(site.data_dir / "elsewhere", OF)
-    remove_unnamed(other.engine, site.data_dir, NOW)
-    assert folder.model() == MODEL
-    other.engine.dispose()

@@ -8,7 +8,6 @@ import pytest
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobState
-from adserver.store.job_folder import JobFolder
 from adserver.store.rounds import DeviceRound
 from adserver.training.export import _export_federated
 from adserver.training.inference import predict
@@ -60,10 +59,9 @@ def test_a_job_of_a_graph_trains_the_very_model_of_a_simulation(tmp_path: Path) 
     _, model = read_instructions(job.plan.job)
     assert isinstance(model, GraphModel)
     trained = torch_model(model)
-    folder = JobFolder(tmp_path / "adserver", site.job_id)
     first = np.concatenate([one.ravel() for one in parse(FILE, num_features=4).initial_values])
     assert site.state() == site.simulated(trained, first)
-    found = _export_federated(folder, job.plan)
+    found = _export_federated(site.files, job.plan)
     state = ServerState.decode(site.state() or b"")
     scored = predict(found.encoded, site.examples.features.astype(np.uint8))
     assert np.allclose(scored, trained.logits(state.parameters, site.examples.features), atol=1e-5)

@@ -17,7 +17,6 @@ from adserver.budgets.reservations import Budgets
 from adserver.records.exported_model import ModelWeights
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobState
-from adserver.store.job_folder import JobFolder
 from adserver.store.rounds import DeviceRound
 from adserver.training.export import export_job
 from adserver.training.federated import run as federated_run
@@ -251,12 +250,12 @@ def test_the_weights_that_did_best_on_the_evaluation_set_are_kept(
         pass
     assert (job.state, job.rounds_done) == (JobState.DONE, ROUNDS)
     assert isinstance(job.plan, FederatedPlan)
-    folder = JobFolder(tmp_path / "adserver", site.job_id)
-    best = export_job(folder, job.plan, ModelWeights.BEST)
-    latest = export_job(folder, job.plan)
+    files = site.files
+    best = export_job(files, job.plan, ModelWeights.BEST)
+    latest = export_job(files, job.plan)
     assert (best.rounds_done, latest.rounds_done) == (1, ROUNDS)
     for made in (best, latest):
-        asked = write_trained_file(job.plan, folder.model(), tested[made.rounds_done])
+        asked = write_trained_file(job.plan, files.model(), tested[made.rounds_done])
         found = [parse(file, num_features=4).initial_values for file in (made.encoded, asked)]
         assert all(map(np.array_equal, *found))
 
@@ -267,4 +266,4 @@ def test_without_an_evaluation_no_weights_of_a_job_on_devices_are_the_best(tmp_p
     job = site.run()
     assert isinstance(job.plan, FederatedPlan)
     with pytest.raises(JobRefused, match="has not been evaluated"):
-        export_job(JobFolder(tmp_path / "adserver", site.job_id), job.plan, ModelWeights.BEST)
+        export_job(site.files, job.plan, ModelWeights.BEST)
