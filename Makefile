@@ -171,6 +171,10 @@ bench-wide: $(STAMP)  ## Rounds of models of 2^20 to 2^26 parameters: seconds an
 bench-models: $(STAMP)  ## Models of advertising by quickstart's defaults, with both helpers' noise: AUC, log loss, calibration (ARGS="--quick --json")
 	$(BIN)/python -m tests.bench.models $(ARGS)
 
+.PHONY: bench-calibration
+bench-calibration: $(STAMP)  ## Mean prediction over base rate, log loss and AUC by clip bound, before and after calibration (ARGS="--only 10 --json")
+	$(BIN)/python -m tests.bench.calibration $(ARGS)
+
 .PHONY: bench-defaults
 bench-defaults: $(STAMP)  ## The learning rate of quickstart's rule beside five others, on five data sets (ARGS="--only wbcd --json")
 	$(BIN)/python -m tests.bench.defaults $(ARGS)

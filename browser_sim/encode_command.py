@@ -1,7 +1,7 @@
 """`browser-sim encode`: an encoder fitted to one table, or to images, and used for every other."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ from browser_sim.options import (
     load_encoder,
     table_of,
 )
+from maskedlark.escape import escape
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def encode_command(
         if out is not None:
             save_records(out, source.records, source.label_kind)
         told = _of_table(source)
-    typer.echo(json.dumps(told) if as_json else "\n".join(f"{name}: {said}" for name, said in told.items()))
+    typer.echo(json.dumps(told) if as_json else "\n".join(_lines(told)))
 
 
 def _encode_images(images: Path, labels: Path, encoder: Path | None, out: Path | None) -> dict[str, object]:
@@ -85,6 +86,18 @@ def _encode_images(images: Path, labels: Path, encoder: Path | None, out: Path |
     if out is not None:
         save_records(out, source.records, source.label_kind)
     return _of_table(source)
+
+
+def _lines(told: Mapping[str, object]) -> Iterator[str]:
+    """Yield what was found, a line for each name; nothing for what there is none of."""
+    for name, said in told.items():
+        shown = name.replace("_", " ")
+        if isinstance(said, Mapping):
+            yield from (f"{shown}, {line}" for line in _lines(said))
+        elif isinstance(said, list):
+            yield f"{shown}: {'; '.join(map(escape, map(str, said)))}"
+        elif said is not None:
+            yield f"{shown}: {escape(str(said))}"
 
 
 def _write(encoder: "Encoder", out: Path | None) -> None:

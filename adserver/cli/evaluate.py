@@ -77,3 +77,5 @@ def evaluate_command(
     print_table(("score from", "predicted", "observed"), calibration_rows(result))
     for line in (f"evaluation {result.query_id}", *evaluation_lines(result)):
         typer.echo(line)
+    for warning in result.warnings():
+        typer.echo(f"warning: {warning}", err=True)

@@ -2,14 +2,14 @@
 
 from dataclasses import asdict, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from adserver.client.choices import choose
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
 from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
+from adserver.records.facts import Facts
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
-from adserver.records.html_table import html_table
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
@@ -45,7 +45,7 @@ class Job:
 
     def _repr_html_(self) -> str:
         """Return settings, progress and cost as a table, for a notebook."""
-        return html_table((), [(name, value) for name, value in self.summary().items() if value is not None])
+        return self.summary()._repr_html_()
 
     @property
     def record(self) -> JobRecord:
@@ -71,9 +71,9 @@ class Job:
         """Return the figures of each round, in order."""
         return self.at.history(self.job_id)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Facts:
         """Return settings, progress and cost, as `adserver job show --json` prints them."""
-        return job_facts(self.record, last_evaluated(self.figures())).model_dump(mode="json")
+        return Facts(job_facts(self.record, last_evaluated(self.figures())).model_dump(mode="json"))
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""

@@ -10,6 +10,7 @@ from adserver.client.connection import Connection
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
 from adserver.records.defaults import TEST_SHARE
+from adserver.records.facts import Facts
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
@@ -53,7 +54,7 @@ class Training(Connection):
         jobs: int = 1,
         tests: int = 0,
         test_share: float = TEST_SHARE,
-    ) -> dict[str, Any]:
+    ) -> Facts:
         """Return what fits a dataset's budgets, and how much noise: `adserver job plan --json`.
 
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
@@ -91,7 +92,7 @@ class Training(Connection):
             tests=tests,
             test_share=test_share,
         )
-        return PlanMessage.of(self.server.plan(request)).model_dump(mode="json")
+        return Facts(PlanMessage.of(self.server.plan(request)).model_dump(mode="json"))
 
     def _width(self, dataset: str, task: str, reports: int | None) -> int:
         """Return the number of features of the task that a plan is of."""

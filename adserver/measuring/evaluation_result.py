@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 GROUPS: Final = 10
 """The most groups of a calibration."""
+_MEAN_OVER_RATE: Final = "mean_over_rate"
+_OFF: Final = 0.1
+"""Predictions whose mean is further from the base rate than this share of it are worth a warning."""
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "metric": str,
     **dict.fromkeys(("value", "standard_error", "low", "high"), float),
@@ -107,6 +110,17 @@ class EvaluationResult(ReleasedResult):
         """Yield the columns of each metric by name."""
         for one in self.metrics:
             yield {"metric": one.name, **asdict(one.estimate)}
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is wrong with the predictions, if anything surely is, each with what to do about it."""
+        found = [one.estimate for one in self.metrics if one.name == _MEAN_OVER_RATE]
+        if not found or found[0].low <= 1 <= found[0].high or abs(found[0].value - 1) <= _OFF:
+            return ()
+        remedy = f"`adserver model calibrate --job ID --evaluation {self.query_id[:12]}`"
+        return (
+            f"the mean prediction is {found[0].value:.2f} of the base rate: {remedy} makes the job's model "
+            "add up, at no further cost",
+        )
 
     def metric(self, name: str) -> Estimate:
         """Return one figure by name.

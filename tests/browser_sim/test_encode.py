@@ -360,3 +360,13 @@ def test_an_encoder_is_of_a_table_or_of_images_of_one_size(tmp_path: Path) -> No
     assert "none of the encoder's 2 classes" in invoke("encode", *given, "--encoder", out).stderr
     for half in (given[:2], given[2:], (*given, "--fit", path)):
         assert invoke("encode", *half).exit_code == 2
+
+
+def test_what_is_printed_for_people_is_lines_of_names_and_words(tmp_path: Path) -> None:
+    path, out = table(tmp_path, [*ROWS, "18,State,3,"]), tmp_path / "e.json"
+    said = invoke("encode", "--fit", path, "--label", "y", "-o", out).stdout.splitlines()
+    assert "classes: no; yes" in said
+    assert "rows, read: 401" in said
+    assert "rows, left out, column 'y': no label: 1" in said
+    said += invoke("encode", "--csv", path, "--encoder", out).stdout.splitlines()
+    assert not [line for line in said if set(line) & set("{}[]")]

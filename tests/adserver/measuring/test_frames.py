@@ -1,5 +1,6 @@
 """Results as pandas frames: every number of the result, by name."""
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -158,3 +159,17 @@ def test_without_pandas_or_pyarrow_the_remedy_is_said(monkeypatch: pytest.Monkey
         evaluated().to_pandas()
     with pytest.raises(InvalidTask, match=r"pip install 'masked-lark\[parquet\]'"):
         summed().__arrow_c_stream__()
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "warned"),
+    [(0.5, 0.2, True), (1.3, 0.1, True), (0.5, 0.6, False), (0.95, 0.01, False), (0.5, math.inf, False)],
+)
+def test_predictions_that_surely_do_not_add_up_are_warned_of_with_the_command(
+    value: float, half: float, warned: bool
+) -> None:
+    found = Estimate(value=value, standard_error=0.1, low=value - half, high=value + half)
+    result = replace(evaluated(), metrics=(Metric(name="mean_over_rate", estimate=found),))
+    assert [f"is {value:.2f} of the base rate" in one for one in result.warnings()] == [True] * warned
+    assert all("model calibrate --job ID --evaluation q`" in one for one in result.warnings())
+    assert evaluated().warnings() == ()

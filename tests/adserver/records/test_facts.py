@@ -1,0 +1,34 @@
+"""A plan is a dictionary, and a shell shows it in lines that a person reads."""
+
+from adserver.records.facts import Facts
+
+PLAN = Facts(
+    rounds=30,
+    epsilon=0.123456789,
+    note=None,
+    schedule={"kind": "cosine", "gamma": None},
+    alternatives=[{"batch": 64.0, "costs": {"ad_server": 1.0}}, {"batch": 128.0}],
+    tensors=[["a", 2]],
+    name="<b>\x1b",
+)
+
+
+def test_names_and_values_are_a_line_each_without_braces() -> None:
+    assert repr(PLAN).splitlines() == [
+        "rounds: 30",
+        "epsilon: 0.123457",
+        "schedule: kind cosine",
+        "alternatives 1: batch 64, costs ad_server 1",
+        "alternatives 2: batch 128",
+        "tensors 1: a and 2",
+        "name: <b>\\x1b",
+    ]
+    assert str(PLAN) == repr(PLAN)
+    assert PLAN["note"] is None
+    assert dict(PLAN) == PLAN
+
+
+def test_a_notebook_shows_the_same_as_a_table() -> None:
+    assert PLAN._repr_html_().startswith("<table><tbody><tr><td>rounds</td><td>30</td></tr>")
+    assert "<td>alternatives 2</td><td>batch 128</td>" in PLAN._repr_html_()
+    assert "&lt;b&gt;" in PLAN._repr_html_()
