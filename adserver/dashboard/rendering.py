@@ -12,7 +12,7 @@ from adserver.dashboard.assets import ASSETS
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _ID_DIGITS: Final = 12
 _SPELLED: Final = {
-    "clip_norm": "clip norm, of a report's gradient",
+    "clip_norm": "clip norm of a gradient or update",
     "collusion_epsilon": "ε with one helper",
     "delta": "δ",
     "epsilon": "ε against the ad server",

@@ -164,6 +164,11 @@ def test_names_come_before_ids(visit: Visit, page: str, where: str, name: str) -
     assert name in visit.page.locator(where).all_inner_texts()
 
 
+def test_a_budget_is_named_by_its_task(visit: Visit) -> None:
+    visit.open(PATHS["budget"])
+    assert visit.page.locator("h1").inner_text().startswith("Budget of a dataset of newsletter clicks ")
+
+
 def test_a_narrow_page_of_jobs_has_all_of_them_side_by_side(shown: Shown, browser: Browser) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800})
     try:
