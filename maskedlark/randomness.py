@@ -27,6 +27,7 @@ system_randomness: Randomness = urandom
 
 STREAM_KEY_BYTES = 32
 _NO_SALT = HmacKey(bytes(STREAM_KEY_BYTES))
+# No nonce: each key has one stream, and two parties with the key are to draw the same.
 _FROM_ZERO = modes.CTR(bytes(16))
 
 

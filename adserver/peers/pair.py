@@ -159,6 +159,7 @@ class HelperPair:
                 raise JobRefused(JobReason.CANCELLED, "interrupted while the helpers computed")
             done, pending = wait(pending, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
             for error in filter(None, (future.exception() for future in done)):
+                # The other helper's call looks at it too, and ends.
                 self.interrupted.set()
                 raise error
 

@@ -123,6 +123,7 @@ class JobLeases:
         """Keep a round's figures, in place of what an earlier attempt at the same round left."""
         recorded = {"of_job": job_id, "done": figures.rounds_done}
         with self._engine.begin() as connection:
+            # First, because it locks the job's row: until the commit nobody takes the job from this worker.
             if connection.execute(_COUNT_ROUND, self._lease(job_id) | recorded).rowcount != 1:
                 raise _lost(job_id)
             connection.execute(_DROP_ROUND, recorded)

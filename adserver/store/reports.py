@@ -174,7 +174,7 @@ class ReportStore:
         return handles_of(self._engine, task_id)
 
     def forget(self, task_id: bytes, handle: bytes, *, after: int, limit: int) -> Forgotten:
-        """Delete some reports of a task that is over, ids and all: `forgetting.forget`."""
+        """Delete some reports of a task that is over, ids and all: `report_deletion.forget`."""
         with self._writing:
             return forget(self._engine, task_id, handle, after=after, limit=limit)
 

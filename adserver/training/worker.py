@@ -227,12 +227,15 @@ class JobWorker:
             nonlocal renewed_s
             try:
                 is_held = self._leases.is_held(job_id)
+                # A third: two renewals may fail before the lease ends and another worker takes the job.
                 if is_held and self._clock() > renewed_s + self._lease_s / 3:
                     is_held = self._leases.renew(job_id)
                     renewed_s = self._clock()
                     self._leases.release_abandoned(but=job_id)
             except SQLAlchemyError:
                 _LOG.exception("cannot renew the lease of job %s yet", job_id.hex())
+                # Until the lease ends nobody else takes the job, so that a short outage of the database stops
+                # no round.
                 is_held = self._clock() < renewed_s + self._lease_s
             if self._stopping.is_set() or not is_held:
                 interrupted.set()

@@ -64,6 +64,8 @@ class ObjectWriter:
         def fresh_name() -> str:
             name = f"{self._folder}/{tag.hex()}/{self._randomness(_NAME_BYTES).hex()}"
             with self._lock:
+                # Before it is written: the sweep takes an object that is neither held nor named for an
+                # orphan.
                 self._held.add(name)
             tried.append(name)
             return name

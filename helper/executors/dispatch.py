@@ -214,6 +214,7 @@ class Dispatcher:
             known.difference_update(work.names[part] for part in one.parts)
             known.update(work.names[part] for part in done)
             while len(known) > _REMEMBERED:
+                # Any of them: one that is forgotten is only sent again.
                 known.pop()
         return set(done)
 

@@ -163,6 +163,7 @@ def project(differences: Differences, bound: UpdateBound, layer_sizes: Sequence[
 def _norm_squares(vectors: SignedVector) -> list[int]:
     """Return the exact square of each row's L2 norm; coordinates below 2^31 in magnitude."""
     squares = vectors * vectors
+    # A square has up to 62 bits, and three of them may overflow: their halves are summed apart.
     high = (squares >> 31).sum(axis=1)
     low = (squares & ((1 << 31) - 1)).sum(axis=1)
     return [(int(a) << 31) + int(b) for a, b in zip(high, low, strict=True)]
@@ -182,6 +183,7 @@ def _clip(
         part = values[:, start : start + size]
         norms = np.sqrt((part * part).sum(axis=1))
         within &= norms <= clip.bound * _REACHED
+        # A tiny number in place of 0: an update of zeros stays zeros, and no quotient is a NaN.
         part *= np.minimum(1.0, clip.bound / np.maximum(norms, np.finfo(np.float64).tiny))[:, None]
         start += size
     return [clip for clip, _ in parts], within

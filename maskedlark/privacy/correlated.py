@@ -178,6 +178,7 @@ def _product(carried: int, steps: int, epochs: int, distance: int) -> float:
             f"correlated noise is for 1 to {MAX_EPOCHS} epochs of at least 2 steps, not {epochs} of {steps}"
         )
     beta = carried / DENOMINATOR  # exact
+    # Horner's rule for the sum over k of (epochs - k) beta^((k - 1) steps): epochs - k pairs are k apart.
     of_epoch, later = beta**steps, 0.0
     for behind in range(epochs - 1, 0, -1):
         later = later * of_epoch + (epochs - behind)

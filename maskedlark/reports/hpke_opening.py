@@ -23,6 +23,7 @@ _ENCAPSULATED_BYTES: Final = 32
 _TAG_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _VERSION: Final = b"HPKE-v1"
+# 0x0020 is the number of DHKEM(X25519, HKDF-SHA256) in RFC 9180, 7.1; labels are spelled as in its section 4.
 _KEM: Final = b"KEM\x00\x20"
 _BASE_MODE: Final = b"\0"
 _EMPTY_SALT: Final = HmacKey(b"")
@@ -75,7 +76,9 @@ class HpkeOpening:
         if len(sealed) < _ENCAPSULATED_BYTES + _TAG_BYTES:
             raise InvalidTag
         encapsulated = sealed[:_ENCAPSULATED_BYTES]
+        # Raises if the result is all zeros, as RFC 9180, 7.1.4, requires.
         shared = self._private.exchange(X25519PublicKey.from_public_bytes(encapsulated))
+        # The one block of HKDF-Expand that 32 bytes take; its counter, 1, comes last. So it is below.
         secret = hmac_sha256(_EAE.tag(shared), _SHARED_SECRET + encapsulated + self._public + b"\x01")
         return self._decrypt(secret, sealed[_ENCAPSULATED_BYTES:], info)
 

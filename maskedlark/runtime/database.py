@@ -285,6 +285,7 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     Transactions begin in `_begin_sqlite`, not in the driver. A file that exists keeps the pages that it has.
     """
     connection.isolation_level = None
+    # The size of pages before the write-ahead log, with which it can no longer be changed.
     for pragma in (f"busy_timeout={_BUSY_TIMEOUT_MS}", f"page_size={_PAGE_BYTES}"):
         connection.execute(f"PRAGMA {pragma}").close()
     _write_ahead(connection)
@@ -316,6 +317,8 @@ def _begin_sqlite(dbapi_connection: PoolProxiedConnection) -> None:
     longer than many a query.
     """
     if not (driver := _driver(dbapi_connection)).in_transaction:
+        # A transaction that began with a read could not become a writer once another one has written, however
+        # long it waited.
         driver.execute("BEGIN IMMEDIATE").close()
 
 

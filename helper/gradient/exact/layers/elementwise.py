@@ -104,6 +104,7 @@ def _rectify(argument: Real, alpha: float, value: Real, is_above: NDArray[np.boo
     for r in range(argument.shape[0]):
         for j in range(argument.shape[1]):
             z = argument[r, j]
+            # A choice of the factor and not of the result: one multiplication, whichever it is.
             value[r, j] = z * (1.0 if z > 0.0 else alpha)
             is_above[r, j] = z > 0.0
 
