@@ -1,6 +1,6 @@
 """A plan as people see it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import typer
@@ -23,6 +23,9 @@ from maskedlark.terminal.budget_view import number
 GENERAL_PATH: Final = (
     "the model trains on the general path, a hundred times slower, and with samples charged as public"
 )
+
+_RARE: Final = 2.0
+"""A label that is rarer than the share of clipped gradients times this is mostly what is clipped."""
 
 
 def print_plan(
@@ -100,8 +103,27 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
         train=submission.train,
         freeze=submission.freeze,
     )
-    for line in describe_path(why_general(model, plan.job.loss)):
+    for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
         typer.echo(line, err=True)
+
+
+def _warn_of_clip(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
+    """Yield a line if the clip bound cuts mostly the gradients of a rare label, by the evaluation set."""
+    from adserver.training.eval_set import read_eval_set
+    from adserver.training.inference import OF_TWO_CLASSES
+
+    if plan.adaptive_clip is None or submission.eval_set is None or plan.job.loss not in OF_TWO_CLASSES:
+        return
+    rate, clipped = (
+        float((read_eval_set(submission.eval_set).labels == 1).mean()),
+        1 - plan.adaptive_clip.quantile,
+    )
+    if (rarer := min(rate, 1 - rate)) <= _RARE * clipped:
+        yield (
+            f"the rarer label is {rarer:.0%} of the evaluation set, and the clip bound cuts {clipped:.0%} of "
+            "the gradients, those of this label first: predictions will not add up until the model is "
+            "calibrated, by `adserver model calibrate --panel FILE`"
+        )
 
 
 def _describe_sharing(room: JobLimits) -> str:

@@ -89,6 +89,19 @@ def test_a_submitted_job_is_stored_with_its_files(site: Site, adserver: Adserver
     assert site.folder(job.job_id).eval_set() == eval_set_npz(OF)
 
 
+@pytest.mark.parametrize(
+    ("one_in", "clip", "is_warned"), [(10, "", True), (3, "", False), (10, " --clip-norm 1", False)]
+)
+def test_a_clip_that_cuts_what_tells_of_a_rare_label_names_the_remedy(
+    one_in: int, clip: str, is_warned: bool, adserver: Adserver, tmp_path: Path
+) -> None:
+    features = np.zeros((60, OF.of.task.num_features), np.uint8)
+    np.savez(tmp_path / "panel.npz", features=features, labels=(np.arange(60) % one_in == 0).astype(np.int64))
+    said = adserver(SUBMIT.replace(" --clip-norm 1", clip)).stderr
+    assert ("the rarer label is 10% of the evaluation set" in said) is is_warned
+    assert ("adserver model calibrate --panel" in said) is is_warned
+
+
 def test_a_refused_submission_stores_nothing(site: Site, adserver: Adserver) -> None:
     with pytest.raises(JobRefused) as refusal:
         adserver(SUBMIT.replace("--batch-size 20", "--batch-size 4000"))
