@@ -21,9 +21,11 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
     dataset, task = budget.dataset, budget.dataset.task
     if dataset.is_person:
         of = f"a person in task {task.name!r}: {dataset.size} devices"
+        zeroed = "all updates of one person"
     else:
+        zeroed = "one report"
         of = f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports"
-    title = Text(f"{of}, epsilons at delta {task.delta:.2g}, of zeroing one report", "bold")
+    title = Text(f"{of}, epsilons at delta {task.delta:.2g}, of zeroing {zeroed}", "bold")
     parts: list[RenderableType] = [title]
     if budget.is_noisy:
         parts.append(_standings(budget))

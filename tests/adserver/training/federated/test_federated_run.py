@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from adserver.budgets.reservations import Budgets
 from adserver.records.exported_model import ModelWeights
@@ -27,6 +28,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.updates import UpdateForm
 from maskedlark.rpc.wire import decode_report
+from maskedlark.terminal.budget_table import budget_table
 from tests.federated_site import DEVICES, MODEL, ROUNDS, SETTINGS, Killed, Site
 
 
@@ -216,6 +218,10 @@ def test_a_persons_budgets_count_all_jobs_of_the_task_and_open_ones_whole(tmp_pa
     site.run()
     (after,) = budgets.of_all()
     assert after.dataset.is_person
+    console = Console(width=200)
+    with console.capture() as printed:
+        console.print(budget_table(after))
+    assert "of zeroing all updates of one person" in printed.get()
     assert after.ad_server.spent == after.ad_server.held == before.ad_server.held
     assert [one.use.what for one in after.uses] == ["dp-fedavg"]
     left = site.scene.cores[0].budgets_left.current()[0]
