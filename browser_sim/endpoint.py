@@ -4,7 +4,6 @@ Addresses are parsed, and plaintext refused beyond loopback, in one place.
 """
 
 import ssl
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -125,8 +124,3 @@ def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
         if monotonic() > until_s:
             raise httpx.ReadTimeout(f"an answer took longer than {time_limits.ANSWER_S:g} s")
     return bytes(body)
-
-
-def as_path(location: str) -> Path:
-    """Convert a file location to a path, with ~ for the home folder."""
-    return Path(location).expanduser()

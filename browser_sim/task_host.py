@@ -6,6 +6,7 @@ Get the task's bundle from a file or a task host, and believe nothing in it that
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
@@ -24,7 +25,6 @@ from browser_sim import time_limits
 from browser_sim.endpoint import (
     REQUEST_TIMEOUT_S,
     Protection,
-    as_path,
     check_protected,
     is_url,
     tls_context,
@@ -69,7 +69,7 @@ def load_bundle(
 
 def _read(location: str) -> bytes:
     try:
-        with as_path(location).open("rb") as file:
+        with Path(location).expanduser().open("rb") as file:
             return file.read(canonical.MAX_BYTES + 1).rstrip(b"\n")
     except OSError as error:
         raise InvalidTask(f"cannot read the task bundle {location}: {error.strerror}") from None

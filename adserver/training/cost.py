@@ -32,23 +32,6 @@ def privacy_line(plan: TrainingPlan, rounds: int) -> str:
     )
 
 
-def budget_spent_line(plan: TrainingPlan) -> str:
-    """Explain why a job that was to run until its budget ends has stopped."""
-    rounds = plan.job.rounds
-    return (
-        f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
-    )
-
-
-def curve_title(plan: TrainingPlan) -> str:
-    """Return the title of a job's curves, with the epsilons of all its rounds."""
-    job = plan.job
-    return (
-        f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} ·"
-        f" batch {plan.denominator:,.0f}"
-    )
-
-
 def epsilons_of_federated(plan: FederatedPlan, rounds: int) -> Epsilons:
     """Return what rounds of a federated job cost a person at the task's delta, not counting other jobs."""
     return spent(job_charges(plan.task, plan.job, rounds), plan.task.delta)
@@ -65,9 +48,3 @@ def privacy_line_of_federated(plan: FederatedPlan, rounds: int) -> str:
         f"epsilon {epsilons.ad_server:.3g} a person ({epsilons.colluding:.3g} with one helper) at delta "
         f"{plan.task.delta:.2g}; {leaked.colluding:.3g} if devices' coins leaked"
     )
-
-
-def curve_title_of_federated(plan: FederatedPlan) -> str:
-    """Return the title of a federated job's curves, with the epsilons of all its rounds."""
-    name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
-    return f"{name}\n{privacy_line_of_federated(plan, plan.job.rounds)}"

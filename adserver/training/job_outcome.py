@@ -6,7 +6,7 @@ from typing import Final
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent
 from adserver.records.training_plan import TrainingPlan
-from adserver.training.cost import budget_spent_line
+from adserver.training.cost import privacy_line
 from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,
@@ -30,7 +30,7 @@ def outcome_of_done(job: JobRecord) -> tuple[JobEvent, Stop | None]:
     """Return the outcome of a job whose last round has run."""
     if not isinstance(job.plan, TrainingPlan) or not job.plan.is_until_budget:
         return JobEvent.FINISH, None
-    return JobEvent.FINISH, Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan))
+    return JobEvent.FINISH, Stop(reason=BUDGET_SPENT, cause=_budget_spent_line(job.plan))
 
 
 def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
@@ -54,3 +54,11 @@ def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
                 reason=INTERNAL_ERROR, cause=f"{type(error).__name__}: see the ad server's log"
             )
     return event, Stop(reason=reason, cause=str(error))
+
+
+def _budget_spent_line(plan: TrainingPlan) -> str:
+    """Explain why a job that was to run until its budget ends has stopped."""
+    rounds = plan.job.rounds
+    return (
+        f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
+    )

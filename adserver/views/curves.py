@@ -9,7 +9,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
-from adserver.training.cost import curve_title, curve_title_of_federated
+from adserver.training.cost import privacy_line, privacy_line_of_federated
 from adserver.views.printing import write_as
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.pictures import as_png, new_figure
@@ -27,12 +27,27 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
     """
     match job.plan:
         case TrainingPlan() as plan:
-            title = curve_title(plan)
+            title = _title(plan)
         case FederatedPlan() as plan:
-            title = curve_title_of_federated(plan)
+            title = _title_of_federated(plan)
         case LocalPlan():
             raise InvalidTask("a job without helpers has no curves: it is not evaluated; leave out --plot")
     write_as({".png": lambda one: _png(one, title)}, history, path, "curves are")
+
+
+def _title(plan: TrainingPlan) -> str:
+    """Return the title of a job's curves, with the epsilons of all its rounds."""
+    job = plan.job
+    return (
+        f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} ·"
+        f" batch {plan.denominator:,.0f}"
+    )
+
+
+def _title_of_federated(plan: FederatedPlan) -> str:
+    """Return the title of a federated job's curves, with the epsilons of all its rounds."""
+    name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
+    return f"{name}\n{privacy_line_of_federated(plan, plan.job.rounds)}"
 
 
 def _png(history: Sequence[RoundFigures], title: str) -> bytes:

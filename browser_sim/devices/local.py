@@ -20,7 +20,7 @@ import numpy as np
 
 from browser_sim.devices.device_data import Holdings
 from browser_sim.devices.http_client import HttpClient
-from browser_sim.devices.local_store import LocalStore, Waiting, number_of
+from browser_sim.devices.local_store import LocalStore, Waiting
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, http_client
 from maskedlark.canonical import decode
@@ -198,7 +198,7 @@ class _LocalFleet:
             self.told.without_logs += 1
             return
         taken = logs.take(line.local.batch_size)
-        places = [number_of(log) for log in taken.logs]
+        places = [_number_of(log) for log in taken.logs]
         examples = Examples(features=held.features[places], labels=held.labels[places])
         stream = self._stream(logs.used_events, device)
         stream(_ID_BYTES)  # where a coin's bytes are drawn of strategies that have one
@@ -243,3 +243,8 @@ def run_local(settings: LocalSettings, store: LocalStore, protection: Protection
     """Connect and run devices to the end; raises as `_LocalFleet.run`."""
     with http_client(settings.site, protection) as client:
         return _LocalFleet(settings, store, client, pause=time.sleep).run()
+
+
+def _number_of(log: bytes) -> int:
+    """Return the position of a log among those that its device holds."""
+    return int.from_bytes(log, "big")

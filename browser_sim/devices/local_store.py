@@ -105,8 +105,3 @@ class LocalStore(DeviceFile):
             "INSERT INTO events VALUES (?, ?, 1) ON CONFLICT (device, job_id) DO UPDATE SET count = count + 1"
         )
         self._database.execute(one_more, (device, waiting.job_id))
-
-
-def number_of(log: bytes) -> int:
-    """Return the position of a log among those that its device holds."""
-    return int.from_bytes(log, "big")

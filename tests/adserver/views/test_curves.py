@@ -7,8 +7,7 @@ import pytest
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.training.cost import curve_title
-from adserver.views.curves import _png, write_plot
+from adserver.views.curves import _png, _title, write_plot
 from maskedlark.errors import InvalidTask
 from tests.adserver.job_world import plan_for, sealed
 
@@ -58,7 +57,7 @@ def test_a_picture_goes_into_a_png_or_nowhere(tmp_path: Path) -> None:
 
 
 def test_the_title_says_what_the_job_costs() -> None:
-    noisy = curve_title(plan_for(sealed(mechanism="gaussian"), noise_multiplier=2.0))
+    noisy = _title(plan_for(sealed(mechanism="gaussian"), noise_multiplier=2.0))
     assert "epsilon" in noisy
     assert "delta 1e-05" in noisy
-    assert "no noise" in curve_title(plan_for(sealed()))
+    assert "no noise" in _title(plan_for(sealed()))
