@@ -112,5 +112,11 @@ def test_a_job_without_helpers_shows_its_updates_and_what_one_costs(
     page = pages[f"/jobs/{job_id.hex()}"]
     for wanted in ("accepted from devices", "added by each device", "Its model is kept", *words):
         assert wanted in page
-    assert "model.onnx" not in page
+    assert not [one for one in ("model.onnx", "No round is done yet", "Figures of the rounds") if one in page]
     assert f'href="/jobs/{job_id.hex()}"' in pages["/jobs"]
+
+
+def test_open_jobs_without_helpers_are_at_work_and_have_no_task(pages: dict[str, str]) -> None:
+    assert pages["/jobs"].count('<td><span class="dim">without helpers</span></td>') == 2
+    tile = pages["/"].split("Jobs at work")[1]
+    assert tile.startswith('</span><span class="big">4</span>')
