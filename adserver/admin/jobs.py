@@ -183,7 +183,7 @@ def _rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
 
     They are even steps over all rounds, and even steps over those that were evaluated.
 
-    >>> len(rounds_shown(rounds_done=1_000_000, eval_every=20_000, most=500)) <= 2 * 500 + 2
+    >>> len(_rounds_shown(rounds_done=1_000_000, eval_every=20_000, most=500)) <= 2 * 500 + 2
     True
 
     Args:

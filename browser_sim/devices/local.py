@@ -1,7 +1,6 @@
 """Devices of jobs without helpers: fetch, train, add noise, store, send.
 
-    fleet = LocalFleet(settings, store, client)
-    answered = fleet.run()
+    told = run_local(settings, store, protection)
 
 The devices come one after the other, `visits` times each. A device takes part only in a job whose update
 costs at most the epsilon that its owner allows. Under LINE it uses each log in one update only; under draw

@@ -81,6 +81,7 @@ class NoiseCache:
 
         What was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either.
         """
+        # Popped before anything is returned: two calls of one job never get the same noise.
         ahead = self._ahead.pop(job)
         if (
             ahead is not None and ahead.order == order and not ahead.vector.cancel()

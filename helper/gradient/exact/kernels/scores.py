@@ -33,6 +33,7 @@ def _count_edges_up_to(values: Real, edges: Real, longest: int, counts: Integers
         count, step = 0, longest
         while step > 0:
             further = count + step
+            # As many steps for every value, and no edge beyond the last is read: too far counts as below.
             is_below = values[r] < edges[min(further, len(edges)) - 1]
             count = count if (further > len(edges)) | is_below else further
             step >>= 1
