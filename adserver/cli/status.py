@@ -3,9 +3,12 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import typer
+
 from adserver.cli.options import JsonOption
 from adserver.cli.target import connected_server_of, server_of
 from adserver.views.printing import moment, print_json, print_table
+from maskedlark.escape import escape
 from maskedlark.terminal.options import takes
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ def status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
         print_json({"helpers": [asdict(one) for one in helpers], "intake": intake and asdict(intake)})
         return
     print_table(
-        ("helper", "address", "answers", "name", "version", "numerics", "keys until", "cause"),
+        ("helper", "address", "answers", "name", "version", "numerics", "keys until"),
         [
             (
                 one.role,
@@ -34,11 +37,13 @@ def status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
                 one.version or "",
                 (one.numerics_digest or "")[:12],
                 moment(one.keys_not_after) if one.keys_not_after else "",
-                one.cause,
             )
             for one in helpers
         ],
     )
+    for one in helpers:
+        if one.cause:
+            typer.echo(escape(one.cause))
     if intake is not None:
         rows = [("accepted", intake.accepted), ("duplicates", intake.duplicates), *intake.rejected.items()]
         print_table((f"reports since {moment(intake.since)}", ""), rows)

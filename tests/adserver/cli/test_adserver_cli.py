@@ -380,3 +380,14 @@ def test_a_server_says_where_it_listens_takes_reports_and_drains_on_sigterm(shel
             httpx.post(f"http://{http}/v1/reports", content=body, timeout=HANGS_S).status_code
             for body in (first, second)
         ] == [200, 200]
+
+
+def test_status_says_below_its_table_why_a_helper_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    helpers = ["--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure"]
+    shown = CliRunner().invoke(app, ["status", "--data", str(tmp_path), *helpers])
+    assert shown.output.splitlines()[-2:] == [
+        f"helper at 127.0.0.1:{port}: no server is listening there" for port in (1, 2)
+    ]
