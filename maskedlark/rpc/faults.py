@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 import grpc
 
@@ -35,7 +36,7 @@ _NO_TALK_HINT: Final = (
 )
 _EXPIRED: Final = re.compile(r"certificate has expired")
 _GRPC_PREFIX: Final = "failed to connect to all addresses; last error: "
-_NOBODY_LISTENS: Final = re.compile(r"Connection refused")
+_NOBODY_LISTENS: Final = re.compile(r"(?:ipv6:(\S+): .*)?Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(
@@ -150,8 +151,11 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     what = f"{peer}: {code.name.lower()}: {details.removeprefix(_GRPC_PREFIX)}{hint}"
     if _EXPIRED.search(details):
         what = f"{peer}: its certificate has expired: it must renew it, and you must trust the new one"
-    if _NOBODY_LISTENS.search(details):
-        what = f"{peer}: no server is listening there"
+    if refused := _NOBODY_LISTENS.search(details):
+        last = refused[1] and unquote(
+            refused[1]
+        )  # of a name's addresses, gRPC tells of the last that it tried
+        what = f"{peer}: no server is listening there{f' (tried last: {last})' if last else ''}"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
     return (
         HelperUnavailable(what)
