@@ -28,7 +28,6 @@ _FILES: Final = (
     "Witness.write",
     "write checkpoint.npz",
     "write keys.json",
-    "write model.onnx",
 )
 _SETTING_UP: Final = frozenset({"Ledger.add_task", "TaskStore.add"})
 """A task is made while an operator looks on, before anything can go wrong here.
@@ -58,7 +57,7 @@ def expected() -> frozenset[str]:
 def of_updates() -> frozenset[str]:
     """The names of all points that federated rounds alone pass, and of what they share with other jobs."""
     transactions = {*_with_transactions(rounds), "Ledger._reserve", "Ledger.add_dataset"} - _NEVER_HERE
-    files = ("Vault.commit", "write checkpoint.npz", "write model.onnx")
+    files = ("Vault.commit", "write checkpoint.npz")
     return frozenset(
         {f"{name}: {when}" for name in transactions for when in _AROUND_TRANSACTIONS}
         | {f"{name}: {when}" for name in files for when in _AROUND_FILES}
