@@ -126,7 +126,7 @@ def strategies() -> str:
     shared = frozenset(one.name for one in fields(Strategy))
     parts = [
         "# Settings of strategies\n\nThe fields of the JSON file that `--settings` reads, and of `settings`"
-        " in a `FederatedSubmission` or `LocalSubmission`. None is JSON's null. In a task of updates,"
+        " in a `FederatedSubmission`. None is JSON's null. In a task of updates,"
         " `cover_rate` and the bound's `clip_norm`, `frac_bits`, `is_weight_summed` and `is_counted` may be"
         " left out: the task has them. `noise_multiplier` may be left out for `--epsilon`.\n",
         options("Every strategy", Strategy, frozenset({"kind"})),
