@@ -6,6 +6,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from adserver.client.local import LocalAdServer
 from adserver.client.local_measuring import LocalMeasuring
 from adserver.peers.connect import Peers
 from adserver.peers.retrying import BRIEF, LONG, Backoff
+from adserver.store.tasks import TaskStore
 
 RUNNER = CliRunner()
 COMMANDS = ("aggregate", "evaluate")
@@ -73,6 +75,7 @@ def test_a_command_waits_for_helpers_as_long_as_it_is_asked_to(
     RUNNER.invoke(app, [command, "--data", str(tmp_path), *reach, *more])
     (server,) = made
     monkeypatch.setattr(LocalMeasuring, "_task", lambda *_: None)
-    dataset: Any = None
+    monkeypatch.setattr(TaskStore, "encoder", lambda *_: None)
+    dataset: Any = SimpleNamespace(task_id=b"")
     for asker in (server.measuring.measurer(dataset), server.measuring.evaluator(dataset)):
         assert asker.backoff.give_up_after_s == longest.give_up_after_s
