@@ -14,7 +14,8 @@ from adserver.store.queries import QueryStore
 from adserver.store.reports import ReportStore
 from helper.ledger import ledger as helper_ledger
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import StoredQuery
+from helper.ledger.manifests import add_manifest
+from helper.ledger.records import Manifest, StoredQuery
 from helper.ledger.schema import DATASETS
 from helper.ledger.witness import Witness
 from helper.releases import jobs as helper_jobs
@@ -202,12 +203,18 @@ def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_mad
     """It takes a person who gives up a dataset that one helper has committed and the other has not."""
 
     def add_dataset(
-        ledger: Ledger, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], *_: object
+        ledger: Ledger,
+        dataset_id: bytes,
+        task_id: bytes,
+        report_ids: Sequence[bytes],
+        manifest: Manifest,
+        *_: object,
     ) -> None:
         with ledger._engine.begin() as connection:
             connection.execute(
                 insert(DATASETS).values(dataset_id=dataset_id, task_id=task_id, size=len(report_ids))
             )
+            add_manifest(connection, dataset_id, manifest)
 
     monkeypatch.setattr(Ledger, "add_dataset", add_dataset)
     monkeypatch.setattr(Ledger, "find_used", lambda *_: set())
