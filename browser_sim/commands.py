@@ -59,12 +59,12 @@ def run_command(
         int | None, _people("Number of people who see ads; default: enough for all records.", min=0)
     ] = None,
     impressions_per_person: Annotated[int, _people("Number of ads that each person sees.", min=1)] = 1,
-    duration_days: Annotated[float, _people("Seconds over which ads are shown.", min=0)] = 1.0,
+    duration_days: Annotated[float, _people("Days over which ads are shown.", min=0)] = 1.0,
     attribution_window_hours: Annotated[
-        float, _people("Seconds after an impression during which a conversion counts.", min=0)
+        float, _people("Hours after an impression during which a conversion counts.", min=0)
     ] = 24.0,
     max_extra_delay_hours: Annotated[
-        float, _people("Largest random delay before an upload, in seconds.", min=0)
+        float, _people("Largest random delay before an upload, in hours.", min=0)
     ] = 24.0,
     fake_rate: Annotated[float | None, _people("Share of fake reports; default: the task's setting.")] = None,
     consent_rate: Annotated[float, _people("Share of people who consent to reporting.", min=0, max=1)] = 1.0,

@@ -127,7 +127,8 @@ def new_command(
         )
     if person and person == label:
         raise typer.BadParameter(f"--person and --label both name {label!r}: name the column of the person")
-    data, measure, notes = DataSettings(), MeasureSettings(keys=tuple(key or ())), dict[str, str]()
+    data, measure = DataSettings(), MeasureSettings(keys=tuple(key or ()))
+    notes, bounds = dict[str, str](), dict[str, str]()
     if csv is not None:
         table = read_table(csv)
         report = read_report(table.without(person) if person else table, label)
@@ -140,7 +141,7 @@ def new_command(
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
         sums = (len(value or ()) + 1) * (len(measure.keys) + 1)
         values = tuple(suggest_value(table, column, sums=sums) for column in value or ())
-        notes |= {one.column: note for one in values if (note := describe_bound(table, one))}
+        bounds = {one.column: note for one in values if (note := describe_bound(table, one))}
         measure = replace(measure, values=values)
         plan_measurement(table, data, measure)
     ports = free_ports(5)
@@ -162,6 +163,7 @@ def new_command(
             federated=FederatedSettings(person=person),
         ),
         notes,
+        bounds,
     )
     for problem in check(project).problems if model is not None else ():
         typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
@@ -352,6 +354,9 @@ def _show_report(report: "TableReport") -> None:
     typer.echo(f"{report.rows} rows, read as {report.written}")
     classes = ", ".join(f"{name!r} {count}" for name, count in report.classes.items())
     typer.echo(escape(f"label {report.label!r}: {classes}; empty in {report.unlabelled} rows"))
+    if len(report.classes) == 2:
+        predicted = list(report.classes)[1]
+        typer.echo(escape(f"the model will give the chance of {predicted!r}, the second of `classes`"))
     if report.other_labels:
         others = ", ".join(f"{name!r} {count}" for name, count in report.other_labels.items())
         typer.echo(escape(f"left out, since too few rows have these labels: {others}"))

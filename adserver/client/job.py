@@ -98,8 +98,8 @@ class Job:
             takes: What the graph takes: "columns" (raw ones: the task's encoder is in it), "bytes", or
                 "scaled": float32, each byte over 256.
             encoder: Of the columns, for a task that names none.
-            weights: "latest", or "best": those of the latest round whose loss on the job's evaluation set is
-                within 1 % of the least.
+            weights: "latest", or "best": those of the latest round whose loss on the job's evaluation set, of
+                two classes after calibration, is within 1 % of the least.
 
         Raises:
             JobRefused(WRONG_STATE): no round is done yet, or of the best weights: none was evaluated.

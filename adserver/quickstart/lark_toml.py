@@ -7,8 +7,8 @@ from adserver.quickstart.settings import Measured, MeasureSettings, Settings, Tr
 from maskedlark.escape import DELETE, escape
 
 
-def config_text(settings: Settings, notes: Mapping[str, str]) -> str:
-    """Write `lark.toml` with a comment at each setting, and notes at values of `[data]` and `[measure]`."""
+def config_text(settings: Settings, notes: Mapping[str, str], bounds: Mapping[str, str]) -> str:
+    """Write `lark.toml` with comments: notes at values of `[data]`, bounds at those of `[measure]`."""
     data, task, model, training, measure, federated, servers = (
         settings.data,
         settings.task,
@@ -47,7 +47,7 @@ seed = {model.seed}
 [training]
 rounds = {training.rounds}
 epsilon = {training.epsilon:g}            # what this job may cost
-{"" if federated.person else _of_reports(training, measure, notes)}
+{"" if federated.person else _of_reports(training, measure, bounds)}
 [federated]            # people's devices train on their own rows, and send no report; nothing without person
 # Of [training], devices take rounds and epsilon only.
 person = {_text(federated.person)}            # the column that names the person: one device each
@@ -65,7 +65,7 @@ dashboard = {_text(servers.dashboard)}  # `adserver quickstart up --dashboard` s
 """
 
 
-def _of_reports(training: TrainingSettings, measure: MeasureSettings, notes: Mapping[str, str]) -> str:
+def _of_reports(training: TrainingSettings, measure: MeasureSettings, bounds: Mapping[str, str]) -> str:
     """Write the settings of jobs and queries over reports, which devices do not send."""
     return f"""\
 optimizer = {_text(training.optimizer)}
@@ -76,8 +76,8 @@ schedule = {_text(training.schedule)}
 
 [measure]              # sums, counts and means by groups; nothing without values
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
-values = {_format_measured(measure.values, notes)}
-keys = {_list(measure.keys, notes)}              # columns to group by, the coarsest first
+values = {_format_measured(measure.values, bounds)}
+keys = {_list(measure.keys, {})}              # columns to group by, the coarsest first
 epsilon = {measure.epsilon:g}          # what this may cost
 """
 
@@ -109,9 +109,9 @@ def _rate(rate: float | None) -> str:
     return f"learning_rate = {rate:g}"
 
 
-def _format_measured(values: tuple[Measured, ...], notes: Mapping[str, str]) -> str:
+def _format_measured(values: tuple[Measured, ...], bounds: Mapping[str, str]) -> str:
     """Format a TOML list of tables, a line for each."""
-    lines = [f"  {_table(one)},{_note(one.column, notes)}\n" for one in values]
+    lines = [f"  {_table(one)},{_note(one.column, bounds)}\n" for one in values]
     return f"[\n{''.join(lines)}]" if lines else "[]"
 
 

@@ -42,9 +42,9 @@ class Rows:
 class Trained:
     """What `runs/N/summary.json` holds. Loss, accuracy and AUC are on the rows that were never reported.
 
-    The model has the weights of the latest round whose loss there is within 1 % of the least, a choice that
-    flatters its figures a little; a job on devices keeps those of the last round only. Those of the last
-    round, which nobody chose, are there beside them.
+    The model has the weights of the latest round whose loss there, of two classes after calibration, is
+    within 1 % of the least, a choice that flatters its figures a little; a job on devices keeps those of the
+    last round only. Those of the last round, which nobody chose, are there beside them.
 
     Of two classes the model is calibrated on those rows: its logit is scaled and shifted so that the mean
     prediction is the share of class 1, which leaves the AUC as it is.

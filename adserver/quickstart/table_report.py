@@ -27,6 +27,7 @@ from maskedlark.frozen import frozen
 
 MOST_CLASSES: Final = 100
 """A label of more classes is a number or an identifier."""
+_TRUE: Final = ("yes", "true")
 FEWEST_OF_A_CLASS: Final = 10
 """A class of fewer rows is left out, if two others remain: a typing error, or too few to learn from."""
 NEARLY_ALL: Final = 0.95
@@ -151,7 +152,7 @@ def read_report(table: Table, label: str) -> TableReport:
         rows=len(table),
         written=table.written,
         label=label,
-        classes={name: classes[name] for name in sorted(classes, key=_order)},
+        classes=_ordered(classes),
         other_labels={name: count for name, count in counts.items() if name not in classes},
         unlabelled=labels.count(None),
         columns=columns,
@@ -318,7 +319,16 @@ def _spell_label(cell: str) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
-def _order(label: str) -> tuple[bool, float, str]:
-    """Order classes as encoders do: numbers ascending, then words."""
-    value = number(label)
-    return (value is None, value or 0.0, label)
+def _ordered(classes: Mapping[str, int]) -> dict[str, int]:
+    """Order classes: numbers ascending, then words.
+
+    Of two words the rarer is second, since a model gives the chance of the second, and people ask for that of
+    what is rare; but yes and true always are.
+    """
+
+    def order(label: str) -> tuple[bool, float, tuple[bool, int], str]:
+        value = number(label)
+        wish = (label.lower() in _TRUE, -classes[label]) if len(classes) == 2 else (False, 0)
+        return (value is None, value or 0.0, wish, label)
+
+    return {name: classes[name] for name in sorted(classes, key=order)}

@@ -25,7 +25,10 @@ class ModelWeights(StrEnum):
     LATEST = "latest"
     """Those after the last round that was done."""
     BEST = "best"
-    """Those of the latest round whose loss on the job's evaluation set is within 1 % of the least."""
+    """Those of the latest round whose loss on the job's evaluation set is within 1 % of the least.
+
+    Of two classes that is the loss with the best scale and shift of the logit.
+    """
 
 
 @frozen

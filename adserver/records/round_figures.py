@@ -30,6 +30,8 @@ class RoundFigures:
         loss: Mean loss on the evaluation set; None where it was not evaluated.
         accuracy: Share of the evaluation set that is classified right; None also where the loss is no
             classifier's.
+        calibrated_loss: The mean loss there with the best scale and shift of the logit, by which weights are
+            chosen; None but for two classes.
     """
 
     rounds_done: int
@@ -39,6 +41,12 @@ class RoundFigures:
     noise_to_signal: float | None = None
     loss: float | None = None
     accuracy: float | None = None
+    calibrated_loss: float | None = None
+
+    @property
+    def choosing_loss(self) -> float | None:
+        """The loss by which weights are chosen: that which calibration leaves, where there is one."""
+        return self.loss if self.calibrated_loss is None else self.calibrated_loss
 
 
 def is_as_good(loss: float, least: float) -> bool:
@@ -59,8 +67,9 @@ def best_evaluated(figures: Iterable[RoundFigures]) -> RoundFigures | None:
     """
     best, least = None, math.inf
     for one in figures:
-        if one.rounds_done and one.loss is not None and (best is None or is_as_good(one.loss, least)):
-            best, least = one, min(least, one.loss)
+        loss = one.choosing_loss
+        if one.rounds_done and loss is not None and (best is None or is_as_good(loss, least)):
+            best, least = one, min(least, loss)
     return best
 
 

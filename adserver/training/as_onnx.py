@@ -6,9 +6,11 @@ torch and scikit-learn are not imported here: a caller that passes one of their 
 """
 
 import io
+import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +65,7 @@ def _export(module: Any, num_features: int) -> bytes:
     was_training = module.training
     module.eval()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _only_errors_of("torch.onnx"):
             warnings.simplefilter("ignore")  # the exporters warn about themselves
             try:
                 import onnxscript  # noqa: F401 # what the present exporter needs
@@ -87,6 +89,18 @@ def _export(module: Any, num_features: int) -> bytes:
             "torch's exporter returned no model: export the module to ONNX yourself and give the file",
         )
     return bytes(program.model_proto.SerializeToString())
+
+
+@contextmanager
+def _only_errors_of(name: str) -> Iterator[None]:
+    """Keep a logger's warnings from people: the exporter names libraries that nothing here needs."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _legacy(module: Any, example: tuple[Any, ...]) -> bytes:

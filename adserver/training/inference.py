@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.training.logit_scaling import least_loss, logits_of
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
@@ -45,6 +46,9 @@ class Evaluation:
             losses of numbers.
         mean_over_rate: The mean prediction of class 1 over its share; None for other losses than those of two
             classes, and where class 1 is absent.
+        calibrated_loss: The mean loss with the scale and shift of the logit that make it least, as `model
+            calibrate` finds them; None for other losses than those of two classes, and where one class is
+            absent.
     """
 
     loss: float
@@ -52,6 +56,7 @@ class Evaluation:
     auc: float | None = None
     base_rate: float | None = None
     mean_over_rate: float | None = None
+    calibrated_loss: float | None = None
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is wrong with the model, if anything is, each with what to do about it."""
@@ -158,6 +163,9 @@ def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) 
         auc=_auc(outputs[:, 0], labels == 1) if same in OF_TWO_CLASSES else None,
         base_rate=_base_rate(labels, same),
         mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, loss),
+        calibrated_loss=(
+            least_loss(logits_of(outputs[:, 0], loss), labels == 1) if loss in OF_TWO_CLASSES else None
+        ),
     )
 
 

@@ -207,7 +207,12 @@ class Rehearsal:
     def __repr__(self) -> str:
         """Show the best setting of each name, and what to do about them."""
         best = [self.best(name) for name in self.names()]
-        lines = [f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}" for one in best if one.scores]
+        lines = [
+            f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}"
+            + ("" if math.isnan(one.spread) else f", deviation over seeds {one.spread:.4f}")
+            for one in best
+            if one.scores
+        ]
         return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks()])
 
 

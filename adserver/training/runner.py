@@ -34,6 +34,7 @@ from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import Evaluation, evaluate
 from adserver.training.trainer import Checkpoint, Masters, Trainer, keep_best
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import pick_attributes
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.numbers.lengths import l2_norm
@@ -134,11 +135,12 @@ class JobRun:
             return figures
         values = self._trainer.values()
         evaluation = self._evaluate(values)
-        if figures.rounds_done:
-            self._best = keep_best(
-                self._best, evaluation.loss, rounds_done=figures.rounds_done, masters=values
-            )
-        return replace(figures, loss=evaluation.loss, accuracy=evaluation.accuracy)
+        names = ("loss", "accuracy", "calibrated_loss")
+        figures = replace(figures, **pick_attributes(evaluation, names))
+        loss = figures.choosing_loss
+        if figures.rounds_done and loss is not None:
+            self._best = keep_best(self._best, loss, rounds_done=figures.rounds_done, masters=values)
+        return figures
 
     def _evaluator(self) -> Evaluate | None:
         """Return how to evaluate the weights that `model export` would write, on the job's evaluation set."""

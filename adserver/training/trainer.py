@@ -34,7 +34,7 @@ class BestWeights:
 
     Attributes:
         rounds_done: After how many rounds.
-        least: The least mean loss there of all that were evaluated.
+        least: The least `RoundFigures.choosing_loss` of all that were evaluated.
         masters: The weights.
     """
 

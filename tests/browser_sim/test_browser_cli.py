@@ -367,3 +367,12 @@ def test_a_run_loads_nothing_that_draws_and_no_client_that_it_does_not_use() -> 
     loaded = set(ran.stdout.split())
     assert "grpc" in loaded
     assert loaded & {"rich", "pygments", "httpx", "sqlalchemy", "torch", "onnx"} == set()
+
+
+def test_the_help_of_a_time_is_in_the_unit_of_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    lines = invoke("run", "--help").output.splitlines()
+    times = {unit: [line for line in lines if f"-{unit} " in line] for unit in ("days", "hours")}
+    assert {unit: len(found) for unit, found in times.items()} == {"days": 1, "hours": 2}
+    for unit, found in times.items():
+        assert all(unit in line.lower().replace(f"-{unit} ", "") and "second" not in line for line in found)

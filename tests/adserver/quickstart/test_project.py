@@ -1,7 +1,7 @@
 """A project's settings are a file that people read and change; what is wrong in it is told by name."""
 
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -135,3 +135,14 @@ def test_the_sample_is_written_once(tmp_path: Path) -> None:
     assert table.read_text() == sample_table()
     assert again.exit_code == 2
     assert "exists already" in again.output
+
+
+def test_a_column_that_is_measured_and_left_out_has_the_reason_of_each_at_its_place(tmp_path: Path) -> None:
+    values = (Measured(column="paid", most=160),)
+    settings = replace(SETTINGS, data=DataSettings(ignore=("paid",)), measure=MeasureSettings(values=values))
+    new_project(tmp_path / "play", settings, {"paid": "a leak"}, {"paid": "few have more"})
+    lines = (tmp_path / "play" / CONFIG).read_text().splitlines()
+    assert [line for line in lines if '"paid"' in line] == [
+        '  "paid",  # a leak',
+        '  {column = "paid", most = 160},  # few have more',
+    ]

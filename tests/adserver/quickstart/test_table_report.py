@@ -117,3 +117,22 @@ def test_tables_that_nobody_prepared_are_described(name: str) -> None:
     assert tuple(report.left_out()) == case.left_out
     assert report.labelled + report.unlabelled == report.rows == ROWS
     assert report.unlabelled == case.unlabelled
+
+
+@pytest.mark.parametrize(
+    ("words", "rarer", "classes"),
+    [
+        (("ja", "nein"), "ja", ["nein", "ja"]),
+        (("a", "b"), "b", ["a", "b"]),
+        (("no", "yes"), "no", ["no", "yes"]),
+        (("False", "True"), "False", ["False", "True"]),
+        (("0", "1"), "0", ["0", "1"]),
+    ],
+)
+def test_of_two_words_the_rarer_is_the_second_class(
+    words: tuple[str, str], rarer: str, classes: list[str]
+) -> None:
+    (other,) = set(words) - {rarer}
+    rows = [(*cells[:-1], other if row % 4 else rarer) for row, cells in enumerate(visits())]
+    report = read_report(parse_table(text(rows).encode(), "visits.csv"), "bought")
+    assert list(report.classes) == classes

@@ -1,5 +1,6 @@
 """Torch modules and scikit-learn's estimators become ONNX files that give the same outputs."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,23 @@ def test_a_torch_module_is_exported_and_left_as_it_was(
     assert module.training
     expected = module.eval()(torch.tensor(SCALED, dtype=torch.float32)).detach().numpy().reshape(60, 1)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_an_export_logs_nothing_of_libraries_that_it_does_not_need() -> None:
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    log, listener = logging.getLogger("torch.onnx"), Listener()
+    log.addHandler(listener)
+    level = log.level
+    try:
+        as_onnx(dense()[0], dense()[1])
+    finally:
+        log.removeHandler(listener)
+    assert (said, log.level) == ([], level)
 
 
 def test_linear_models_give_what_scikit_learn_decides_by() -> None:

@@ -7,13 +7,8 @@ import onnxruntime
 import pytest
 
 from adserver.records.exported_model import ExportedModel
-from adserver.training.calibration import (
-    Calibration,
-    calibrate_by_histogram,
-    calibrate_by_panel,
-    fit,
-    fold,
-)
+from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel, fold
+from adserver.training.logit_scaling import Calibration, fit, least_loss
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -135,3 +130,28 @@ def test_a_panel_that_does_not_fit_is_refused() -> None:
     np.savez(stored, features=np.zeros((4, 3), np.uint8), labels=np.array([0, 1, 2, 1]))
     with refused(JobReason.MALFORMED):
         calibrate_by_panel(model_of(LOGITS), stored.getvalue(), LOGITS)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (0.2, -3.0), (7.0, 2.0)])
+def test_the_least_loss_is_the_same_whatever_scale_and_shift_the_logits_have(
+    scale: float, shift: float
+) -> None:
+    draw = np.random.default_rng(5)
+    logits = draw.normal(-2.0, 1.0, 2_000)
+    is_positive = draw.random(2_000) < 1 / (1 + np.exp(-logits))
+    loss = least_loss(scale * logits + shift, is_positive)
+    assert loss == pytest.approx(least_loss(logits, is_positive), rel=1e-3)
+    assert loss == pytest.approx((np.logaddexp(0, logits) - is_positive * logits).mean(), rel=5e-3)
+
+
+def test_the_least_loss_of_logits_that_say_nothing_is_that_of_the_base_rate() -> None:
+    is_positive = np.arange(1_000) % 10 == 0
+    entropy = -(0.1 * np.log(0.1) + 0.9 * np.log(0.9))
+    assert least_loss(np.where(is_positive, -1.0, 1.0), is_positive) == pytest.approx(entropy)
+    assert least_loss(np.zeros(1_000), is_positive) == pytest.approx(entropy)
+
+
+@pytest.mark.parametrize("logits", [[0.0, 1.0], [float("nan"), 1.0], []])
+def test_there_is_no_least_loss_for_one_label_or_a_logit_that_is_no_number(logits: list[float]) -> None:
+    is_positive = np.array([False, bool(np.isnan(logits).any())])[: len(logits)]
+    assert least_loss(np.array(logits), is_positive) is None

@@ -1034,3 +1034,14 @@ def test_the_best_round_is_the_latest_that_is_as_good(losses: list[float | None]
     ]
     found = best_evaluated(figures)
     assert (None if found is None else found.rounds_done) == best
+
+
+def test_of_two_classes_the_best_round_is_that_of_the_loss_which_calibration_leaves() -> None:
+    losses = [(0.69, 0.36), (0.357, 0.355), (0.37, 0.34), (0.38, 0.341)]
+    figures = [
+        RoundFigures(rounds_done=done, finished_at_s=0.0, loss=loss, calibrated_loss=calibrated)
+        for done, (loss, calibrated) in enumerate(losses)
+    ]
+    assert best_evaluated(figures) == figures[3]
+    uncalibrated = [replace(one, calibrated_loss=None) for one in figures]
+    assert best_evaluated(uncalibrated) == uncalibrated[1]

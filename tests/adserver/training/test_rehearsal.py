@@ -284,3 +284,13 @@ def test_a_best_rate_at_the_edge_of_those_tried_says_where_to_go_on(best: int | 
     assert [line for line in found.remarks() if "tried" in line] == ([said] if said else [])
     assert said in repr(found)
     assert f"epsilon 1: {found.best('epsilon 1').value:.4f} at rate" in repr(found)
+
+
+def test_a_rehearsal_shows_how_far_its_seeds_are_apart() -> None:
+    scores = tuple(Score(value=value, measured=value, loss=0.4) for value in (0.6, 0.8))
+    one = Rehearsed(
+        name="epsilon 1", epsilon=1.0, costs=None, noise_multiplier=1.0, learning_rate=0.3, scores=scores
+    )
+    settings = (one, replace(one, name=ALONE, epsilon=None))
+    shown = repr(Rehearsal(metric="roc_auc", settings=settings))
+    assert "epsilon 1: 0.7000 at rate 0.3, deviation over seeds 0.1414" in shown
