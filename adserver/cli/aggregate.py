@@ -117,8 +117,9 @@ def _print(result: "AggregateResult", statistics: Sequence["Statistic"], *, is_a
     told = [row for row, known in zip(rows, is_known, strict=True) if known or is_all_shown]
     print_table(columns, told)
     if len(told) < len(rows):
+        hidden = len(rows) - len(told)
         typer.echo(
-            f"{len(rows) - len(told)} groups with too few reports are not shown: add --all-rows to show them"
+            f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: add --all-rows to show all"
         )
     for line in (f"query {result.query_id}", *summary_lines(result)):
         typer.echo(line)

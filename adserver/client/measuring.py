@@ -6,6 +6,7 @@ from typing import Any
 
 from adserver.client.choices import choose
 from adserver.client.connection import Connection
+from adserver.client.job import Job
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
 from adserver.records.defaults import DEFAULT_BINS
@@ -68,7 +69,7 @@ class Measuring(Connection):
         self,
         model: Any = None,
         *,
-        job: str = "",
+        job: Job | str = "",
         head: str = "",
         weights: str = ModelWeights.LATEST,
         bins: int = DEFAULT_BINS,
@@ -82,7 +83,8 @@ class Measuring(Connection):
 
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted model of scikit-learn.
-            job: Instead of a model: a job, by the start of its id, whose weights are evaluated.
+            job: Instead of a model: a job, as `train` returns it or by the start of its id, whose weights are
+                evaluated.
             head: Of a job with several heads, the one to evaluate; a model may then be given with the job.
             weights: Of the job: `latest`, or `best`, those that did best on its evaluation set.
             bins: How many score bins; more of them bear more noise.
@@ -98,7 +100,7 @@ class Measuring(Connection):
             model = as_onnx(model, self._task_of(dataset).num_features)
         return self.server.evaluate(
             model,
-            job=job,
+            job=job.job_id.hex() if isinstance(job, Job) else job,
             head=head,
             weights=choose(ModelWeights, "weights", weights),
             bins=index(bins),

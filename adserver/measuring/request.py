@@ -202,6 +202,6 @@ def check_evaluated(model: bytes | None, job: str, head: str, weights: ModelWeig
     if head and not job:
         raise InvalidTask("head requires job: the job's table says what each label means for it")
     if not head and (model is None) == (not job):
-        raise InvalidTask("expected exactly one of model and job")
+        raise InvalidTask("expected exactly one of model and job: name what is evaluated, and not twice")
     if model is not None and weights is ModelWeights.BEST:
         raise InvalidTask("weights picks those of a job: a model has its own, so leave it out")

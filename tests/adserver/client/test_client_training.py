@@ -119,6 +119,21 @@ def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(cli
         job.resume()
 
 
+def test_a_job_is_evaluated_as_it_was_returned_or_by_its_id(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client.train(module(), **settings())
+    asked: list[str] = []
+    monkeypatch.setattr(
+        type(client.server),
+        "evaluate",
+        lambda _, model, *, job, **__: asked.append(job),
+    )
+    client.evaluate(job=job)
+    client.evaluate(job=job.job_id.hex()[:12])
+    assert asked == [job.job_id.hex(), job.job_id.hex()[:12]]
+
+
 def test_a_schedule_is_named_as_on_the_command_line(site: Site, client: Client) -> None:
     job = client.train(module(), schedule="cosine", **settings())
     site.worker().run_one()
