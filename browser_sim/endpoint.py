@@ -64,9 +64,9 @@ def check_protected(destination: str, protection: Protection) -> None:
     if not is_plain:
         return
     if not protection.insecure:
+        protected = "use https" if is_url(destination) else "name its certificate's authority with --tls-ca"
         raise InvalidTask(
-            f"{destination} would be contacted in plaintext: use https or TLS files, or --insecure "
-            "for a loopback demo"
+            f"{destination} would be contacted in plaintext: {protected}, or --insecure for a loopback demo"
         )
     if not is_loopback(host):
         raise InvalidTask(

@@ -54,7 +54,7 @@ from maskedlark.reports.updates import UpdateForm
 
 REFERENCE = Path(__file__).parent / "reference"
 REASONS_HEAD = "| reason | meaning | again | charged | what to do |\n|---|---|---|---|---|"
-NOTE = "<!-- Written by docs/generate.py (make docs). -->\n\n"
+NOTE = "<!-- Written by docs/generate.py (make docs). -->"
 
 
 def pages() -> dict[str, str]:
@@ -69,12 +69,18 @@ def pages() -> dict[str, str]:
     }
 
 
+def noted(text: str) -> str:
+    """Return a page with the note under its heading: the site names pages by how they begin."""
+    heading, _, rest = text.partition("\n\n")
+    return f"{heading}\n\n{NOTE}\n\n{rest}"
+
+
 def cli(module: str, name: str) -> str:
     """Return a command line's help as Markdown, by typer, with a paragraph for each option."""
     command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 # our own modules
     text = re.sub(r"\n(?=\* )", "\n\n", shown.stdout.replace(str(Path.home()), "~"))
-    return NOTE + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return noted(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
 
 def settings() -> str:
@@ -104,7 +110,7 @@ def settings() -> str:
     )
     parts += [attributes(cls) for cls in objects]
     losses = "\n".join(f"| `{loss.value}` |" for loss in Loss)
-    return NOTE + "\n".join(parts) + f"\n## Losses\n\n| loss |\n|---|\n{losses}\n"
+    return noted("\n".join(parts) + f"\n## Losses\n\n| loss |\n|---|\n{losses}\n")
 
 
 def attributes(cls: type[Any]) -> str:
@@ -140,7 +146,7 @@ def strategies() -> str:
     }
     parts += [options(f"The object {name}", cls, frozenset()) for name, cls in sections.items()]
     parts.append(options("draw-and-discard", DrawAndDiscard, frozenset({"kind"})))
-    return NOTE + "\n".join(parts)
+    return noted("\n".join(parts))
 
 
 def options(title: str, cls: type[Any], left_out: frozenset[str]) -> str:
@@ -195,7 +201,7 @@ def errors() -> str:
         " JobRefused, or one of these. *Again*: `adserver job resume` as it is may"
         f" succeed.\n\n{further(JOB_STOPS)}"
     )
-    return NOTE + "\n".join(parts)
+    return noted("\n".join(parts))
 
 
 def further(reasons: Mapping[str, FurtherReason]) -> str:

@@ -91,7 +91,7 @@ def verify_command(
         return
     for one in found:
         for name, value in _facts(one).items():
-            typer.echo(f"{name:24}{escape(_text(value))}")
+            typer.echo(f"{name:26}{escape(_text(value))}")
         typer.echo("the signatures hold\n")
 
 

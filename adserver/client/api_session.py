@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from time import monotonic
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -193,7 +194,7 @@ class ApiSession:
             if len(content) <= most and left:
                 raise IncompleteRead(content, left)
         except (OSError, HTTPException) as error:
-            told = f"the ad server at {self.url} does not answer: {error}"
+            told = f"the ad server at {self.url} does not answer: {_cause(error)}"
             raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
         finally:
             connection.close()
@@ -211,6 +212,16 @@ def reading_answer() -> Iterator[None]:
     except _WRONG_FORMS as error:
         described = f"{type(error).__name__}: {error}"[:_MOST_FAULT]
         raise _bad_answer(f"an answer of another form: {described}") from None
+
+
+def _cause(error: Exception) -> str:
+    """Say why no answer came, and of a certificate that is not trusted what to do."""
+    if isinstance(error, SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}): name it, or its authority, with "
+            "--url-ca (`ca` of a Client)"
+        )
+    return str(error)
 
 
 def _bad_answer(what: str) -> JobRefused:

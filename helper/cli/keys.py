@@ -129,7 +129,7 @@ def _show(ring: "Ring", as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in rows]))
         return
-    table = Table(*_COLUMNS)
+    table = Table(*_COLUMNS, box=None, header_style="bold", pad_edge=False)
     for key_id, suite, state, *moments in rows:
         table.add_row(
             str(key_id), suite, state, *("" if moment is None else _day(moment) for moment in moments)

@@ -132,9 +132,11 @@ def test_an_answer_that_is_not_counts_is_refused(some_reports: list[Report]) -> 
     assert refused.value.reason is JobReason.MALFORMED
 
 
-@pytest.mark.parametrize("destination", ["127.0.0.1:9", "http://127.0.0.1:9"])
-def test_plaintext_must_be_asked_for(destination: str) -> None:
-    with pytest.raises(InvalidTask, match="--insecure"):
+@pytest.mark.parametrize(
+    ("destination", "instead"), [("127.0.0.1:9", "--tls-ca"), ("http://127.0.0.1:9", "use https")]
+)
+def test_plaintext_must_be_asked_for(destination: str, instead: str) -> None:
+    with pytest.raises(InvalidTask, match=f"{instead}.*--insecure"):
         connect(destination, Protection())
 
 

@@ -21,6 +21,7 @@ def generated() -> dict[str, str]:
 def test_the_reference_is_what_the_code_says() -> None:
     for name, page in generated().items():
         assert (DOCS / "reference" / name).read_text() == page, f"{name} is out of date: make docs"
+        assert page.startswith("# "), f"{name} would be named by its file in the site's list of pages"
 
 
 @pytest.mark.parametrize("reason", [*ReportReason, *ModelReason, *JobReason], ids=lambda reason: reason.value)

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from adserver.cli.main import app as adserver_app
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import AccessStore
 from adserver.store.database import open_store
+from helper.cli.main import app as helper_app
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from maskedlark.errors import JobReason
 from maskedlark.runtime.database import open_database
@@ -164,3 +167,47 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path, host: str) -> None
     assert (tmp_path / "restored-helper").stat().st_mode & 0o077 == 0
     assert (tmp_path / "restored-helper" / "keys.json").stat().st_mode & 0o077 == 0
     assert (tmp_path / "helper-keys.tar").stat().st_mode & 0o077 == 0
+
+
+def section(name: str) -> str:
+    """Return what stands under a heading of the page of operations."""
+    page = (ROOT / "docs" / "how-to" / "operations.md").read_text()
+    return page.split(f"## {name}\n")[1].split("\n## ")[0]
+
+
+def serve_of(app: typer.Typer) -> Any:
+    group = typer.main.get_group(app)
+    with group.make_context("", ["serve"]) as context:
+        command = group.get_command(context, "serve")
+    assert command is not None
+    return command
+
+
+@pytest.mark.parametrize(("place", "app"), [(0, helper_app), (1, adserver_app)], ids=["helper", "ad server"])
+def test_a_unit_gives_its_command_all_that_it_needs_and_nothing_that_it_does_not_know(
+    place: int, app: typer.Typer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = re.findall(r"^```ini\n(.*?)^```", section("As a service of the machine"), re.M | re.S)[place]
+    (arguments,) = re.findall(r"^ExecStart=/opt/maskedlark/bin/\S+ serve(.*)$", unit, re.M)
+    lines = re.findall(r"^Environment=(.*)$", unit, re.M)
+    given = dict(one.split("=") for line in lines for one in line.split())
+    command = serve_of(app)
+    assert {one for one in given if not one.startswith("MALLOC_")} <= {one.envvar for one in command.params}
+    for name in [one for one in os.environ if one.startswith(("HELPER_", "ADSERVER_"))]:
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    command.make_context("serve", arguments.split())
+    (folder,) = [value for name, value in given.items() if name.endswith("_DATA")]
+    assert f"ReadWritePaths={folder}\n" in unit
+
+
+def test_the_floors_of_the_page_have_the_defaults_of_the_code() -> None:
+    shown: dict[str, str] = {}
+    for options, defaults in re.findall(r"^\| (`--[^|]+) \| ([^|]+) \|", section("Floors"), re.M):
+        names = re.findall(r"`(--[\w-]+)`", options)
+        shown |= dict(zip(names, re.split(r", (?=\d+$)", defaults), strict=True))
+    actual = {one.opts[0]: one.default for one in serve_of(helper_app).params}
+    assert len(shown) > 5
+    for option, default in shown.items():
+        assert actual[option] == (False if default == "no" else float(default.replace(",", ""))), option

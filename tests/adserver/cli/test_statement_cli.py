@@ -87,6 +87,7 @@ def test_evidence_is_listed_exported_and_verified_offline(
     said = ran("statement", "verify", path)
     assert "the signatures hold" in said
     assert keys[0] in said
+    assert "collusion_epsilon_before  0.0\n" in said
     assert "\x1b" not in said
     assert r"\x1b[2Jtask" in said
     with pytest.raises(InvalidTask, match="fingerprint"):
