@@ -332,8 +332,7 @@ def export_command(
     """Write the submitted model file with weights of the job.
 
     The graph's input is float32, each feature's byte divided by 256, unless --with-encoder or
-    --with-bytes is given. The model of a job without helpers is an .npz file with its parameters as a flat
-    array, and its layer widths.
+    --with-bytes is given.
     """
     from adserver.client.job import Job
     from adserver.collecting.task_settings import encoder_from
@@ -353,11 +352,9 @@ def export_command(
         InputForm.BYTES: "bytes, uint8",
         InputForm.COLUMNS: "raw columns",
     }
-    if found.plan.task is None:
-        typer.echo(f"exported the parameters and widths after {found.progress}, as an .npz file")
-        return
-    rounds = f"{made.rounds_done} of {found.rounds} rounds"
-    typer.echo(f"exported the weights after {rounds}; the graph takes {shown[form]}")
+    is_local = found.plan.task is None
+    after = found.progress if is_local else f"{made.rounds_done} of {found.rounds} rounds"
+    typer.echo(f"exported the weights after {after}; the graph takes {shown[form]}")
 
 
 @takes(server=server_of)

@@ -214,8 +214,6 @@ class AdServer(Protocol):
     ) -> ExportedModel:
         """Return a job's model whose graph takes the input; columns need the task's encoder.
 
-        The model of a job without helpers is an .npz file, whatever `takes` is.
-
         Args:
             job_id: The job.
             takes: What the graph takes.

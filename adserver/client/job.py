@@ -91,7 +91,7 @@ class Job:
         encoder: Encoder | str | Path | None = None,
         weights: str = "latest",
     ) -> bytes:
-        """Return its model as an ONNX file; without helpers as an .npz of `parameters` and `widths`.
+        """Return its model as an ONNX file.
 
         Args:
             path: Where to write it too.
@@ -162,8 +162,7 @@ class Job:
             return self.at.export(self.job_id, takes, weights)
         from adserver.training.export import with_input
 
-        made, task = self.at.export(self.job_id, weights=weights), self.record.plan.task
-        return made if task is None else with_input(made, task, takes, encoder)
+        return with_input(self.at.export(self.job_id, weights=weights), self.record.plan, takes, encoder)
 
     def cancel(self) -> None:
         """Stop it for good; the budget of rounds that were not run is given back.

@@ -251,18 +251,17 @@ class LocalAdServer:
         job = self._jobs.get(job_id)
         plan = job.plan
         if isinstance(plan, LocalPlan):
-            return self._export_local(job, plan, weights)
+            return with_input(self._export_local(job, plan, weights), plan, takes, None)
         made = export_job(JobFiles(self.engine, self.data, job_id), plan, weights)
-        return with_input(made, plan.task, takes, self._tasks.encoder(plan.task.task_id))
+        return with_input(made, plan, takes, self._tasks.encoder(plan.task.task_id))
 
     def _export_local(self, job: "JobRecord", plan: "LocalPlan", weights: ModelWeights) -> ExportedModel:
         from adserver.store.local.models import LocalModels
-        from adserver.training.local_jobs import write_local_model
+        from adserver.training.export import export_local
 
         if weights is ModelWeights.BEST:
             raise InvalidTask("a job without helpers is not evaluated: export its latest weights")
-        encoded = write_local_model(plan, LocalModels(self.engine).parameters(plan))
-        return ExportedModel(encoded=encoded, rounds_done=job.rounds_done)
+        return export_local(plan, LocalModels(self.engine).parameters(plan), job.rounds_done)
 
     def calibrate(
         self,
@@ -290,7 +289,7 @@ class LocalAdServer:
             calibrated = calibrate_by_histogram(made, counts, plan.job.loss)
         else:
             calibrated = calibrate_by_panel(made, panel, plan.job.loss)
-        exported = with_input(calibrated.exported, plan.task, takes, self._tasks.encoder(plan.task.task_id))
+        exported = with_input(calibrated.exported, plan, takes, self._tasks.encoder(plan.task.task_id))
         return replace(calibrated, exported=exported)
 
     @cached_property

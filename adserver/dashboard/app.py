@@ -98,7 +98,9 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
         except MaskedLarkError as refusal:
             content = pages.draw("refused.html", "jobs", request, {"detail": str(refusal)})
             return HTMLResponse(content, 409)
-        name = f"{found.job_id.hex()[:12]}-round-{made.rounds_done}.onnx"
+        after = f"{found.updates}-updates" if found.rounds is None else f"round-{made.rounds_done}"
+        of_columns = "-of-columns" if takes is InputForm.COLUMNS else ""
+        name = f"{found.job_id.hex()[:12]}-{after}{of_columns}.onnx"
         headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
         return Response(made.encoded, headers=headers, media_type="application/octet-stream")
 

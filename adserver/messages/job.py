@@ -227,8 +227,7 @@ def _next_command(job: JobRecord) -> str | None:
     if job.state in (JobState.REFUSED, JobState.FAILED):
         return f"adserver job resume {name}"
     if job.state in STOPPED and (job.rounds_done or job.updates):
-        file = "trained.npz" if isinstance(job.plan, LocalPlan) else "trained.onnx"
-        return f"adserver model export {file} --job {name}"
+        return f"adserver model export trained.onnx --job {name}"
     return None
 
 

@@ -5,13 +5,15 @@ that did best on the job's evaluation set.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adserver.records.exported_model import ExportedModel, InputForm, ModelWeights
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.local_plan import LocalPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_files import JobFiles
 from adserver.training.federated.checkpoint import read_best
-from adserver.training.federated.model import first_parameters, write_trained_file
+from adserver.training.federated.model import first_parameters, write_dense_file, write_trained_file
 from adserver.training.inference import check_loads, predict
 from adserver.training.pipeline import (
     ENCODER_IS,
@@ -87,14 +89,24 @@ def _export_federated(
     return ExportedModel(encoded=describe(trained, **notes), rounds_done=rounds_done)
 
 
+def export_local(plan: LocalPlan, parameters: NDArray[np.float64], rounds_done: int) -> ExportedModel:
+    """Export the model of a job without helpers, as an ONNX file that takes bytes over 256."""
+    encoded = write_dense_file(plan.local.widths, parameters.astype(np.float32))
+    notes = {INPUT_IS: SCALED, LOSS_IS: Loss.CROSS_ENTROPY.value}
+    return ExportedModel(encoded=describe(encoded, **notes), rounds_done=rounds_done)
+
+
 def with_input(
-    exported: ExportedModel, task: Task, form: InputForm, encoder: Encoder | None
+    exported: ExportedModel,
+    plan: TrainingPlan | FederatedPlan | LocalPlan,
+    form: InputForm,
+    encoder: Encoder | None,
 ) -> ExportedModel:
-    """Return the model with another input: the task's raw columns, or bytes.
+    """Return the model with another input: raw columns, or bytes.
 
     Args:
         exported: The model, whose input is bytes over 256.
-        task: Its task.
+        plan: Its job's.
         form: What the graph is to take.
         encoder: Of the columns.
 
@@ -106,13 +118,14 @@ def with_input(
         case InputForm.SCALED:
             return exported
         case InputForm.BYTES:
-            encoded = from_bytes(exported.encoded, task.num_features)
+            width = plan.local.widths[0] if isinstance(plan, LocalPlan) else plan.task.num_features
+            encoded = from_bytes(exported.encoded, width)
         case InputForm.COLUMNS:
             if encoder is None:
                 raise InvalidTask(
-                    "the task names no encoder: give the encoder file that made its features with --encoder"
+                    "the job names no encoder: give the encoder file that made its features with --encoder"
                 )
-            if task.encoder not in (None, encoder.digest):
+            if plan.task is not None and plan.task.encoder not in (None, encoder.digest):
                 raise InvalidTask(
                     "the encoder's digest differs from the task's: give the encoder file that the task names"
                 )

@@ -1,11 +1,7 @@
 """From a request for a job without helpers, whose devices noise their own updates, to a checked plan."""
 
 from collections.abc import Mapping
-from io import BytesIO
 from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from adserver.records.local_plan import LocalPlan, read_local_plan
 from adserver.records.submissions import FederatedSubmission
@@ -50,13 +46,6 @@ def plan_local(submission: FederatedSubmission, job_id: bytes) -> LocalPlan:
 def forecast_local(submission: FederatedSubmission) -> LocalForecast:
     """Return what a job would cost a person, and its noise; nothing is stored. Raises as `plan_local`."""
     return forecast(plan_local(submission, _ANY_ID).local, updates_each=submission.updates_each)
-
-
-def write_local_model(plan: LocalPlan, parameters: NDArray[np.float64]) -> bytes:
-    """Return an .npz file: the parameters as a flat array, and the layer widths."""
-    file = BytesIO()
-    np.savez(file, parameters=parameters, widths=np.array(plan.local.widths))
-    return file.getvalue()
 
 
 def _check_spam_test(plan: LocalPlan) -> None:

@@ -27,12 +27,12 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
     """
     match job.plan:
         case TrainingPlan() as plan:
-            title = _title(plan)
+            title, step = _title(plan), "norm of the noisy mean gradient"
         case FederatedPlan() as plan:
-            title = _title_of_federated(plan)
+            title, step = _title_of_federated(plan), "norm of the noisy mean update"
         case LocalPlan():
             raise InvalidTask("a job without helpers has no curves: it is not evaluated; leave out --plot")
-    write_as({".png": lambda one: _png(one, title)}, history, path, "curves are")
+    write_as({".png": lambda one: _png(one, title, step)}, history, path, "curves are")
 
 
 def _title(plan: TrainingPlan) -> str:
@@ -50,8 +50,8 @@ def _title_of_federated(plan: FederatedPlan) -> str:
     return f"{name}\n{privacy_line_of_federated(plan, plan.job.rounds)}"
 
 
-def _png(history: Sequence[RoundFigures], title: str) -> bytes:
-    """Draw loss and accuracy above, gradient norm and noise below; without an evaluation only the latter."""
+def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:
+    """Draw loss and accuracy above, a step's norm and noise below; without an evaluation only the latter."""
     is_evaluated = any(figures.loss is not None for figures in history)
     figure = new_figure(8, 7.2 if is_evaluated else 4.2)
     panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
@@ -61,7 +61,7 @@ def _png(history: Sequence[RoundFigures], title: str) -> bytes:
     _draw_pair(
         panels[-1],
         history,
-        ("gradient_norm", "norm of the noisy mean gradient"),
+        ("gradient_norm", step),
         ("noise_to_signal", "noise / signal"),
     )
     panels[-1].set_xlabel("rounds")

@@ -108,24 +108,23 @@ function followForm(form) {
 }
 
 const charts = new Map();
-const PANELS = {
-  loss: [
-    { column: 1, label: "Loss", ink: "--curve-1", scale: "y" },
-    { column: 2, label: "Accuracy", ink: "--curve-2", scale: "right", dash: [6, 4] },
-  ],
-  noise: [
-    { column: 3, label: "Noise / signal", ink: "--curve-1", scale: "y" },
-    { column: 4, label: "Gradient norm", ink: "--curve-2", scale: "right", dash: [6, 4] },
-  ],
-};
+const PANELS = { loss: ["loss", "accuracy"], noise: ["noise_to_signal", "gradient_norm"] };
+const STYLES = [
+  { ink: "--curve-1", scale: "y" },
+  { ink: "--curve-2", scale: "right", dash: [6, 4] },
+];
 
 // The table's columns as numbers, the first round first; a dash is no number.
 function columns() {
+  const heads = [...document.querySelectorAll("#curves thead th")];
   const rows = [...document.querySelectorAll("#curves tbody tr")].filter((row) => row.cells.length > 1).reverse();
-  return [0, 1, 2, 3, 4].map((at) =>
-    rows.map((row) => {
-      const number = Number.parseFloat(row.cells[at].textContent);
-      return Number.isNaN(number) ? null : number;
+  return new Map(
+    heads.map((head, at) => {
+      const numbers = rows.map((row) => {
+        const number = Number.parseFloat(row.cells[at].textContent);
+        return Number.isNaN(number) ? null : number;
+      });
+      return [head.dataset.figure, { label: head.textContent, numbers }];
     }),
   );
 }
@@ -170,14 +169,16 @@ function drawCurves(isAnew = false) {
   const place = byId("charts");
   if (!place || typeof uPlot === "undefined") return;
   const found = columns();
-  place.hidden = found[0].length < 2;
+  const rounds = found.get("rounds_done").numbers;
+  place.hidden = rounds.length < 2;
   if (place.hidden) return;
   for (const host of place.querySelectorAll("[data-chart]")) {
     const panel = host.dataset.chart;
-    const lines = PANELS[panel].filter((line) => found[line.column].some((number) => number !== null));
+    const drawn = PANELS[panel].map((name) => found.get(name)).filter((one) => one?.numbers.some((number) => number !== null));
+    const lines = drawn.map((one, at) => ({ ...STYLES[at], label: one.label }));
     host.parentElement.hidden = lines.length === 0;
     if (lines.length === 0) continue;
-    const shown = [found[0], ...lines.map((line) => found[line.column])];
+    const shown = [rounds, ...drawn.map((one) => one.numbers)];
     const known = charts.get(panel);
     if (known && !isAnew && known.lines === lines.length) {
       known.plot.setData(shown);

@@ -96,21 +96,16 @@ def first_parameters(plan: FederatedPlan, file: bytes) -> Parameters:
 
 
 def write_trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> bytes:
-    """Write these weights into the job's ONNX file, which takes features as bytes over 256.
-
-    Devices divide the features of a dense network by 255, which the first layer's weights make up for.
-    """
+    """Write these weights into the job's ONNX file, which takes features as bytes over 256."""
     _, model = read_instructions(plan.job)
     if isinstance(model, GraphModel):
         return _with_parameters(model, file, parameters)
-    values: list[NDArray[np.float32]] = []
-    start = 0
-    for index, (fan_in, width) in enumerate(pairwise(model.widths)):
-        middle, end = start + fan_in * width, start + (fan_in + 1) * width
-        scale = np.float32(256 / 255 if index == 0 else 1)
-        values += [parameters[start:middle].reshape(fan_in, width).T * scale, parameters[middle:end]]
-        start = end
-    return replace_parameters(file, parse(file, num_features=model.widths[0]), tuple(values))
+    return _with_dense_parameters(model.widths, file, parameters)
+
+
+def write_dense_file(widths: tuple[int, ...], parameters: Parameters) -> bytes:
+    """Write a dense network with these weights, of one layer or more, as `write_trained_file` does."""
+    return _with_dense_parameters(widths, dense_network(widths, "relu", seed=0), parameters)
 
 
 def scores(plan: FederatedPlan, file: bytes, parameters: Parameters, held: EvalSet) -> Evaluation:
@@ -122,6 +117,18 @@ def scores(plan: FederatedPlan, file: bytes, parameters: Parameters, held: EvalS
         return evaluate(trained, held.features, labels, Loss.CROSS_ENTROPY)
     examples = Examples(features=held.features, labels=labels)
     return Evaluation(loss=model.loss(parameters, examples), accuracy=model.accuracy(parameters, examples))
+
+
+def _with_dense_parameters(widths: tuple[int, ...], file: bytes, parameters: Parameters) -> bytes:
+    """Devices divide features by 255, the file's are over 256: the first layer's weights make up for it."""
+    values: list[NDArray[np.float32]] = []
+    start = 0
+    for index, (fan_in, width) in enumerate(pairwise(widths)):
+        middle, end = start + fan_in * width, start + (fan_in + 1) * width
+        scale = np.float32(256 / 255 if index == 0 else 1)
+        values += [parameters[start:middle].reshape(fan_in, width).T * scale, parameters[middle:end]]
+        start = end
+    return replace_parameters(file, parse(file, num_features=widths[0]), tuple(values))
 
 
 def _parse(model: GraphModel, file: bytes) -> Model:

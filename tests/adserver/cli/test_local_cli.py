@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.client.local import LocalAdServer
 from adserver.records.job_state import JobState
+from adserver.records.local_plan import LocalPlan
 from adserver.store.database import default_url
 from adserver.views.job import watch
 from maskedlark.errors import InvalidTask, JobRefused
@@ -74,13 +76,28 @@ def test_jobs_of_both_strategies_are_submitted_shown_listed_closed_and_exported(
     assert json.loads(run(f"job show {job[:6]} --json"))["updates"] == 0
     assert "closed after 0 updates" in run(f"job cancel {job}")
     assert json.loads(run(f"job show {job} --json"))["state"] == "closed"
-    assert "0 updates" in run(f"model export model.npz --job {job}")
-    with np.load(folder / "model.npz") as found:
-        assert found["parameters"].shape == (10,)
-        assert found["widths"].tolist() == [4, 2]
-    for refused in ("--weights best", "--job " + job + " --weights best"):
+    assert "after 0 updates" in run(f"model export model.onnx --job {job}")
+    for refused in ("--weights best", f"--job {job} --weights best", f"--job {job} --with-encoder"):
         with pytest.raises((InvalidTask, JobRefused)):
-            run(f"model export model.npz {refused}")
+            run(f"model export model.onnx {refused}")
+
+
+@pytest.mark.parametrize(("strategy", "settings"), [("line", LINE), ("draw-and-discard", DRAWS)])
+@pytest.mark.parametrize("form", ["", "--with-bytes"])
+def test_the_model_of_a_job_without_helpers_is_an_onnx_file_of_its_weights(
+    folder: Path, jobs: LocalJobs, strategy: str, settings: dict[str, object], form: str
+) -> None:
+    job = str(submitted(folder, strategy, settings, "--model-seed 3")["job_id"])
+    run(f"model export model.onnx --job {job} {form}")
+    plan = jobs.get(bytes.fromhex(job)).plan
+    assert isinstance(plan, LocalPlan)
+    parameters = jobs.models.parameters(plan)
+    features = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    values = features if form else features.astype(np.float32) / 256
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    found = session.run(None, {session.get_inputs()[0].name: values})[0]
+    expected = features / 255 @ parameters[:8].reshape(4, 2) + parameters[8:]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
+import onnxruntime
 import pytest
 from playwright.sync_api import Browser
 
@@ -11,14 +13,16 @@ from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind
 from adserver.records.federated_plan import FederatedPlan
 from adserver.store.tasks import TaskStore
-from maskedlark.releases.update_job import Phase
+from maskedlark.federated.local_job import LocalUpdate
+from maskedlark.releases.instructions import update_job
 from tests.adserver.painted import painted
 from tests.adserver.visits import Shown
 from tests.builders import NOW
 from tests.local_jobs import LocalJobs
-from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, draws_job, line_job
+from tests.maskedlark.federated.federated_world import MODEL, dp_fedavg
+from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, WIDTHS, draws_job, line_job
 from tests.patience import HANGS_S
-from tests.update_builders import update_job, update_world
+from tests.update_builders import update_world
 
 OF = update_world(name="visits at home")
 ID = OF.task.task_id.hex()
@@ -31,7 +35,8 @@ PATHS = (
 def shown(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Shown]:
     of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
     TaskStore(of.engine).add(OF.bundle, created_at=NOW)
-    job = update_job(OF.task, phases=(Phase(rounds=3, sampling_rate=0.5, noise_multiplier=7.25),))
+    strategy = dp_fedavg(noise_multiplier=7.25)
+    job = update_job(job_id=b"u" * 16, task_id=OF.task.task_id, strategy=strategy, model=MODEL)
     devices = OF.task.min_batch_size
     of.jobs.submit(
         FederatedPlan(task=OF.task, federated=job, window_s=1.0, least_devices=devices), name="at home"
@@ -114,6 +119,29 @@ def test_a_job_without_helpers_shows_its_updates_and_what_one_costs(
         assert wanted in page
     assert not [one for one in ("model.onnx", "No round is done yet", "Figures of the rounds") if one in page]
     assert f'href="/jobs/{job_id.hex()}"' in pages["/jobs"]
+
+
+def test_the_model_of_draws_is_downloaded_from_the_first_update_on(
+    shown: Shown, pages: dict[str, str]
+) -> None:
+    path = f"/jobs/{DRAWS_ID.hex()}"
+    assert "ONNX file" not in pages[path]
+    body = LocalUpdate(update_id=bytes(16), position=0, vector=np.zeros(PARAMETERS, np.int64)).encode()
+    assert LocalJobs(shown.of.engine).intake().take(DRAWS_ID, body)
+    headers = {"authorization": f"Bearer {shown.of.grant(GrantKind.TOKEN)}"}
+    with httpx.Client(base_url=shown.origin, headers=headers, timeout=HANGS_S) as client:
+        assert f'<a href="{path}/model.onnx" download>ONNX file after 1 updates</a>' in client.get(path).text
+        found = client.get(f"{path}/model.onnx")
+    assert f'filename="{DRAWS_ID.hex()[:12]}-1-updates.onnx"' in found.headers["content-disposition"]
+    assert onnxruntime.InferenceSession(found.content).get_inputs()[0].shape[1] == WIDTHS[0]
+
+
+def test_a_job_on_devices_has_only_figures_of_its_own(shown: Shown) -> None:
+    job = next(one for one in shown.of.jobs.all() if one.name == "at home")
+    headers = {"authorization": f"Bearer {shown.of.grant(GrantKind.TOKEN)}"}
+    page = httpx.get(f"{shown.origin}/jobs/{job.job_id.hex()}", headers=headers, timeout=HANGS_S).text
+    assert page.count("Norm of the noisy mean update") == 2
+    assert not [one for one in ("Noise / signal", "Gradient norm", "Learning rate") if one in page]
 
 
 def test_open_jobs_without_helpers_are_at_work_and_have_no_task(pages: dict[str, str]) -> None:

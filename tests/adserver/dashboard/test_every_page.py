@@ -188,6 +188,8 @@ def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatc
         visit.page.get_by_role("link", name="ONNX file after round").click()
     assert begun.value.suggested_filename == f"{'04' * 6}-round-38.onnx"
     assert Path(begun.value.path()).read_bytes() == b"a model"
+    of_columns = visit.page.request.get(f"{visit.page.url}/model.onnx?takes=columns")
+    assert f"{'04' * 6}-round-38-of-columns.onnx" in of_columns.headers["content-disposition"]
 
 
 def test_who_may_only_read_sees_no_button(shown: Shown, context: BrowserContext) -> None:

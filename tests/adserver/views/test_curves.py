@@ -36,7 +36,7 @@ HISTORY = tuple(
     ids=["all", "none", "one", "no evaluation", "no accuracy"],
 )
 def test_a_picture_is_drawn_of_whatever_there_is(history: tuple[RoundFigures, ...]) -> None:
-    assert _png(history, "a title\nof two lines").startswith(b"\x89PNG")
+    assert _png(history, "a title\nof two lines", "norm").startswith(b"\x89PNG")
 
 
 def test_a_picture_goes_into_a_png_or_nowhere(tmp_path: Path) -> None:
