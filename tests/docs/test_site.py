@@ -149,6 +149,16 @@ def test_the_first_page_has_the_blocks_of_the_readme_which_a_test_runs() -> None
     assert BLOCK.findall(INDEX) == BLOCK.findall(README[: README.index("## How it works")])
 
 
+def test_the_first_page_leads_to_every_tutorial_and_guide() -> None:
+    docs = ROOT / "docs"
+    pages = [
+        path.relative_to(docs).as_posix()
+        for kind in ("tutorial", "how-to")
+        for path in (docs / kind).glob("*.md")
+    ]
+    assert not [page for page in pages if f"({page})" not in INDEX]
+
+
 def test_navigation_begins_with_tutorials() -> None:
     assert re.search(r"^nav:\n  - index.md\n  - Tutorials:", (ROOT / "mkdocs.yml").read_text(), re.M)
 
