@@ -254,7 +254,10 @@ def _read_authorities(contents: TlsContents) -> bytes:
     Without any, TLS libraries would fall back to everybody's.
     """
     if not contents.trusted_authorities.strip():
-        raise InvalidTask("the file of trusted authorities is empty: add the peers' certificates to it")
+        raise InvalidTask(
+            "the file of trusted authorities is empty: add the peers' certificates to it "
+            "(trusted.crt, or --tls-ca)"
+        )
     return contents.trusted_authorities
 
 

@@ -105,7 +105,10 @@ class Trust:
         ]
         roots = [one.public_bytes(Encoding.PEM) for one in (*self._pinned, *authorities)]
         if not roots:
-            raise InvalidTask("the file of trusted authorities is empty: add the peers' certificates to it")
+            raise InvalidTask(
+                "the file of trusted authorities is empty: add the peers' certificates to it "
+                "(trusted.crt, or --tls-ca)"
+            )
         return b"".join(roots)
 
     def _trust_end(self, chain: tuple[bytes, ...]) -> datetime:
