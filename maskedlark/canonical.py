@@ -36,6 +36,7 @@ Bytes64 = Annotated[bytes, Len(64, 64)]
 _T = TypeVar("_T")
 _BEGUN: Final = sha256(b"maskedlark/v1 ")
 """A state to copy: making one takes as long as hashing a kilobyte."""
+_MOST_NAMED: Final = 5
 _NUMBER: Final = re.compile("[0-9]+")
 _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
@@ -97,12 +98,12 @@ def build(cls: type[_T], settings: Any) -> _T:
     Settings are a mapping of plain values, with byte strings as bytes.
 
     Raises:
-        InvalidTask: naming the first setting that is wrong, and why.
+        InvalidTask: naming the settings that are wrong, at most five, and why.
     """
     try:
         value: _T = _adapter(cls).validate_python(settings, strict=False)
     except ValidationError as error:
-        raise InvalidTask(_explain(cls, error)) from None
+        raise InvalidTask(_explain(cls, error, most=_MOST_NAMED)) from None
     return value
 
 
@@ -144,8 +145,8 @@ def _check_version(cls: type[Any], error: ValidationError) -> None:
             )
 
 
-def _explain(cls: type[Any], error: ValidationError) -> str:
+def _explain(cls: type[Any], error: ValidationError, *, most: int = 1) -> str:
     """Return one line from pydantic's report: where and why, without echoing the input."""
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    where = ".".join(str(step) for step in first["loc"]) or "the whole"
-    return f"{cls.__name__}: {where}: {first['msg']}"
+    wrong = error.errors(include_input=False, include_url=False, include_context=False)[:most]
+    told = [f"{'.'.join(str(step) for step in one['loc']) or 'the whole'}: {one['msg']}" for one in wrong]
+    return f"{cls.__name__}: {'; '.join(told)}"

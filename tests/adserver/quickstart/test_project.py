@@ -79,6 +79,7 @@ def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
         ("rounds = 120", "round = 120", "training.round"),
         ("[model]", "[modell]", "modell"),
         ("rounds = 120", "rounds 120", "is not valid TOML"),
+        ("rounds = 120", 'rounds = "many"\nround = 1', r"training\.rounds: .*; training\.round: "),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
