@@ -162,8 +162,8 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
         yield f"[federated] person names {person!r}, but {table.name} has no such column; it has {known}"
     elif person == settings.data.label:
         yield f"[federated] person names {person!r}, which is the label: name the column of the person"
-    if settings.measure.values:
-        yield "[measure] values needs people's reports, but devices send updates only: empty values or person"
+    if settings.measure.is_asked:
+        yield "[measure] needs reports, but devices send updates only: empty values and keys, or person"
     for name in ("learning_rate", "batch_size"):
         if getattr(training, name) is not None:
             yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
@@ -248,9 +248,9 @@ def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator
 
 def _problems_of_training(settings: Settings, reported: int, devices: int | None) -> Iterator[str]:
     task, training, measure = settings.task, settings.training, settings.measure
-    if (measure.values or measure.keys) and not settings.data.csv:
+    if measure.is_asked and not settings.data.csv:
         yield "[measure] names columns, but [data] csv is empty: name your table"
-    if measure.values and training.epsilon + measure.epsilon > task.epsilon >= training.epsilon:
+    if measure.is_asked and training.epsilon + measure.epsilon > task.epsilon >= training.epsilon:
         yield (
             f"[measure] epsilon is {measure.epsilon:g}, but [training] epsilon leaves "
             f"{task.epsilon - training.epsilon:g} of the budget, [task] epsilon: lower one of both or raise "

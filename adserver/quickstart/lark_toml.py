@@ -74,7 +74,7 @@ schedule = {_text(training.schedule)}
 # batch_size = 256     # expected reports in a round; without it, all of them
 # loss = "cross_entropy"  # without it: by the labels
 
-[measure]              # sums, counts and means by groups; nothing without values
+[measure]              # sums, counts and means by groups; keys alone: counts; nothing without either
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
 values = {_format_measured(measure.values, bounds)}
 keys = {_list(measure.keys, {})}              # columns to group by, the coarsest first

@@ -123,10 +123,8 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         InvalidTask: a column is missing, or holds no numbers where they are summed, or identifiers; or a key
             is secret.
     """
-    if not measure.values and not measure.keys:
+    if not measure.is_asked:
         return None
-    if not measure.values:
-        raise InvalidTask("[measure] values is empty: name a column to sum, or empty keys")
     _check_keys(measure, data)
     taken = {COUNT}
     values = [_plan_value(table, one, _name(one.word or one.column, taken)) for one in measure.values]

@@ -392,7 +392,7 @@ class Recipe:
     def _measured(self) -> MeasurementPlan | None:
         """What is measured, with `[measure]`'s words for it."""
         settings = self._project.settings
-        if not settings.measure.values:
+        if not settings.measure.is_asked:
             return None
         table = read_table(self._project.path(settings.data.csv))
         return plan_measurement(table, settings.data, settings.measure)

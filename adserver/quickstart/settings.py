@@ -131,7 +131,9 @@ class Measured:
 
 @canonical
 class MeasureSettings:
-    """What is measured in addition to training: sums, counts and means by groups; nothing without values.
+    """What is measured in addition to training: sums, counts and means by groups.
+
+    Nothing without values and keys; with keys alone, the rows of each group are counted.
 
     Attributes:
         values: What is summed.
@@ -142,6 +144,11 @@ class MeasureSettings:
     values: tuple[Measured, ...] = ()
     keys: tuple[str, ...] = ()
     epsilon: Positive = 0.5
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything is measured."""
+        return bool(self.values or self.keys)
 
 
 @canonical

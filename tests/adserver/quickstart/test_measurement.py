@@ -122,14 +122,20 @@ def test_a_column_with_negative_numbers_has_a_bound_on_both_sides() -> None:
     assert "--group-by" not in plan.query_options
 
 
-def test_nothing_is_measured_unless_values_are_named() -> None:
+def test_nothing_is_measured_unless_values_or_keys_are_named() -> None:
     assert plan_measurement(SHOP, DataSettings(), MeasureSettings()) is None
+
+
+def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
+    plan = plan_measurement(SHOP, DataSettings(), MeasureSettings(keys=("campaign",)))
+    assert plan is not None
+    assert (plan.declared.values, plan.table_options) == ((), ())
+    assert plan.query_options == ("--value", "count", "--group-by", "campaign", "--roll-up")
 
 
 @pytest.mark.parametrize(
     ("values", "keys", "why"),
     [
-        ([], ["campaign"], "values is empty"),
         ([{"column": "sold"}], [], "values names 'sold', but shop.csv has no such column"),
         ([{"column": "campaign"}], [], "'campaign' holds a word in line 2"),
         ([{"column": "bought", "word": "maybe"}], [], "no row of column 'bought' has 'maybe'"),
