@@ -1,7 +1,6 @@
 """Jobs without helpers in a database, for tests."""
 
 from dataclasses import dataclass, field
-from functools import partial
 
 from sqlalchemy import Engine, func, select
 
@@ -42,7 +41,7 @@ class LocalJobs:
 
     def submit(self, job: LocalJob, *, seed: int = 0, is_tested: bool = False) -> LocalPlan:
         plan = LocalPlan(local=job, seed=seed, is_tested=is_tested)
-        self.store.submit(plan, add_files=partial(self.models.create, plan=plan))
+        self.store.submit(plan, add_files=self.models.prepare(plan))
         return plan
 
     def get(self, job_id: bytes) -> JobRecord:

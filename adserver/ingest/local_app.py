@@ -38,6 +38,8 @@ from maskedlark.runtime.database import database_at_hand
 MOST_LISTED: Final = 1_000
 LARGEST_WEIGHT: Final = 1 << 62
 """Beyond it a device's integers could wrap."""
+_MOST_IN_FLIGHT: Final = 1 << 14
+"""Updates in flight that a spam test is calibrated for: a run of it holds them, and devices say how many."""
 _T = TypeVar("_T")
 ReadBody = Callable[[Request, int], Awaitable[bytes]]
 
@@ -58,7 +60,7 @@ class LocalIntake:
 
     def open_jobs(self) -> list[str]:
         """Return the ids of jobs that take updates, in hex."""
-        return [job.job_id.hex() for job in self._jobs.page(limit=MOST_LISTED, state=JobState.OPEN)]
+        return [job_id.hex() for job_id in self._jobs.newest_ids(JobState.OPEN, limit=MOST_LISTED)]
 
     def download(self, job_id: bytes) -> bytes | None:
         """Return what a device downloads; None when the job is over.
@@ -128,7 +130,7 @@ class LocalIntake:
     def _spam_test(self, job: JobRecord, settings: DrawAndDiscard, weights: int) -> SpamTest:
         """Return limits for the measured number of updates in flight, in steps of a factor of two."""
         job_id, in_flight = job.job_id, job.in_flight or 0.0
-        step = 0 if in_flight < 1 else 1 << (round(in_flight) - 1).bit_length()
+        step = 0 if in_flight < 1 else min(_MOST_IN_FLIGHT, 1 << (round(in_flight) - 1).bit_length())
         with self._calibrating:  # takes a second; one thread does it
             if (job_id, step) not in self._tests:
                 self._tests[job_id, step] = SpamTest.calibrate(

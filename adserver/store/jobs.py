@@ -106,6 +106,14 @@ class JobStore:
             rows = connection.execute(asked if state is None else asked.where(jobs.c.state == state))
             return tuple(record_from_row(row) for row in rows.mappings())
 
+    def newest_ids(self, state: JobState, *, limit: int) -> list[bytes]:
+        """Return the ids of up to `limit` jobs in a state, newest first, without reading their plans."""
+        asked = newest_first(
+            select(jobs.c.job_id), jobs.c.submitted_at_s, jobs.c.job_id, before=None, limit=limit
+        )
+        with reading(self._engine) as connection:
+            return list(map(bytes, connection.execute(asked.where(jobs.c.state == state)).scalars()))
+
     def counts(self) -> dict[JobState, int]:
         """Count the jobs in each state."""
         asked = select(jobs.c.state, func.count()).group_by(jobs.c.state)

@@ -15,6 +15,9 @@ from maskedlark.federated.strategies.line import Line
 _KINDS: Final[Mapping[str, type[LocalSettings]]] = {"line": Line, "draw-and-discard": DrawAndDiscard}
 _OF_HELPERS: Final = ("epsilon", "least_devices", "model", "eval_set", "eval_every", "task")
 _ANY_ID: Final = bytes(16)
+_MOST_UPDATES: Final = 1_000_000_000
+_MOST_NUMBERS: Final = 1 << 22
+"""Of all instances together: they are drawn at once, and a spam test reads all of them for each update."""
 
 
 def plan_local(submission: FederatedSubmission, job_id: bytes) -> LocalPlan:
@@ -37,15 +40,32 @@ def plan_local(submission: FederatedSubmission, job_id: bytes) -> LocalPlan:
     if submission.kind == "line":
         settings = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **settings}
     job = local_job(job_id, build(_KINDS[submission.kind], settings), submission.widths)
-    plan = LocalPlan(local=job, seed=submission.seed, is_tested=submission.is_tested)
+    settled = {"local": job, "seed": submission.seed, "is_tested": submission.is_tested}
+    plan = build(LocalPlan, settled)
+    _check_size(plan)
     if plan.is_tested:
         _check_spam_test(plan)
     return plan
 
 
 def forecast_local(submission: FederatedSubmission) -> LocalForecast:
-    """Return what a job would cost a person, and its noise; nothing is stored. Raises as `plan_local`."""
+    """Return what a job would cost a person, and its noise; nothing is stored.
+
+    Raises:
+        InvalidTask, InvalidModel: as `plan_local`; or more updates of a person than anybody sends.
+    """
+    if not 0 < submission.updates_each <= _MOST_UPDATES:
+        raise InvalidTask(f"updates_each is not from 1 to {_MOST_UPDATES}: give how many a person sends")
     return forecast(plan_local(submission, _ANY_ID).local, updates_each=submission.updates_each)
+
+
+def _check_size(plan: LocalPlan) -> None:
+    settings, model = read_local_plan(plan)
+    if isinstance(settings, DrawAndDiscard) and settings.instances * model.size > _MOST_NUMBERS:
+        raise InvalidTask(
+            f"{settings.instances} instances of {model.size} weights are over the limit of {_MOST_NUMBERS} "
+            "numbers: use fewer instances, or fewer features"
+        )
 
 
 def _check_spam_test(plan: LocalPlan) -> None:

@@ -4,7 +4,6 @@ import os
 import re
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +90,7 @@ def _open_to_devices(engine: Engine, submission: FederatedSubmission, job_id: by
     from adserver.training.local_jobs import plan_local
 
     plan = plan_local(submission, job_id)
-    add_model = partial(LocalModels(engine).create, plan=plan)
+    add_model = LocalModels(engine).prepare(plan)
     JobStore(engine, time.time).submit(plan, name=submission.name, note=submission.note, add_files=add_model)
 
 

@@ -1,11 +1,14 @@
 """Models of the jobs without helpers: their instances, or their rounds.
 
     models = LocalModels(engine)
-    JobStore(engine, clock).submit(plan, add_files=partial(models.create, plan=plan))
+    JobStore(engine, clock).submit(plan, add_files=models.prepare(plan))
     models.parameters(plan)
 
 The jobs are those of `adserver.store.jobs`: listed, closed to devices and opened again as all others are.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +32,20 @@ class LocalModels:
         self.instances = InstanceStore(engine)
         self.rounds = NoisedRounds(engine)
 
-    def create(self, connection: Connection, plan: LocalPlan) -> None:
-        """Store a new job's first model, in the transaction that stores the job."""
+    def prepare(self, plan: LocalPlan) -> Callable[[Connection], None]:
+        """Draw a new job's first model; return what stores it, for the transaction that stores the job.
+
+        Millions of numbers take seconds to draw, and on SQLite reports wait for that transaction.
+        """
         settings, model = read_local_plan(plan)
         if isinstance(settings, Line) and isinstance(model, DenseModel):
             first_weights = model.initial(seeded(plan.seed, "first weights"))
-            self.rounds.create(connection, plan.local.job_id, settings.start(first_weights))
-        elif isinstance(settings, DrawAndDiscard):
+            state = settings.start(first_weights)
+            return partial(self.rounds.create, job_id=plan.local.job_id, state=state)
+        if isinstance(settings, DrawAndDiscard):
             first = settings.initial(np.zeros(model.size), self._randomness)
-            self.instances.create(connection, plan.local.job_id, first)
+            return partial(self.instances.create, job_id=plan.local.job_id, instances=first)
+        raise AssertionError("a job without helpers has one of two strategies")
 
     def parameters(self, plan: LocalPlan) -> NDArray[np.float64]:
         """Return the current model: LINE's weights, or the mean of the instances."""

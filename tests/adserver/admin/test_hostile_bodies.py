@@ -13,6 +13,7 @@ import pytest
 
 from adserver.admin.api import OPERATIONS
 from adserver.admin.guarded_route import PREFIX, GuardedRoute
+from adserver.messages.federated import SubmitFederatedJob
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from tests.adserver.admin.test_asking import DATASET
@@ -48,6 +49,23 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     "/jobs/plan": {"model": "AAAA", "rounds": 3, "dataset": DATASET},
 }
 """What each operation takes, but for something at its end that is refused: nothing is done here."""
+WITHOUT_HELPERS: Final[dict[str, Any]] = {
+    "kind": "line",
+    "settings": {
+        "rounds": 2,
+        "devices": 3,
+        "bound": {"clip_norm": 1.0},
+        "local": {"epochs": 1, "batch_size": 2, "learning_rate": 0.5},
+    },
+    "widths": [4, 2],
+    "is_without_helpers": True,
+}
+DRAWS: Final[dict[str, Any]] = {
+    "kind": "draw-and-discard",
+    "settings": {"instances": 4, "learning_rate": 0.01, "epsilon": 0.5},
+    "widths": [4, 2],
+    "is_without_helpers": True,
+}
 HOSTILE: Final[list[Any]] = [
     None, True, -1, 0, 10**400, -(10**30), 1 << 63, 1e308, "NaN", "", "\0", "\u0663", "ff" * 40, "x" * 70_000,
     [], [[]], [None], {}, {"": {}}, {"first": -1, "last": 1 << 64}, {"a": {"first": 0, "last": 1 << 31}},
@@ -110,6 +128,25 @@ def test_no_value_of_a_field_is_an_error_of_the_server(
             assert token not in answer.text
             assert len(answer.text) < 100_000
     assert {at: status for at, status in found.items() if status not in REFUSED} == {}
+
+
+@pytest.mark.parametrize("job", [WITHOUT_HELPERS, DRAWS], ids=lambda job: job["kind"])
+def test_no_value_of_a_job_without_helpers_is_an_error_of_the_server(
+    operator: httpx.Client, job: dict[str, Any]
+) -> None:
+    """Its plan spends and stores nothing, so good values are answered too."""
+    tried = [
+        *({field: value} for field in SubmitFederatedJob.model_fields for value in HOSTILE),
+        *({"settings": job["settings"] | {field: value}} for field in job["settings"] for value in HOSTILE),
+    ]
+    found = []
+    for changed in tried:
+        text = json.dumps(job | changed).replace('"NaN"', "NaN").replace('"-Infinity"', "-Infinity")
+        answer = operator.post(f"{PREFIX}/jobs/federated/plan", content=text, timeout=HANGS_S)
+        if answer.status_code not in (200, *REFUSED):
+            found.append((list(changed), answer.status_code))
+    assert operator.post(f"{PREFIX}/jobs/federated/plan", json=job, timeout=HANGS_S).status_code == 200
+    assert found == []
 
 
 @pytest.mark.parametrize("one", POSTED, ids=lambda one: one.path)

@@ -73,6 +73,8 @@ def test_limits_are_made_once_for_each_step_of_updates_in_flight(
         assert made[-1] == step
         assert local._spam_test(job, settings, PARAMETERS) is limits
     assert made == [0, 1, 2, 4, 8]
+    local._spam_test(replace(now, in_flight=1e9), settings, PARAMETERS)
+    assert made[-1] == 1 << 14, "devices say how many, and a calibration holds them"
 
 
 def test_a_body_may_be_as_long_as_an_update_and_no_longer(jobs: LocalJobs) -> None:
