@@ -7,6 +7,7 @@ rare, a third of the true rate. A panel says by how much, and so does the histog
 that was paid for, which costs nothing again.
 """
 
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
 _LOSSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
-_SCALE, _SHIFT, _OUTPUT = "calibration.scale", "calibration.shift", "calibration.output"
+_NAME: Final = "calibration"
 
 
 def _check_calibrates(loss: TrainedLoss) -> Loss:
@@ -46,6 +47,7 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
     """Return the ONNX file with the calibration before its output, or before the Sigmoid that it ends in."""
     proto = onnx.ModelProto.FromString(encoded)
     graph = proto.graph
+    scale, shift, scaled, shifted = _new_names(graph)
     output = graph.output[0].name
     at, wire = len(graph.node), output
     if loss is Loss.BINARY_CROSS_ENTROPY:
@@ -55,19 +57,30 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
             if node.op_type == "Sigmoid" and _feeds(graph, node, output)
         )
         wire = graph.node[at].input[0]
-        graph.node[at].input[0] = _OUTPUT
+        graph.node[at].input[0] = shifted
     else:
-        graph.output[0].name = _OUTPUT
+        graph.output[0].name = shifted
     for place, node in enumerate(
         (
-            helper.make_node("Mul", [wire, _SCALE], [f"{_OUTPUT}.scaled"]),
-            helper.make_node("Add", [f"{_OUTPUT}.scaled", _SHIFT], [_OUTPUT]),
+            helper.make_node("Mul", [wire, scale], [scaled]),
+            helper.make_node("Add", [scaled, shift], [shifted]),
         )
     ):
         graph.node.insert(at + place, node)
-    for name, value in ((_SCALE, found.scale), (_SHIFT, found.shift)):
+    for name, value in ((scale, found.scale), (shift, found.shift)):
         graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), name))
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _new_names(graph: onnx.GraphProto) -> list[str]:
+    """Return names of scale, shift, scaled and shifted logit; a model calibrated before has other ones."""
+    taken = {one.name for one in graph.initializer} | {out for node in graph.node for out in node.output}
+    taken |= {one.name for one in graph.input}
+    for number in count():
+        names = [f"{_NAME}{number or ''}.{what}" for what in ("scale", "shift", "output.scaled", "output")]
+        if taken.isdisjoint(names):
+            return names
+    raise AssertionError("counting does not end")
 
 
 def calibrate_by_histogram(

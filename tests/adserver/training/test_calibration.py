@@ -60,6 +60,16 @@ def test_a_panel_gives_back_the_scale_and_the_shift_and_the_predictions_add_up(l
     assert (np.diff(chance[order]) >= -1e-6).all()
 
 
+@pytest.mark.parametrize("loss", [LOGITS, SCORES])
+def test_a_calibrated_model_that_was_trained_further_is_calibrated_again(loss: Loss) -> None:
+    """What quickstart leaves may be a later job's model."""
+    folded = fold(model_of(loss).encoded, Calibration(scale=2.0, shift=-1.0), loss)
+    again = fold(folded, Calibration(scale=0.5, shift=0.5), loss)
+    features = np.array([[0, 0, 0], [255, 0, 9], [3, 200, 100]])
+    before = chances_of(model_of(loss).encoded, features, loss)
+    np.testing.assert_allclose(chances_of(again, features, loss), before, rtol=1e-5)
+
+
 def test_a_histogram_calibrates_by_the_middle_of_each_bin() -> None:
     bins = 64
     scores = (np.arange(bins) + 0.5) / bins
