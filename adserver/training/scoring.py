@@ -21,7 +21,8 @@ from maskedlark.encoding.encoder import ClassLabel, Encoder
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.model.losses import Loss, loss_named
+from maskedlark.model.losses import Loss, check_loss, loss_named
+from maskedlark.model.onnx_file import parse
 
 NOT_SCORED: Final = "not scored because"
 _PREDICTION: Final = "prediction"
@@ -62,7 +63,8 @@ def score_table(
 
     Raises:
         InvalidTask: the file takes another input, belongs to another encoder, or the table lacks a column.
-        InvalidModel: the parser refuses the model, or onnxruntime cannot run it.
+        InvalidModel: the parser refuses the model, it has other outputs than the loss has, or onnxruntime
+            cannot run it.
     """
     notes = notes_of(encoded_model)
     _check_notes(notes, encoder)
@@ -81,7 +83,11 @@ def score_table(
         why[dated[wrong.row]] = why[dated[wrong.row]] or f"column {wrong.column!r}: {wrong.why}"
     places = [place for place, row in enumerate(dated) if not why[row]]
     readable = {name: [cells[name][place] for place in places] for name in wanted if name in cells}
-    outputs = predict(encoded_model, encoder.features(readable)).astype(np.float64)
+    features = encoder.features(readable)
+    if loss is not None:
+        parsed = parse(encoded_model, num_features=features.shape[1])
+        check_loss(parsed, loss, max(2, parsed.output_width))  # its columns are those of the outputs
+    outputs = predict(encoded_model, features).astype(np.float64)
     columns, numbers = _predictions(outputs, loss, encoder)
     rows: list[Sequence[float] | None] = [None] * len(table)
     for place, found in zip(places, numbers.tolist(), strict=True):

@@ -17,6 +17,7 @@ from maskedlark.canonical import encode
 from maskedlark.encoding.dates import with_parts
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, ImageColumn, NumberColumn
 from maskedlark.encoding.table import parse_table
+from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
 
@@ -142,3 +143,15 @@ def test_show_asks_for_a_width_that_the_file_leaves_open(tmp_path: Path) -> None
     shown = CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx")])
     assert shown.exit_code == 2
     assert "give --num-features" in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss"), [(2, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS), (1, Loss.CROSS_ENTROPY), (3, Loss.MSE)]
+)
+def test_a_loss_of_other_outputs_is_refused_before_a_file_is_written(
+    outputs: int, loss: Loss, tmp_path: Path
+) -> None:
+    ended = run(tmp_path, model(outputs), "--loss", loss.value)
+    assert isinstance(ended.exception, InvalidModel)
+    assert ended.exception.reason is ModelReason.WRONG_LOSS
+    assert not (tmp_path / "scored.csv").exists()
