@@ -77,7 +77,8 @@ def should_calibrate(*, examples: int, base_rate: float, mean_over_rate: float) 
     """
     rarer = examples * min(base_rate, 1 - base_rate)
     error = sqrt((1 - base_rate) / (base_rate * examples))
-    return rarer >= _CALIBRATING or abs(mean_over_rate - 1) > error
+    # A mean that is not a number is not within the error either: calibration says what to do about it.
+    return rarer >= _CALIBRATING or not abs(mean_over_rate - 1) <= error
 
 
 def choose_learning_rate(

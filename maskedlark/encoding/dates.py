@@ -77,7 +77,10 @@ def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]
         InvalidTask: a cell is no date, or nothing shows whether the day or the month stands first.
     """
     cells = columns[name]
-    moments = _moments({cell for cell in cells if cell is not None})
+    try:
+        moments = _moments({cell for cell in cells if cell is not None})
+    except InvalidTask as error:
+        raise InvalidTask(f"column {name!r}: {error}") from None
     if moments is None:
         raise InvalidTask(
             f"column {name!r} holds a cell that is no date: write dates as 2026-11-28 or 2026-11-28 04:50"

@@ -59,6 +59,8 @@ def test_other_columns_are_no_dates(cells: list[str | None]) -> None:
 def test_a_day_that_could_be_a_month_is_refused(cells: list[str | None]) -> None:
     with pytest.raises(InvalidTask, match="day or the month stands first"):
         are_dates(cells)
+    with pytest.raises(InvalidTask, match=r"^column 'seen': its dates"):
+        with_parts({"seen": cells}, ["seen@day"])
 
 
 def test_only_the_parts_that_are_wanted_and_lacking_are_made() -> None:
