@@ -25,7 +25,7 @@ WIDTHS = (390, 1_280)
 FIRST_FOUND = {
     "rotate": "lark-helper keys rotate",
     "floors": "Operate a helper",
-    "epsilon meaning": "accuracy",
+    "GDPR": "kept of a person",
 }
 """What someone types, and words of what comes first: a page that says what to do, before a decision."""
 
