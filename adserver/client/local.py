@@ -273,22 +273,25 @@ class LocalAdServer:
         weights: ModelWeights = ModelWeights.LATEST,
     ) -> CalibratedModel:
         """Return a job's model with its logit scaled and shifted."""
-        from adserver.records.training_plan import TrainingPlan
+        from adserver.records.federated_plan import FederatedPlan
+        from adserver.records.local_plan import LocalPlan
         from adserver.store.job_files import JobFiles
         from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel
         from adserver.training.export import export_job, with_input
+        from maskedlark.model.losses import Loss
 
         if (panel is None) == (not evaluation):
             raise InvalidTask("expected exactly one of evaluation and panel")
         plan = self._jobs.get(job_id).plan
-        if not isinstance(plan, TrainingPlan):
-            raise InvalidTask("a job on devices has no model to calibrate: calibrate one over a dataset")
+        if isinstance(plan, LocalPlan):
+            raise InvalidTask("a job without helpers is not calibrated: calibrate one with helpers")
+        loss = Loss.CROSS_ENTROPY if isinstance(plan, FederatedPlan) else plan.job.loss
         made = export_job(JobFiles(self.engine, self.data, job_id), plan, weights)
         if panel is None:
             counts = self.measuring.histogram(evaluation, made.encoded)
-            calibrated = calibrate_by_histogram(made, counts, plan.job.loss)
+            calibrated = calibrate_by_histogram(made, counts, loss)
         else:
-            calibrated = calibrate_by_panel(made, panel, plan.job.loss)
+            calibrated = calibrate_by_panel(made, panel, loss)
         exported = with_input(calibrated.exported, plan, takes, self._tasks.encoder(plan.task.task_id))
         return replace(calibrated, exported=exported)
 

@@ -28,23 +28,30 @@ _LOSSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGI
 _NAME: Final = "calibration"
 
 
-def _check_calibrates(loss: TrainedLoss) -> Loss:
-    """Return the loss of a model whose output is the probability of one label.
+def _check_calibrates(loss: TrainedLoss, outputs: int = 1) -> Loss:
+    """Return the loss of a model whose outputs are the probability of one label.
+
+    Two logits are: the second's less the first's is the label's.
 
     Raises:
         InvalidTask: it is not, or there are several heads.
     """
+    if loss is Loss.CROSS_ENTROPY and outputs == 2:
+        return loss
     if isinstance(loss, Heads) or loss not in _LOSSES:
         named = "several heads" if isinstance(loss, Heads) else f"loss {loss.value}"
         raise InvalidTask(
             f"a model of {named} has no probability to calibrate: it needs one output that was "
-            f"trained with {' or '.join(one.value for one in _LOSSES)}"
+            f"trained with {' or '.join(one.value for one in _LOSSES)}, or two logits, and a panel"
         )
     return loss
 
 
 def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
-    """Return the ONNX file with the calibration before its output, or before the Sigmoid that it ends in."""
+    """Return the ONNX file with the calibration before its output, or before the Sigmoid that it ends in.
+
+    Of two logits both are scaled, and the second is shifted.
+    """
     proto = onnx.ModelProto.FromString(encoded)
     graph = proto.graph
     scale, shift, scaled, shifted = _new_names(graph)
@@ -67,7 +74,8 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
         )
     ):
         graph.node.insert(at + place, node)
-    for name, value in ((scale, found.scale), (shift, found.shift)):
+    added = [0.0, found.shift] if loss is Loss.CROSS_ENTROPY else found.shift
+    for name, value in ((scale, found.scale), (shift, added)):
         graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), name))
     return bytes(proto.SerializeToString(deterministic=True))
 
@@ -102,10 +110,13 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
         JobRefused(MALFORMED): the file is no such panel, or does not fit the model.
         InvalidTask: as `fit`.
     """
-    loss = _check_calibrates(trained)
     examples = read_eval_set(panel)
-    examples.check_fits(parse(exported.encoded, num_features=examples.features.shape[1]), loss)
-    logits = logits_of(predict(exported.encoded, examples.features)[:, 0].astype(np.float64), loss)
+    model = parse(exported.encoded, num_features=examples.features.shape[1])
+    loss = _check_calibrates(trained, model.output_width)
+    examples.check_fits(model, loss)
+    outputs = predict(exported.encoded, examples.features).astype(np.float64)
+    is_pair = loss is Loss.CROSS_ENTROPY
+    logits = outputs[:, 1] - outputs[:, 0] if is_pair else logits_of(outputs[:, 0], loss)
     is_positive = (examples.labels == 1).astype(np.float64)
     return _calibrate_model(exported, fit(logits, is_positive, 1 - is_positive), loss)
 

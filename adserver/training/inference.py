@@ -162,7 +162,7 @@ def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) 
         accuracy=_accuracy(outputs, labels, same),
         auc=_auc(outputs[:, 0], labels == 1) if same in OF_TWO_CLASSES else None,
         base_rate=_base_rate(labels, same),
-        mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, loss),
+        mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, same),
         calibrated_loss=(
             least_loss(logits_of(outputs[:, 0], loss), labels == 1) if loss in OF_TWO_CLASSES else None
         ),

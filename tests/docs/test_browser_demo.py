@@ -66,6 +66,8 @@ def look(folder: Path) -> list[str]:
         for _name, noisy, _interval, truth in shown:
             assert abs(int(noisy) - int(truth)) < 0.5 * int(truth)
         page.set_viewport_size({"width": 390, "height": 1000})
+        chart = page.locator("#chart svg")
+        expect(chart).to_have_attribute("viewBox", f"0 0 {chart.evaluate('one => one.clientWidth')} 190")
         for site in ("publisher", "shop"):
             cut = page.frame_locator(f"#{site}").locator("html").evaluate(CUT)
             assert cut == {"wide": 0, "high": 0}, site

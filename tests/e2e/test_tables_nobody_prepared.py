@@ -110,6 +110,7 @@ def test_peoples_devices_train_a_model_of_raw_columns_and_their_rows_add_up(tmp_
     assert summary["reports"] == 32
     assert 0 < summary["epsilon"] < summary["collusion_epsilon"] <= 8
     assert 0 < summary["auc"] < 1
+    assert summary["mean_over_rate"] > 0
     session = onnxruntime.InferenceSession(summary["model_of_columns"])
     cells = {
         one.name: np.array([[np.nan if one.type == "tensor(double)" else ""]]) for one in session.get_inputs()

@@ -2,6 +2,7 @@
 const at = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 let shown = "";
+let drawn = null;
 
 function rows(list, entries) {
   list.replaceChildren(
@@ -42,6 +43,7 @@ function show(last) {
 }
 
 function draw(result) {
+  drawn = result;
   const svg = at("chart").querySelector("svg");
   at("chart").hidden = at("table").hidden = false;
   const most = Math.max(...result.cells.map((cell) => Math.max(cell.high, cell.truth)), 1);
@@ -108,5 +110,6 @@ addEventListener("message", (event) => {
     at("shop").src = `${shop}?product=${Number(event.data.product)}`;
   }
 });
+addEventListener("resize", () => drawn && draw(drawn));
 await poll();
 setInterval(poll, 1000);

@@ -80,6 +80,9 @@ def test_jobs_of_both_strategies_are_submitted_shown_listed_closed_and_exported(
     for refused in ("--weights best", f"--job {job} --weights best", f"--job {job} --with-encoder"):
         with pytest.raises((InvalidTask, JobRefused)):
             run(f"model export model.onnx {refused}")
+    np.savez(folder / "panel.npz", features=np.zeros((2, 4), np.uint8), labels=np.array([0, 1]))
+    with pytest.raises(InvalidTask, match="without helpers"):
+        run(f"model calibrate model.onnx --job {job} --panel panel.npz")
 
 
 @pytest.mark.parametrize(("strategy", "settings"), [("line", LINE), ("draw-and-discard", DRAWS)])

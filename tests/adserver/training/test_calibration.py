@@ -8,6 +8,7 @@ import pytest
 
 from adserver.records.exported_model import ExportedModel
 from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel, fold
+from adserver.training.inference import evaluate, predict
 from adserver.training.logit_scaling import Calibration, fit, least_loss
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.model.dense import dense_network
@@ -133,6 +134,27 @@ def test_a_model_whose_output_is_no_number_is_refused(logit: float) -> None:
 def test_a_model_without_a_probability_of_one_label_is_refused(loss: Loss) -> None:
     with pytest.raises(InvalidTask, match="no probability to calibrate"):
         calibrate_by_histogram(model_of(LOGITS), np.ones((2, 4)), loss)
+
+
+def test_two_logits_are_calibrated_by_a_panel() -> None:
+    """Their difference is scaled and shifted."""
+    encoded = dense_network([3, 2], "relu", seed=2, final="linear")
+    draw = np.random.default_rng(5)
+    features = draw.integers(0, 256, (3_000, 3), np.uint8)
+    before = predict(encoded, features).astype(np.float64)
+    difference = before[:, 1] - before[:, 0]
+    labels = (draw.random(3_000) < 1 / (1 + np.exp(3 - 2 * difference))).astype(np.int64)
+    stored = BytesIO()
+    np.savez(stored, features=features, labels=labels)
+    made = calibrate_by_panel(
+        ExportedModel(encoded=encoded, rounds_done=1), stored.getvalue(), Loss.CROSS_ENTROPY
+    )
+    after = predict(made.exported.encoded, features).astype(np.float64)
+    np.testing.assert_allclose(
+        after[:, 1] - after[:, 0], made.scale * difference + made.shift, rtol=1e-4, atol=1e-4
+    )
+    found = evaluate(made.exported.encoded, features, labels, Loss.CROSS_ENTROPY)
+    assert found.mean_over_rate == pytest.approx(1, rel=1e-3)
 
 
 def test_a_panel_that_does_not_fit_is_refused() -> None:

@@ -133,7 +133,7 @@ def test_auc_is_that_of_scikit_learn_with_ties_and_none_without_both_classes() -
     assert of_two.accuracy == (logits.argmax(1) == labels).mean()
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert of_two.loss == pytest.approx(-np.log(chances[np.arange(60), labels]).mean())
-    assert of_two.mean_over_rate is None
+    assert of_two.mean_over_rate == pytest.approx(chances[:, 1].mean() / labels.mean())
     three = dense_network([2, 3], "relu", seed=2, final="linear")
     assert evaluate(three, x[:3], np.array([2, 2, 1]), Loss.CROSS_ENTROPY).base_rate == pytest.approx(2 / 3)
 
