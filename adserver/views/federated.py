@@ -37,7 +37,7 @@ def rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
         *rows,
         ("model", _describe_model(plan.local.widths, model.size)),
         ("updates", job.updates),
-        (f"epsilon of one update, a {cost.unit}", number(cost.epsilon)),
+        (f"epsilon of one update, of each {cost.unit}", number(cost.epsilon)),
         ("epsilon of a whole update", f"{number(cost.whole_update)} at delta {cost.delta:.2g}"),
     ]
 
@@ -111,7 +111,7 @@ def _rows_of_local_forecast(found: "LocalForecast") -> list[tuple[str, object]]:
     cost, each = found.cost, found.updates_each
     mean = "an instance about the mean of all" if found.updates is None else "the mean of a round's updates"
     return [
-        (f"epsilon of one update, a {cost.unit}", number(cost.epsilon)),
+        (f"epsilon of one update, of each {cost.unit}", number(cost.epsilon)),
         ("epsilon of a whole update", number(cost.whole_update)),
         (f"epsilon of a person who sends {each}", number(found.person_epsilon)),
         ("delta", f"{cost.delta:.2g}"),
