@@ -169,7 +169,7 @@ function drawCurves(isAnew = false) {
   const place = byId("charts");
   if (!place || typeof uPlot === "undefined") return;
   const found = columns();
-  const rounds = found.get("rounds_done").numbers;
+  const rounds = found.get("rounds_done")?.numbers ?? [];
   place.hidden = rounds.length < 2;
   if (place.hidden) return;
   for (const host of place.querySelectorAll("[data-chart]")) {
