@@ -54,7 +54,7 @@ def test_killing_any_process_leaves_a_round_one_charge_one_answer_and_its_model(
             lambda jobs, _: sum(one.wrong_charges() for one in jobs),
         ),
         (
-            "INSERT INTO queries SELECT task_id, randomblob(16), dataset_id, kind, spec, answer "
+            "INSERT INTO queries SELECT task_id, randomblob(16), dataset_id, kind, spec, answer, entry "
             "FROM queries LIMIT 1",
             lambda jobs, _: sum(one.wrong_charges() for one in jobs),
         ),

@@ -107,7 +107,7 @@ def test_peoples_devices_train_a_model_of_raw_columns_and_their_rows_add_up(tmp_
         "column 'bought': no label": CASES["gaps"].unlabelled,
         "column 'who': no person": 1,
     }
-    assert summary["reports"] == 32
+    assert summary["devices"] == 32
     assert 0 < summary["epsilon"] < summary["collusion_epsilon"] <= 8
     assert 0 < summary["auc"] < 1
     assert summary["mean_over_rate"] > 0
