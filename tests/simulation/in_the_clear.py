@@ -56,7 +56,8 @@ def measured(world: World, spec: QuerySpec, least: int) -> Cells:
     Args:
         world: Where the dataset is.
         spec: The query.
-        least: The task's min_cell_count: smaller cells show nothing, and their reports are in the rest.
+        least: The task's min_cell_count: smaller cells show nothing, and their reports are in the rest, which
+            a roll-up shows whatever its size.
     """
     purses = [person.measured for person in _people(world, spec.dataset_id) if person.measured is not None]
     purses = [purse for purse in purses if all(purse.keys[0] == one.code for one in spec.where)]
@@ -69,7 +70,8 @@ def measured(world: World, spec: QuerySpec, least: int) -> Cells:
     by_place = [[purse for purse in purses if purse.keys[0] == code] for code in range(len(PLACES))]
     for place, group in zip(PLACES, by_place, strict=True):
         cells[place,] = _sums(spec, group, least)
-    cells[REST,] = _sums(spec, [purse for group in by_place if len(group) < least for purse in group], least)
+    rest = [purse for group in by_place if len(group) < least for purse in group]
+    cells[REST,] = _sums(spec, rest, 0 if spec.are_rests_shown else least)
     return cells
 
 
