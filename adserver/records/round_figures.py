@@ -46,7 +46,7 @@ class RoundFigures:
     @property
     def choosing_loss(self) -> float | None:
         """The loss by which weights are chosen: that which calibration leaves, where there is one."""
-        return self.loss if self.calibrated_loss is None else self.calibrated_loss
+        return self.loss if self.loss is None or self.calibrated_loss is None else self.calibrated_loss
 
 
 def is_as_good(loss: float, least: float) -> bool:

@@ -124,7 +124,7 @@ def test_a_job_without_helpers_is_planned_opened_closed_and_exported_from_afar(
     assert (job.state, job.is_over) == (JobState.CLOSED, True)
     assert job.export() == near.export(job.job_id).encoded
     assert far.compare_jobs(job.job_id.hex())[0]["epsilon"] is None
-    with pytest.raises(InvalidTask, match="calibrate one over a dataset"):
+    with pytest.raises(InvalidTask, match="calibrate one with helpers"):
         job.calibrate(evaluation="00")
     job.resume()
     assert job.state is JobState.OPEN

@@ -305,7 +305,7 @@ def test_a_database_that_is_away_is_unavailable(
         (TaskStore, "encoder"),
         (TaskStore, "get"),
         (RoundStore, "newest_open"),
-        (JobStore, "page"),
+        (JobStore, "newest_ids"),
         (JobStore, "get"),
     ):
         monkeypatch.setattr(cls, name, raise_away)
