@@ -122,7 +122,7 @@ class JobLimits(SamplingOptions):
 
     @property
     def charges_of_tests(self) -> tuple[Charge, ...]:
-        """What the planned evaluations are charged as."""
+        """The charges of the planned evaluations."""
         return () if self.tests is None else self.tests.charges(self.task)
 
     def samples(self, batch_size: float, rounds: int) -> Samples:

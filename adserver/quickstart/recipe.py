@@ -50,7 +50,7 @@ class TableDescription:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.classes)
 
 
@@ -101,7 +101,7 @@ class Recipe:
 
     @property
     def steps(self) -> Steps:
-        """What this run has done so far."""
+        """The steps that this run has done so far."""
         return self._steps
 
     def run(self) -> Trained:
@@ -390,7 +390,7 @@ class Recipe:
 
     @cached_property
     def _measured(self) -> MeasurementPlan | None:
-        """What is measured, with `[measure]`'s words for it."""
+        """The columns to measure, with `[measure]`'s words for them."""
         settings = self._project.settings
         if not settings.measure.is_asked:
             return None

@@ -108,7 +108,7 @@ class TableReport:
 
     @property
     def labelled(self) -> int:
-        """How many rows have a label that is learned."""
+        """The number of rows with a label that is learned."""
         return sum(self.classes.values())
 
     def left_out(self) -> dict[str, str]:

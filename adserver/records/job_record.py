@@ -63,7 +63,7 @@ class JobRecord:
 
     @property
     def rounds(self) -> int | None:
-        """How many rounds the job has; None if it goes on until it is closed."""
+        """The number of the job's rounds; None if it goes on until it is closed."""
         return self.plan.rounds if isinstance(self.plan, LocalPlan) else self.plan.job.rounds
 
     @property
@@ -73,7 +73,7 @@ class JobRecord:
 
     @property
     def progress(self) -> str:
-        """How far it is, for people: `3 of 10 rounds`, or `57 updates` of a job without rounds."""
+        """Its progress for people to read: `3 of 10 rounds`, or `57 updates` of a job without rounds."""
         return (
             f"{self.updates} updates"
             if self.rounds is None

@@ -38,7 +38,7 @@ class LocalPlan:
 
     @property
     def rounds(self) -> int | None:
-        """How many rounds LINE has; None of draw and discard, which ends when it is closed."""
+        """The number of LINE's rounds; None of draw and discard, which ends when it is closed."""
         return getattr(read_local_plan(self).settings, "rounds", None)
 
 

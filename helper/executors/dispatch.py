@@ -77,7 +77,7 @@ class Work(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many orders a worker has at a time: two, so that it does not wait for the next, or one."""
+        """The orders that a worker has at a time: two, so that it does not wait for the next, or one."""
 
     def order(self, parts: Sequence[int], *, is_sent: bool) -> PartsToSend:
         """Return the order for some parts; with their frames, unless the worker keeps those."""

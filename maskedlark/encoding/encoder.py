@@ -321,7 +321,7 @@ class Encoder:
 
     @property
     def num_features(self) -> int:
-        """How many bytes a row of cells becomes."""
+        """The number of bytes that a row of cells becomes."""
         return sum(map(count_bytes, self.columns))
 
     def features(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.uint8]:
