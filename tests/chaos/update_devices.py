@@ -50,7 +50,7 @@ def holdings(path: Path) -> Holdings:
         label="label",
         label_kind=LabelKind.CLASSES,
         ignore=("user",),
-        binning=Binning.QUANTILE,
+        binning=Binning.RANGE,
         bins=256,
     )
     return table_by_user(table, "user", least=1)
