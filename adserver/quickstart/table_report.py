@@ -253,20 +253,13 @@ def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
     bare = sum(count for cell, count in counts.items() if number(_UNIT.sub("", cell).strip()) is not None)
     if bare >= MOSTLY * filled:
         return Use.LEFT_OUT, "numbers with a unit or parted thousands: write the numbers alone"
-    dated = sum(count for cell, count in counts.items() if _is_date(cell))
+    dated = sum(count for cell, count in counts.items() if dates.is_date(cell))
     if dated >= MOSTLY * filled:
         return (
             Use.LEFT_OUT,
             f"dates in {dated} cells and something else in {filled - dated}: empty those cells",
         )
     return Use.LEFT_OUT, f"looks like identifiers: {found}"
-
-
-def _is_date(cell: str) -> bool:
-    try:
-        return dates.are_dates([cell])
-    except InvalidTask:
-        return True
 
 
 def _follows(cells: Cells, labels: Sequence[str | None]) -> bool:

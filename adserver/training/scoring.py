@@ -72,16 +72,19 @@ def score_table(
         loss = loss_named(notes[LOSS_IS])
     why = [""] * len(table)
     wanted = [column.name for column in encoder.columns]
-    for of in dict.fromkeys(map(dates.part_of, wanted)):
-        for row, cell in enumerate(table.columns.get(of or "", ())):
-            if cell is not None and not dates.is_date(cell):
-                why[row] = why[row] or f"column {of!r}: it holds no date"
-    dated = [row for row, reason in enumerate(why) if not reason]
-    kept = table.take(dated)
-    cells = {**kept.columns, **dates.with_parts(kept.columns, wanted)}
+    cells: dict[str, dates.Cells] = dict(table.columns)
+    for of in dict.fromkeys(dates.part_of(name) for name in wanted if name not in cells):
+        if of is None or of not in cells:
+            continue
+        unread = dates.wrong_dates(cells[of])
+        for row, cell in enumerate(cells[of]):
+            if cell is not None and cell in unread:
+                why[row] = why[row] or f"column {of!r}: {unread[cell]}"
+        cells[of] = [None if cell in unread else cell for cell in cells[of]]
+    cells |= dates.with_parts(cells, wanted)
     for wrong in encoder.wrong_cells(cells):
-        why[dated[wrong.row]] = why[dated[wrong.row]] or f"column {wrong.column!r}: {wrong.why}"
-    places = [place for place, row in enumerate(dated) if not why[row]]
+        why[wrong.row] = why[wrong.row] or f"column {wrong.column!r}: {wrong.why}"
+    places = [row for row, reason in enumerate(why) if not reason]
     readable = {name: [cells[name][place] for place in places] for name in wanted if name in cells}
     features = encoder.features(readable)
     if loss is not None:
@@ -91,7 +94,7 @@ def score_table(
     columns, numbers = _predictions(outputs, loss, encoder)
     rows: list[Sequence[float] | None] = [None] * len(table)
     for place, found in zip(places, numbers.tolist(), strict=True):
-        rows[dated[place]] = found
+        rows[place] = found
     return ScoredTable(columns=columns, rows=rows, why=why)
 
 

@@ -9,6 +9,7 @@ time is taken as it is written, in its own zone; Unix seconds are UTC.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum, auto, unique
@@ -68,6 +69,26 @@ def are_dates(cells: Cells) -> bool:
 def is_date(cell: str) -> bool:
     """Return True if a cell alone is a date, whichever of day and month stands first."""
     return bool(_UNIX.fullmatch(cell)) or any(_moment(cell, order) is not None for order in _Order)
+
+
+def wrong_dates(cells: Cells) -> dict[str, str]:
+    """Return the cells that keep `parts` from reading the other ones, each with the reason.
+
+    Besides cells that are no date these are the rarer of Unix seconds and written dates, and dates with
+    slashes where nothing shows whether the day or the month stands first.
+    """
+    counts = Counter(cell for cell in cells if cell is not None)
+    wrong = {cell: "it holds no date" for cell in counts if not is_date(cell)}
+    unix = {cell for cell in counts if _UNIX.fullmatch(cell)}
+    written = counts.keys() - wrong.keys() - unix
+    rarer = min(unix, written, key=lambda form: sum(counts[cell] for cell in form))
+    held, others = ("Unix seconds", "a written date") if rarer is unix else ("a written date", "Unix seconds")
+    wrong |= dict.fromkeys(rarer, f"it holds {held}, where other rows hold {others}: write all in one way")
+    try:
+        _order(counts.keys() - wrong.keys())
+    except InvalidTask as error:
+        wrong |= {cell: str(error) for cell in counts if cell not in wrong and _SLASHED.fullmatch(cell)}
+    return wrong
 
 
 def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]]:

@@ -127,6 +127,31 @@ def test_a_row_without_its_image_is_counted(tmp_path: Path) -> None:
     assert sorted(json.loads(ended.stdout)["left_out"].values()) == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("seen", "read"),
+    [
+        (["2026-11-02", "1793577600", "03/04/2026", "soon"], [0]),
+        (["03/04/2026", "13/04/2026", "2026-11-02", "1793577600"], [0, 1, 2]),
+        (["soon", "never"], []),
+    ],
+)
+def test_one_odd_date_leaves_the_other_rows_their_chances(
+    seen: list[str], read: list[int], tmp_path: Path
+) -> None:
+    table = "".join(f"{one};1;phone\n" for one in seen)
+    ended = run(tmp_path, model(), "--json", table=f"seen;pages;device\n{table}")
+    assert ended.exit_code == 0, ended.output
+    assert [place for place, row in enumerate(scored(tmp_path)) if row["output 0"]] == read
+    told = json.loads(ended.stdout)
+    assert (told["scored"], sum(told["left_out"].values())) == (len(read), len(seen) - len(read))
+
+
+def test_a_row_that_is_wrong_elsewhere_still_shows_the_order_of_days_and_months(tmp_path: Path) -> None:
+    table = "seen;pages;device\n13/04/2026;many;phone\n03/04/2026;1;phone\n"
+    ended = run(tmp_path, model(), table=table)
+    assert "1 of 2 rows are scored" in ended.output
+
+
 def test_show_takes_the_width_from_the_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(model())
     shown = CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx"), "--json"])

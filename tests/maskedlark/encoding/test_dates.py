@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskedlark.encoding.dates import are_dates, part_of, parts, with_parts
+from maskedlark.encoding.dates import are_dates, part_of, parts, with_parts, wrong_dates
 from maskedlark.errors import InvalidTask
 
 DAY = "20785"
@@ -61,6 +61,30 @@ def test_a_day_that_could_be_a_month_is_refused(cells: list[str | None]) -> None
         are_dates(cells)
     with pytest.raises(InvalidTask, match=r"^column 'seen': its dates"):
         with_parts({"seen": cells}, ["seen@day"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "wrong"),
+    [
+        (["2026-11-28", "28.11.2026", None, "1795841400", "soon"], {"1795841400": "Unix", "soon": "no date"}),
+        (["1795841400", "1795841400", "2026-11-28"], {"2026-11-28": "Unix"}),
+        (
+            ["03/04/2026", "2026-11-28", "1795841400"],
+            {"03/04/2026": "day or the month", "1795841400": "Unix"},
+        ),
+        (
+            ["13/04/2026", "04/13/2026", "28.11.2026"],
+            dict.fromkeys(["13/04/2026", "04/13/2026"], "the month"),
+        ),
+        (["13/04/2026", "03/04/2026", "13/13/2026", "31/02/2026"], {"13/13/2026": "no", "31/02/2026": "no"}),
+    ],
+)
+def test_the_cells_without_which_a_column_can_be_read(cells: list[str | None], wrong: dict[str, str]) -> None:
+    found = wrong_dates(cells)
+    assert found.keys() == wrong.keys()
+    assert all(wrong[cell] in why for cell, why in found.items())
+    read = parts({"seen": [None if cell in found else cell for cell in cells]}, "seen")["seen@day"]
+    assert [day is None for day in read] == [cell is None or cell in found for cell in cells]
 
 
 def test_only_the_parts_that_are_wanted_and_lacking_are_made() -> None:
