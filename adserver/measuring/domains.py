@@ -7,21 +7,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import build, canonical
-from maskedlark.encoding.encoder import (
-    CategoryColumn,
-    Encoder,
-    HashColumn,
-    IdColumn,
-    ImageColumn,
-    NumberColumn,
-)
+from maskedlark.encoding.encoder import Encoder, words_of
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.counting import key_index
 from maskedlark.releases.query import MAX_DOMAIN
@@ -94,16 +87,7 @@ def words_by_code(key: Key, encoder: Encoder) -> dict[int, str]:
     """
     words: dict[int, list[str]] = {}
     for column in encoder.columns:
-        match column:
-            case CategoryColumn():
-                held = column.categories
-            case IdColumn():
-                held = column.words
-            case NumberColumn() | HashColumn() | ImageColumn():
-                held = ()
-            case _:
-                assert_never(column)
-        for word in held:
+        for word in words_of(column):
             if not word.isdecimal():  # a number is its own code
                 words.setdefault(key.code(word), []).append(word)
     return {code: " or ".join(dict.fromkeys(same)) for code, same in words.items()}

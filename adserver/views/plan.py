@@ -114,10 +114,8 @@ def _warn_of_clip(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
 
     if plan.adaptive_clip is None or submission.eval_set is None or plan.job.loss not in OF_TWO_CLASSES:
         return
-    rate, clipped = (
-        float((read_eval_set(submission.eval_set).labels == 1).mean()),
-        1 - plan.adaptive_clip.quantile,
-    )
+    rate = float((read_eval_set(submission.eval_set).labels == 1).mean())
+    clipped = 1 - plan.adaptive_clip.quantile
     if (rarer := min(rate, 1 - rate)) <= _RARE * clipped:
         yield (
             f"the rarer label is {rarer:.0%} of the evaluation set, and the clip bound cuts {clipped:.0%} of "

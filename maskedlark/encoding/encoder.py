@@ -406,6 +406,18 @@ def coder(column: CodedColumn) -> Callable[[str | None], int]:
     assert_never(column)
 
 
+def words_of(column: Column) -> tuple[str, ...]:
+    """Return the words that a column names; nothing of one that names none."""
+    match column:
+        case CategoryColumn():
+            return column.categories
+        case IdColumn():
+            return column.words
+        case NumberColumn() | HashColumn() | ImageColumn():
+            return ()
+    assert_never(column)
+
+
 def _hash_word(word: str) -> int:
     """Return 64 bits of a word: FNV-1a of its UTF-8 bytes, then SplitMix64's finaliser.
 
