@@ -98,9 +98,11 @@ def suggest_value(table: Table, column: str, *, sums: int) -> Measured:
     name, is_word, word = (column, "", "") if column in table.columns else column.partition("==")
     if is_word:
         return Measured(column=name, word=word)
-    ascending = sorted(abs(value) for value in _numbers(table, column) if value is not None)
-    if not ascending:
+    filled = [abs(value) for value in _numbers(table, column) if value is not None]
+    if not filled:
         raise InvalidTask(f"[measure] values: column {column!r} is empty: measure another one")
+    # Where too few rows have a value, the least of these is the bound: 0 would count nothing.
+    ascending = sorted(filter(None, filled)) or [0.0]
     most = ascending[max(0, len(ascending) - 1 - round(_NOISE * math.sqrt(sums)))]
     return Measured(column=column, most=_round_up(max(most, 10.0**-_MOST_DECIMALS)))
 

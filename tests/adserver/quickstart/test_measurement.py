@@ -104,6 +104,12 @@ def test_the_bound_loses_least_to_noise_and_to_what_it_cuts_off(sums: int) -> No
     assert found.most < 0.2 * max(paid)
 
 
+@pytest.mark.parametrize(("rare", "most"), [("yes", 1.0), ("30", 30.0), ("no", 1e-6)])
+def test_a_column_that_is_nearly_always_0_is_bounded_by_what_is_not(rare: str, most: float) -> None:
+    bought = table(bought=[*["no"] * 97, *[rare] * 3], other=range(100))
+    assert suggest_value(bought, "bought", sums=2).most == most
+
+
 def test_what_a_bound_cuts_off_is_said() -> None:
     paid = table(paid=[*[1] * 98, 5, 11], other=range(100))
     assert describe_bound(paid, Measured(column="paid", most=3)) == (
