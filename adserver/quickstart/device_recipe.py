@@ -12,8 +12,8 @@ from typing import Any, Final
 from adserver.quickstart.check import read_table
 from adserver.quickstart.defaults import Network
 from adserver.quickstart.people import Division, divide, write_table
-from adserver.quickstart.recipe import REPORTED, FinishedJob, Recipe, TableDescription
-from adserver.quickstart.runs import Rows
+from adserver.quickstart.recipe import FinishedJob, Recipe, TableDescription
+from adserver.quickstart.runs import REPORTED, Rows
 from maskedlark.encoding.table import Table
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from adserver.quickstart.check import check, read_table, usual_loss, usual_outputs
 from adserver.quickstart.commands import ProjectCommands, describe_refusal
-from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network, should_calibrate
+from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
+from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
-from adserver.quickstart.runs import Rows, Steps, Trained
+from adserver.quickstart.runs import REPORTED, Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
-from adserver.records.exported_model import InputForm, ModelWeights
+from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
@@ -28,8 +29,6 @@ from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 
 ORIGIN: Final = "https://ads.example"
-REPORTED: Final = "reported.npz"
-"""The reported rows in clear, while a run is compared with plain training."""
 
 
 @frozen
@@ -119,6 +118,9 @@ class Recipe:
             described.num_classes, is_on_devices=self._are_devices
         )
         ran = self._train(described, loss)
+        finisher = ModelFinisher(
+            commands=self._commands, folder=folder, panel=self._panel, loss=loss, tell=self._tell
+        )
         trained, curves = folder / "trained.onnx", self._picture("curves")
         exported = self._commands.read(
             *("adserver", "model", "export", "--job", ran.job_id, str(trained)),
@@ -127,16 +129,16 @@ class Recipe:
         chosen = exported["rounds_done"]
         if curves:
             self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
-        tested = last = self._test(trained, loss)
-        calibration = self._calibrate(ran.job_id, trained, tested)
+        tested = last = finisher.test(trained)
+        calibration = finisher.calibrate(ran.job_id, trained, tested)
         if calibration is not None:
             before = {name: tested.get(name) for name in ("loss", "accuracy", "mean_over_rate")}
-            calibration, tested = {**calibration, **before}, self._test(trained, loss)
+            calibration, tested = {**calibration, **before}, finisher.test(trained)
         if chosen != ran.job["rounds_done"]:
             self._commands.run("adserver", "model", "export", "--job", ran.job_id, str(folder / "last.onnx"))
-            last = self._test(folder / "last.onnx", loss)
+            last = finisher.test(folder / "last.onnx")
         plain = (
-            steps.do("plain", lambda: self._train_plainly(ran.untrained, loss)) if self._is_compared else None
+            steps.do("plain", lambda: finisher.train_plainly(ran.untrained)) if self._is_compared else None
         )
         (folder / REPORTED).unlink(missing_ok=True)
         result = Trained(
@@ -149,13 +151,13 @@ class Recipe:
             **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},
             predicts=described.classes[1] if described.num_classes == 2 else "",
             **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
-            warnings=(*tested["warnings"], *self._warn_of_rise(ran.untrained, loss, last["loss"])),
+            warnings=(*tested["warnings"], *finisher.warn_of_rise(ran.untrained, last["loss"])),
             epsilon=ran.job["epsilon_spent"],
             collusion_epsilon=ran.job["collusion_epsilon_spent"],
             model=str(trained),
             encoder=str(described.encoder or ""),
-            model_of_columns=self._export_of_columns(
-                described, ran.job_id, is_calibrated=calibration is not None
+            model_of_columns=finisher.export_of_columns(
+                described.encoder, ran.job_id, is_calibrated=calibration is not None
             ),
             curves=str(curves) if curves else "",
             calibration=calibration,
@@ -189,46 +191,6 @@ class Recipe:
             measured=measured,
         )
 
-    def _calibrate(self, job_id: str, out: Path, tested: dict[str, Any]) -> dict[str, Any] | None:
-        """Write the best weights, calibrated on the panel; return both numbers, or say why there are none."""
-        if tested.get("mean_over_rate") is None:  # of other losses than those of two classes
-            return None
-        known = {name: tested[name] for name in ("examples", "base_rate", "mean_over_rate")}
-        if not should_calibrate(**known):
-            self._tell(
-                "the model is not calibrated: its predictions add up, as far as so few panel rows tell"
-            )
-            return None
-        try:
-            made = self._commands.read(
-                "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel
-            )
-        except InvalidTask as error:
-            self._tell(f"the model is not calibrated: {error}")
-            return None
-        return {name: made[name] for name in ("scale", "shift")}
-
-    @property
-    def _on_panel(self) -> tuple[str, ...]:
-        """The options of `model calibrate`."""
-        return ("--panel", str(self._panel), "--weights", ModelWeights.BEST.value)
-
-    def _export_of_columns(self, described: TableDescription, job_id: str, *, is_calibrated: bool) -> str:
-        """Write the model that takes raw columns; return its file, or nothing and say why."""
-        if described.encoder is None:
-            return ""
-        out = str(self._steps.folder / "trained-of-columns.onnx")
-        made: tuple[str, ...]
-        made = ("export", "--job", job_id, out, "--with-encoder", "--weights", ModelWeights.BEST.value)
-        if is_calibrated:
-            made = ("calibrate", "--job", job_id, out, "--takes", InputForm.COLUMNS.value, *self._on_panel)
-        try:
-            self._commands.run("adserver", "model", *made)
-        except InvalidTask as error:
-            self._tell(f"no model of raw columns: {error}")
-            return ""
-        return out
-
     @property
     def _panel(self) -> Path:
         """The rows that nobody reports, as features and labels."""
@@ -237,42 +199,6 @@ class Recipe:
     @property
     def _are_devices(self) -> bool:
         return bool(self._project.settings.federated.person)
-
-    def _test(self, model: Path, loss: Loss) -> Any:
-        """Return how a model does on the panel."""
-        panel = ("--eval-set", str(self._panel))
-        return self._commands.read("adserver", "model", "evaluate", str(model), *panel, "--loss", loss.value)
-
-    def _warn_of_rise(self, untrained: Path, loss: Loss, last: float) -> tuple[str, ...]:
-        """Return a warning if the last weights do worse on the panel than those before the first round."""
-        before = self._test(untrained, loss)["loss"]
-        if last <= before:
-            return ()
-        return (
-            f"the loss rose from {before:.4f} before the first round to {last:.4f} after the last one: lower "
-            "[training] learning_rate, or train with more reports or a larger epsilon",
-        )
-
-    def _train_plainly(self, untrained: Path, loss: Loss) -> dict[str, Any] | None:
-        """Train the network on the same rows without privacy, and return how it does on the panel."""
-        from adserver.training.eval_set import read_eval_set
-        from adserver.training.model_file import read_model
-        from adserver.training.plain_twin import train_plain_twin
-
-        folder = self._steps.folder
-        if not (folder / REPORTED).exists():
-            self._tell("this run was begun without --compare-plain: the next one can be compared")
-            return None
-        self._tell("training the same network on the same rows without privacy, to compare")
-        twin = train_plain_twin(
-            read_model(untrained),
-            loss,
-            read_eval_set((folder / REPORTED).read_bytes()),
-            read_eval_set(self._panel.read_bytes()),
-        )
-        write_durably(folder / "plain.onnx", twin.model)
-        found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
-        return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
 
     def _describe(self, folder: Path) -> TableDescription:
         """Fit an encoder to the user's table, or take the sample as it is."""

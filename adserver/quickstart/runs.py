@@ -19,6 +19,8 @@ from maskedlark.runtime.durable_file import write_durably
 
 _SUMMARY: Final = "summary.json"
 _PROGRESS: Final = "progress.json"
+REPORTED: Final = "reported.npz"
+"""The reported rows in clear, while a run is compared with plain training."""
 
 
 @frozen

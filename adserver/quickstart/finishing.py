@@ -1,0 +1,109 @@
+"""What is done with a job's model once it is trained: tested on the panel, calibrated, compared, exported."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from adserver.quickstart.commands import ProjectCommands
+from adserver.quickstart.defaults import should_calibrate
+from adserver.quickstart.runs import REPORTED
+from adserver.records.exported_model import InputForm, ModelWeights
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.model.losses import Loss
+from maskedlark.runtime.durable_file import write_durably
+
+
+@frozen
+class ModelFinisher:
+    """Finishes the model of a run.
+
+    Attributes:
+        commands: Runs the project's commands.
+        folder: The run's folder.
+        panel: The rows that nobody reports, as features and labels.
+        loss: What the model was trained with.
+        tell: Gets one line a step.
+    """
+
+    commands: ProjectCommands
+    folder: Path
+    panel: Path
+    loss: Loss
+    tell: Callable[[str], None]
+
+    def test(self, model: Path) -> Any:
+        """Return how a model does on the panel."""
+        panel = ("--eval-set", str(self.panel))
+        return self.commands.read(
+            "adserver", "model", "evaluate", str(model), *panel, "--loss", self.loss.value
+        )
+
+    def warn_of_rise(self, untrained: Path, last: float) -> tuple[str, ...]:
+        """Return a warning if the last weights do worse on the panel than those before the first round."""
+        before = self.test(untrained)["loss"]
+        if last <= before:
+            return ()
+        return (
+            f"the loss rose from {before:.4f} before the first round to {last:.4f} after the last one: lower "
+            "[training] learning_rate, or train with more reports or a larger epsilon",
+        )
+
+    def train_plainly(self, untrained: Path) -> dict[str, Any] | None:
+        """Train the network on the same rows without privacy, and return how it does on the panel."""
+        from adserver.training.eval_set import read_eval_set
+        from adserver.training.model_file import read_model
+        from adserver.training.plain_twin import train_plain_twin
+
+        folder = self.folder
+        if not (folder / REPORTED).exists():
+            self.tell("this run was begun without --compare-plain: the next one can be compared")
+            return None
+        self.tell("training the same network on the same rows without privacy, to compare")
+        twin = train_plain_twin(
+            read_model(untrained),
+            self.loss,
+            read_eval_set((folder / REPORTED).read_bytes()),
+            read_eval_set(self.panel.read_bytes()),
+        )
+        write_durably(folder / "plain.onnx", twin.model)
+        found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
+        return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
+
+    def calibrate(self, job_id: str, out: Path, tested: dict[str, Any]) -> dict[str, Any] | None:
+        """Write the best weights, calibrated on the panel; return both numbers, or say why there are none."""
+        if tested.get("mean_over_rate") is None:  # of other losses than those of two classes
+            return None
+        known = {name: tested[name] for name in ("examples", "base_rate", "mean_over_rate")}
+        if not should_calibrate(**known):
+            self.tell("the model is not calibrated: its predictions add up, as far as so few panel rows tell")
+            return None
+        try:
+            made = self.commands.read(
+                "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel
+            )
+        except InvalidTask as error:
+            self.tell(f"the model is not calibrated: {error}")
+            return None
+        return {name: made[name] for name in ("scale", "shift")}
+
+    @property
+    def _on_panel(self) -> tuple[str, ...]:
+        """The options of `model calibrate`."""
+        return ("--panel", str(self.panel), "--weights", ModelWeights.BEST.value)
+
+    def export_of_columns(self, encoder: Path | None, job_id: str, *, is_calibrated: bool) -> str:
+        """Write the model that takes raw columns; return its file, or nothing and say why."""
+        if encoder is None:
+            return ""
+        out = str(self.folder / "trained-of-columns.onnx")
+        made: tuple[str, ...]
+        made = ("export", "--job", job_id, out, "--with-encoder", "--weights", ModelWeights.BEST.value)
+        if is_calibrated:
+            made = ("calibrate", "--job", job_id, out, "--takes", InputForm.COLUMNS.value, *self._on_panel)
+        try:
+            self.commands.run("adserver", "model", *made)
+        except InvalidTask as error:
+            self.tell(f"no model of raw columns: {error}")
+            return ""
+        return out
