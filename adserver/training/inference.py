@@ -6,14 +6,16 @@ onnxruntime runs the file that the model came from, after the parser has accepte
 evaluated is what was trained.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.training.logit_scaling import least_loss, logits_of
+from adserver.records.round_figures import RoundFigures
+from adserver.training.logit_scaling import chances_of, least_loss, logits_of
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.graph import Model
 from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind, columns_of, is_told
 from maskedlark.model.losses import Loss
@@ -57,6 +59,11 @@ class Evaluation:
     base_rate: float | None = None
     mean_over_rate: float | None = None
     calibrated_loss: float | None = None
+
+    def added_to(self, figures: RoundFigures) -> RoundFigures:
+        """Return a round's figures with what is kept of its evaluation."""
+        names = ("loss", "accuracy", "calibrated_loss")
+        return replace(figures, **pick_attributes(self, names))
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is wrong with the model, if anything is, each with what to do about it."""
@@ -131,7 +138,7 @@ def evaluate(
     if isinstance(loss, Heads):
         model = parse(encoded_model, num_features=features.shape[1])
         return Evaluation(loss=float(_losses_of_heads(outputs, labels, loss, model).mean()), accuracy=None)
-    return _evaluation(outputs, labels, loss)
+    return evaluate_outputs(outputs, labels, loss)
 
 
 def evaluate_heads(
@@ -149,11 +156,12 @@ def evaluate_heads(
         targets = np.array([target or 0 for target in head.targets]) / UNITS
         if rows.any():
             told = targets[labels[rows].astype(np.int64)]
-            found[head.name] = _evaluation(outputs[rows][:, columns_of(model, head)], told, head.loss)
+            found[head.name] = evaluate_outputs(outputs[rows][:, columns_of(model, head)], told, head.loss)
     return found
 
 
-def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> Evaluation:
+def evaluate_outputs(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> Evaluation:
+    """Return the evaluation of a model's outputs (examples, outputs); labels as of `evaluate`."""
     same = loss
     if loss is Loss.CROSS_ENTROPY and outputs.shape[1] == 2:
         outputs, same = outputs[:, 1:] - outputs[:, :1], Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
@@ -164,7 +172,7 @@ def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) 
         base_rate=_base_rate(labels, same),
         mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, same),
         calibrated_loss=(
-            least_loss(logits_of(outputs[:, 0], loss), labels == 1) if loss in OF_TWO_CLASSES else None
+            least_loss(logits_of(outputs[:, 0], same), labels == 1) if same in OF_TWO_CLASSES else None
         ),
     )
 
@@ -252,7 +260,7 @@ def _mean_over_rate(scores: NDArray[np.float64], is_positive: NDArray[np.bool_],
     """Return the mean prediction over the share of positives."""
     if loss not in OF_TWO_CLASSES or not is_positive.any():
         return None
-    chance = scores if loss is Loss.BINARY_CROSS_ENTROPY else np.exp(-np.logaddexp(0.0, -scores))
+    chance = scores if loss is Loss.BINARY_CROSS_ENTROPY else chances_of(scores)
     return float(chance.mean() / is_positive.mean())
 
 

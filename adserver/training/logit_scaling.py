@@ -34,7 +34,8 @@ class Calibration:
     shift: float
 
 
-def _chances(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+def chances_of(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the probabilities of logits, of any shape."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -logits)))
 
 
@@ -105,7 +106,7 @@ def _minimise(
     point = np.array([0.0, np.log(rate / (1 - rate))])
     costs = cost(point)
     for _ in range(_STEPS):
-        chances = _chances(point @ inputs)
+        chances = chances_of(point @ inputs)
         gradient = inputs @ (chances * negatives - (1 - chances) * positives)
         gradient[0] += _PRIOR * (point[0] / deviation - 1) / deviation
         step = np.linalg.solve((inputs * (chances * (1 - chances) * records)) @ inputs.T + ridge, gradient)
@@ -115,7 +116,7 @@ def _minimise(
             break
         point, costs = point - step, following
     scale, shift = float(point[0] / deviation), float(point[1] - point[0] * mean / deviation)
-    if not abs(_chances(scale * logits + shift) @ records / records.sum() - rate) <= _MOST_OFF * rate:
+    if not abs(chances_of(scale * logits + shift) @ records / records.sum() - rate) <= _MOST_OFF * rate:
         raise InvalidTask(
             "no scale and shift of the logit make the predictions add up to the labels: use more records, or "
             "train the model again"

@@ -34,7 +34,6 @@ from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import Evaluation, evaluate
 from adserver.training.trainer import Checkpoint, Masters, Trainer, keep_best
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.frozen import pick_attributes
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.numbers.lengths import l2_norm
@@ -135,8 +134,7 @@ class JobRun:
             return figures
         values = self._trainer.values()
         evaluation = self._evaluate(values)
-        names = ("loss", "accuracy", "calibrated_loss")
-        figures = replace(figures, **pick_attributes(evaluation, names))
+        figures = evaluation.added_to(figures)
         loss = figures.choosing_loss
         if figures.rounds_done and loss is not None:
             self._best = keep_best(self._best, loss, rounds_done=figures.rounds_done, masters=values)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.training.inference import predict
+from adserver.training.logit_scaling import chances_of
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, LOSS_IS, SCALED, notes_of
 from maskedlark.encoding import dates
 from maskedlark.encoding.encoder import ClassLabel, Encoder
@@ -125,7 +126,7 @@ def _predictions(
         case Loss.BINARY_CROSS_ENTROPY:
             return (chance_of(1),), outputs
         case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
-            return (chance_of(1),), np.exp(-np.logaddexp(0.0, -outputs))
+            return (chance_of(1),), chances_of(outputs)
         case Loss.CROSS_ENTROPY:
             shares = np.exp(outputs - outputs.max(1, keepdims=True))
             return tuple(map(chance_of, range(outputs.shape[1]))), shares / shares.sum(1, keepdims=True)

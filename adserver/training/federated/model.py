@@ -1,9 +1,9 @@
 """The model of a federated job as the ad server handles it: a dense network, or any ONNX graph.
 
-    model, file = federated_model(submission.model, submission.widths, task, seed=0)   # at submission
-    first_parameters(plan, file)                                                  # what round 0 trains from
-    trained_file(plan, file, parameters)                                          # what is exported
-    scores(plan, file, parameters, held)                                          # loss and accuracy
+    model, file = read_submitted_model(encoded, widths, task, seed=0)       # at submission
+    first_parameters(plan, file)                                            # what round 0 trains from
+    write_trained_file(plan, file, parameters)                              # what is exported
+    scores(plan, file, parameters, held)                                    # an evaluation
 
 Neither takes torch: a graph is trained by devices, and evaluated by onnxruntime.
 """
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import Evaluation, evaluate
+from adserver.training.inference import Evaluation, evaluate, evaluate_outputs
 from adserver.training.model_file import prepare_model
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
-from maskedlark.federated.local_training import Examples, Parameters
+from maskedlark.federated.local_training import Parameters
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss
@@ -109,14 +109,14 @@ def write_dense_file(widths: tuple[int, ...], parameters: Parameters) -> bytes:
 
 
 def scores(plan: FederatedPlan, file: bytes, parameters: Parameters, held: EvalSet) -> Evaluation:
-    """Return loss and accuracy on the ad server's own examples."""
+    """Evaluate weights on the ad server's own examples."""
     _, model = read_instructions(plan.job)
     labels = held.labels.astype(np.int64)
     if isinstance(model, GraphModel):
         trained = _with_parameters(model, file, parameters)
         return evaluate(trained, held.features, labels, Loss.CROSS_ENTROPY)
-    examples = Examples(features=held.features, labels=labels)
-    return Evaluation(loss=model.loss(parameters, examples), accuracy=model.accuracy(parameters, examples))
+    outputs = model.logits(parameters, held.features.astype(np.uint8, copy=False))
+    return evaluate_outputs(outputs.astype(np.float64), labels, Loss.CROSS_ENTROPY)
 
 
 def _with_dense_parameters(widths: tuple[int, ...], file: bytes, parameters: Parameters) -> bytes:

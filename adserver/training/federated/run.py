@@ -13,7 +13,6 @@ A process that dies anywhere goes on with the same round, and ends in the same b
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -102,9 +101,9 @@ class FederatedRun:
                 )
                 is_evaluated = self.plan.is_evaluated(state.rounds_done)
                 figures = evaluate(figures, state) if is_evaluated else figures
-                if figures.loss is not None:
+                if (loss := figures.choosing_loss) is not None:
                     masters = (state.parameters,)
-                    best = keep_best(best, figures.loss, rounds_done=state.rounds_done, masters=masters)
+                    best = keep_best(best, loss, rounds_done=state.rounds_done, masters=masters)
                 self._keep(figures, curves)
                 self.folder.write_checkpoint(encode_state(state, best), rounds_done=state.rounds_done)
                 self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
@@ -214,14 +213,13 @@ class FederatedRun:
         curves.append(figures)
 
     def _evaluator(self) -> Callable[[RoundFigures, ServerState], RoundFigures]:
-        """Return a function that adds loss and accuracy to figures, if the job has an evaluation set."""
+        """Return a function that adds an evaluation to figures, if the job has an evaluation set."""
         stored = self.folder.eval_set()
         if stored is None:
             return lambda figures, _: figures
         held, file = read_eval_set(stored), self.folder.model()
 
         def evaluate(figures: RoundFigures, state: ServerState) -> RoundFigures:
-            found = scores(self.plan, file, state.parameters, held)
-            return replace(figures, loss=found.loss, accuracy=found.accuracy)
+            return scores(self.plan, file, state.parameters, held).added_to(figures)
 
         return evaluate

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from adserver.training.inference import Evaluation, evaluate, predict
+from adserver.training.logit_scaling import least_loss
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -134,6 +135,7 @@ def test_auc_is_that_of_scikit_learn_with_ties_and_none_without_both_classes() -
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert of_two.loss == pytest.approx(-np.log(chances[np.arange(60), labels]).mean())
     assert of_two.mean_over_rate == pytest.approx(chances[:, 1].mean() / labels.mean())
+    assert of_two.calibrated_loss == least_loss(logits[:, 1] - logits[:, 0], labels == 1)
     three = dense_network([2, 3], "relu", seed=2, final="linear")
     assert evaluate(three, x[:3], np.array([2, 2, 1]), Loss.CROSS_ENTROPY).base_rate == pytest.approx(2 / 3)
 

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from adserver.store.rounds import DeviceRound
 from adserver.training.export import export_job
 from adserver.training.federated import run as federated_run
 from adserver.training.federated.model import write_trained_file
+from adserver.training.inference import Evaluation
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.local_training import Parameters
 from maskedlark.model.onnx_file import parse
@@ -232,6 +232,7 @@ def test_a_persons_budgets_count_all_jobs_of_the_task_and_open_ones_whole(tmp_pa
 def test_the_weights_that_did_best_on_the_evaluation_set_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int | None
 ) -> None:
+    """The loss that calibration leaves decides."""
     losses = {0: 0.6, 1: 0.5, 2: 0.7}
     tested: dict[int, Parameters] = {}
 
@@ -239,7 +240,8 @@ def test_the_weights_that_did_best_on_the_evaluation_set_are_kept(
         is_known = (count for count in tested if np.array_equal(tested[count], parameters))
         rounds_done = next(is_known, len(tested))
         tested[rounds_done] = parameters
-        return SimpleNamespace(loss=losses.get(rounds_done, 0.9), accuracy=0.5)
+        plain = 0.6 - rounds_done / 10  # which would choose the last round
+        return Evaluation(loss=plain, accuracy=0.5, calibrated_loss=losses.get(rounds_done, 0.9))
 
     monkeypatch.setattr(federated_run, "scores", scored)
     site = Site(tmp_path)
