@@ -17,6 +17,8 @@ from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.strategy import Strategy
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.mechanism import Mechanism
@@ -51,7 +53,13 @@ def plan_federated(
         InvalidTask: a setting is wrong, out of its range, or not the task's.
         InvalidModel: there is no such model.
         JobRefused(TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED)
+        JobRefused(MALFORMED): the evaluation set is no such file, or does not fit the model.
     """
+    if submission.is_tested:
+        raise InvalidTask(
+            "is_tested is for draw-and-discard without helpers: leave it out, since nobody sees the single "
+            "updates that helpers sum"
+        )
     if now_s >= task.expires_at:
         raise JobRefused(
             JobReason.TASK_EXPIRED,
@@ -62,7 +70,8 @@ def plan_federated(
     strategy = _strategy(submission, task)
     check_fits(task, strategy, model)
     if submission.eval_set is not None:
-        read_eval_set(submission.eval_set)
+        parsed = parse(submitted.file, num_features=task.num_features)
+        read_eval_set(submission.eval_set).check_fits(parsed, Loss.CROSS_ENTROPY)
     strategy = _with_noise(submission, task, strategy, model, job_id=job_id, already=already)
     job = update_job(job_id=job_id, task_id=task.task_id, strategy=strategy, model=model)
     first = strategy.next_round(strategy.start(initial_parameters(submitted, seed=submission.seed)))

@@ -134,6 +134,7 @@ def test_a_job_stops_with_the_budget_of_its_task(tmp_path: Path) -> None:
         ({"settings": {**SETTINGS, "devices": 1}}, "least_devices"),
         ({"settings": {**SETTINGS, "nonsense": 1}}, "nonsense"),
         ({"window_s": -1.0}, "window_s"),
+        ({"is_tested": True}, "is_tested"),
     ],
 )
 def test_settings_out_of_range_are_refused_before_anything_is_stored(
@@ -143,6 +144,18 @@ def test_settings_out_of_range_are_refused_before_anything_is_stored(
     with pytest.raises(InvalidTask, match=told):
         site.submit(**changes)
     assert site.store.all() == ()
+
+
+@pytest.mark.parametrize("wrong", [{"features": np.zeros((2, 5), np.uint8)}, {"labels": np.array([0, 2])}])
+def test_an_evaluation_set_that_does_not_fit_the_model_is_refused_at_submission(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    held = BytesIO()
+    np.savez(held, **{"features": np.zeros((2, 4), np.uint8), "labels": np.array([0, 1]), **wrong})
+    site = Site(tmp_path)
+    with pytest.raises(JobRefused) as refusal:
+        site.submit(eval_set=held.getvalue())
+    assert (refusal.value.reason, site.store.all()) == (JobReason.MALFORMED, ())
 
 
 def test_a_round_whose_sum_helpers_may_have_charged_stays_charged_when_its_job_is_cancelled(
