@@ -219,7 +219,7 @@ job_rounds: Final = Table(
     PrimaryKeyConstraint("job_id", "rounds_done"),
 )
 
-# What a job was submitted with, and its latest checkpoints, in parts; on SQLite those are files.
+# What a job was submitted with, in parts, and its latest checkpoint, which on SQLite is a file.
 job_files: Final = Table(
     "job_files",
     metadata,

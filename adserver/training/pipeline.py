@@ -53,7 +53,7 @@ _MODEL: Final = "model/"
 def describe(encoded: bytes, **notes: str) -> bytes:
     """Return the model with notes in its metadata, which describe the input that it takes."""
     proto = onnx.ModelProto.FromString(encoded)
-    helper.set_model_props(proto, {**notes_of(encoded), **notes})
+    helper.set_model_props(proto, {**_notes_in(proto), **notes})
     return bytes(proto.SerializeToString(deterministic=True))
 
 
@@ -87,9 +87,12 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
 def notes_of(encoded: bytes) -> dict[str, str]:
     """Return the notes in a model's metadata; none for what is no model."""
     try:
-        proto = onnx.ModelProto.FromString(encoded)
+        return _notes_in(onnx.ModelProto.FromString(encoded))
     except DecodeError:
         return {}
+
+
+def _notes_in(proto: onnx.ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
 
 
