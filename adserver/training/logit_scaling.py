@@ -127,7 +127,8 @@ def _minimise(
 def least_loss(logits: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> float | None:
     """Return the mean cross-entropy that the logits leave with the best scale and shift.
 
-    It tells how much the logits say about the labels, also where they are all too small or too large. Logits
+    It tells how much the logits say about the labels, also where they are all too small or too large; on few
+    records the prior of `fit` leaves some of the loss of logits that are tens of times too small. Logits
     in the wrong order say nothing, so the loss is that of the base rate; None if there is one label only or
     a logit is not finite.
 
