@@ -124,7 +124,7 @@ def read_federated_options(
     Raises:
         InvalidTask: the options do not describe one.
     """
-    if strategy is None and not no_helpers:
+    if strategy is None and not no_helpers and not spam_test:
         return None
     if strategy is None or (spam_test and not no_helpers):
         raise InvalidTask(

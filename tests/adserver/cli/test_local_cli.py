@@ -127,7 +127,7 @@ def test_settings_out_of_range_are_refused_and_nothing_is_stored(
 
 
 def test_without_helpers_a_strategy_is_named(folder: Path) -> None:
-    for asked in ("--no-helpers", "--strategy line --spam-test --layers 4,2"):
+    for asked in ("--no-helpers", "--spam-test", "--strategy line --spam-test --layers 4,2"):
         with pytest.raises(InvalidTask, match="--no-helpers"):
             run(f"job submit {asked}")
 
