@@ -272,17 +272,15 @@ def predict_command(
 
     A row that cannot be read has the reason in place of a prediction, in the column `not scored because`.
     """
-    from adserver.collecting.task_settings import encoder_from
     from adserver.training.model_file import read_model
     from adserver.training.scoring import NOT_SCORED, score_table
     from adserver.views.printing import as_csv
+    from maskedlark.encoding.encoder import read_encoder
     from maskedlark.encoding.table import parse_table
     from maskedlark.runtime.durable_file import write_durably
 
-    table, read = parse_table(csv.read_bytes(), csv.name), encoder_from(encoder)
-    if read is None:
-        raise AssertionError("--encoder names a file")
-    scored = score_table(read_model(file), read, table, loss)
+    table = parse_table(csv.read_bytes(), csv.name)
+    scored = score_table(read_model(file), read_encoder(encoder.read_bytes().rstrip(b"\n")), table, loss)
     added = (*scored.columns, NOT_SCORED)
     if taken := [name for name in added if name in table.columns]:
         raise typer.BadParameter(f"{csv.name} has a column {taken[0]!r} already: rename it")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
@@ -32,6 +32,8 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
             title, step = _title_of_federated(plan), "norm of the noisy mean update"
         case LocalPlan():
             raise InvalidTask("a job without helpers has no curves: it is not evaluated; leave out --plot")
+        case _:
+            assert_never(job.plan)
     write_as({".png": lambda one: _png(one, title, step)}, history, path, "curves are")
 
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
@@ -54,6 +54,8 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
             rows = [*rows_of_local(job, plan), ("state", _outcome_line(job))]
         case TrainingPlan():
             rows = _rows(job, plan)
+        case _:
+            assert_never(plan)
     rows[1:1] = [(what, said) for what, said in (("name", job.name), ("note", job.note)) if said]
     if evaluated := last_evaluated(history):
         rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
