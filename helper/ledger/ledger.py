@@ -11,9 +11,11 @@ opened, and the answered ones of a closed job. So `add_round` checks no budget.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, func, insert, select
@@ -80,6 +82,8 @@ LEDGER_FILE: Final = "ledger.sqlite3"
 MAX_JOBS: Final = 1_000
 _BATCH: Final = 10_000
 """Report ids handed to the driver at once."""
+_LOGGED: Final = "maskedlark_logged"
+"""Where a connection keeps the position of the entry that its transaction has added."""
 
 
 class Ledger:
@@ -99,6 +103,8 @@ class Ledger:
         self._engine = engine
         self._clock = clock
         self._datasets: dict[tuple[bytes, bytes], StoredDataset] = {}
+        self._lock = Lock()
+        self._committed: Position | None = None
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
         check_file(engine)
         LOG.begin(engine, at=clock())
@@ -125,7 +131,7 @@ class Ledger:
             "signature": task.signature,
         }
         try:
-            with self._engine.begin() as connection:
+            with self._acting() as connection:
                 connection.execute(insert(TASKS).values(row))
                 # In the same transaction: no act is without its entry, and no entry without its act.
                 self._log(
@@ -195,7 +201,7 @@ class Ledger:
         """
         dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids)}
         try:
-            with self._engine.begin() as connection:
+            with self._acting() as connection:
                 # No look beforehand: two datasets may be committed at once, and the keys of both tables
                 # decide.
                 connection.execute(insert(DATASETS).values(dataset))
@@ -321,7 +327,7 @@ class Ledger:
             "answer": answered.answer,
             "sealed_seed": answered.sealed_seed,
         }
-        with self._engine.begin() as connection:
+        with self._acting() as connection:
             # Locked before its state is read: of two processes with this round, the second finds it charged.
             stored = job_of(connection, job, JOB_TO_CHANGE)
             if stored is None or stored.progress.state_of(round_index) is not RoundState.NEXT:
@@ -359,7 +365,7 @@ class Ledger:
         content stays as it is.
         """
         job, row = key_of(spec), _job_row(spec, model=b"")
-        with self._engine.begin() as connection:
+        with self._acting() as connection:
             lock_budget(connection, spec.dataset_id)
             # A tombstone: the job's start may still be on its way, and must reserve nothing when it arrives.
             if job_of(connection, job) is None and not _is_full(connection, spec.dataset_id):
@@ -419,7 +425,7 @@ class Ledger:
                 return False
             check_budget(before)
             try:
-                with self._engine.begin() as connection:
+                with self._acting() as connection:
                     lock_budget(connection, new.dataset_id)
                     # Optimistic: the accountant may take seconds, in which a lock would hold up every charge
                     # of the dataset.
@@ -436,6 +442,11 @@ class Ledger:
         with reading(self._engine) as connection:
             row = connection.execute(QUERY, asked).one_or_none()
         return row and StoredQuery(spec=decode_query(row.kind, row.spec), answer=row.answer)
+
+    @property
+    def committed(self) -> Position | None:
+        """The newest position that an act of this process has left; None before its first one."""
+        return self._committed
 
     def position(self) -> Position:
         """Return the ledger's position."""
@@ -457,10 +468,23 @@ class Ledger:
         with self._engine.begin() as connection:
             return LOG.append_change(connection, act, subject, actor, at=self._clock())
 
+    @contextmanager
+    def _acting(self) -> Iterator[Connection]:
+        """Run an act's transaction; once it is committed, remember the position that it left."""
+        with self._engine.begin() as connection:
+            connection.info.pop(_LOGGED, None)  # of a transaction that was rolled back
+            yield connection
+            logged: Position | None = connection.info.pop(_LOGGED, None)
+        if logged is not None:
+            with self._lock:
+                if self._committed is None or logged.sequence > self._committed.sequence:
+                    self._committed = logged
+
     def _log(self, connection: Connection, actor: Actor, act: AuditAct, **subject: str) -> Position:
         """Log an act that this transaction has done."""
         deed = Deed(act=act, actor=actor, subject=tuple(subject.items()))
-        return LOG.append(connection, deed, at=self._clock())
+        position = connection.info[_LOGGED] = LOG.append(connection, deed, at=self._clock())
+        return position
 
     def counts(self) -> LedgerCounts:
         """Count what the ledger holds."""

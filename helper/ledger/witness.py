@@ -59,13 +59,7 @@ class Witness:
         """
         position = self._verify(shown)
         with self._lock:
-            for told in dict.fromkeys((position, self._seen)):  # mostly the same one
-                if told is not None and not self._ledger.holds(told):
-                    if told == position:
-                        # In memory first: if the disk fails, this process refuses later calls all the same.
-                        self._seen = told
-                        self._write(encode_receipt(self._receipt(told)))
-                    raise _refuse_rolled_back(told)
+            self._require(position)
 
     def receipt(self) -> bytes:
         """Return the ledger's position, for the caller to show next time.
@@ -73,19 +67,32 @@ class Witness:
         Called after a commit and before its answer leaves, so that the witness is never behind an answer.
 
         Raises:
-            JobRefused(LEDGER_ROLLED_BACK): the ledger was rolled back since `check`: a database can fail over
-                while an answer is computed. The answer must not leave, and what is seen stays.
+            JobRefused(LEDGER_ROLLED_BACK): the ledger was rolled back since `check`, or since this process
+                committed: a database can fail over while an answer is computed. The answer must not leave.
         """
-        position = self._ledger.position()
+        position, committed = self._ledger.position(), self._ledger.committed
         encoded = encode_receipt(self._receipt(position))
         with self._lock:
-            if self._seen is not None and not self._ledger.holds(self._seen):
-                raise _refuse_rolled_back(self._seen)
+            # Mostly it is the position that was just read: then the ledger holds it.
+            self._require(committed if committed != position else None)
             if self._seen is None or position.sequence > self._seen.sequence:
                 # The file first: if the disk fails, the answer stays here, and the next one writes it again.
                 self._write(encoded)
                 self._seen = position
         return encoded
+
+    def _require(self, position: Position | None) -> None:
+        """Refuse if the ledger lacks a position, or the one at which it was seen; keep what it lacks as seen.
+
+        Called with the lock.
+        """
+        for known in dict.fromkeys((position, self._seen)):  # mostly the same one
+            if known is not None and not self._ledger.holds(known):
+                if known == position:
+                    # In memory first: if the disk fails, this process refuses later calls all the same.
+                    self._seen = known
+                    self._write(encode_receipt(self._receipt(known)))
+                raise _refuse_rolled_back(known)
 
     def _receipt(self, position: Position) -> Receipt:
         return Receipt(

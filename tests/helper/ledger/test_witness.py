@@ -11,7 +11,7 @@ from threading import Barrier
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables
@@ -28,6 +28,7 @@ from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scen
 from tests.helper.served import served
 from tests.patience import HANGS_S
 from tests.postgres import Postgres
+from tests.refusals import refused as refused_by_helper
 
 
 @pytest.fixture
@@ -122,6 +123,48 @@ def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt
     assert refused(scene.parties[0].open())  # and after a restart
 
 
+def replace_below(core: HelperCore, data: Path, saved_at: Path) -> None:
+    """Replace the ledger of a helper that is at work."""
+    core.ledger.close()
+    for path in data.glob("ledger*"):
+        path.unlink()
+    for path in saved_at.iterdir():
+        shutil.copy2(path, data)
+
+
+def test_a_commit_that_is_lost_before_the_witness_has_it_is_not_answered_and_noticed_from_then_on(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older copy holds all at which the ledger was seen: only this process knows of its commit."""
+    core, data = scene.cores[0], scene.parties[0].data
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    core.witness.receipt()
+    yesterday, receipt = saved(scene, tmp_path / "yesterday", "ledger*"), core.witness.receipt
+
+    def lose_and_give() -> bytes:
+        replace_below(core, data, yesterday)
+        return receipt()
+
+    with serving(core) as client:
+        for patched in (lose_and_give, receipt):
+            monkeypatch.setattr(core.witness, "receipt", patched)
+            with refused_by_helper(JobReason.LEDGER_ROLLED_BACK):
+                client.run_round(spec, 0, WEIGHTS, NUM_VALUES)
+    assert refused(scene.parties[0].open())
+
+
+def test_an_answer_looks_up_the_witness_with_two_statements(scene: Scene) -> None:
+    """Each is one on the primary key; a third one only where another call has committed meanwhile."""
+    core, statements = scene.cores[0], list[str]()
+    spec = scene.job(scene.seal())
+    core.witness.receipt()
+    scene.start(spec)
+    event.listen(core.ledger.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    core.witness.receipt()
+    assert len(statements) == 2
+
+
 def test_a_ledger_that_is_rolled_back_during_calls_answers_none_of_them_and_is_noticed_from_then_on(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,15 +177,8 @@ def test_a_ledger_that_is_rolled_back_during_calls_answers_none_of_them_and_is_n
     for spec in asked:
         scene.start(spec)
     yesterday = saved(scene, tmp_path / "yesterday", "ledger*")
-
-    def roll_back() -> None:
-        core.ledger.close()
-        for path in data.glob("ledger*"):
-            path.unlink()
-        for path in yesterday.iterdir():
-            shutil.copy2(path, data)
-
-    check, all_checked = core.witness.check, Barrier(len(asked), action=roll_back)
+    all_checked = Barrier(len(asked), action=lambda: replace_below(core, data, yesterday))
+    check = core.witness.check
 
     def check_and_wait(shown: bytes | None) -> None:
         check(shown)
