@@ -91,12 +91,19 @@ def _keep_form(key: Path, like: Path) -> None:
 
 
 def certificate_in(path: Path) -> x509.Certificate:
-    """Read the first certificate of a PEM file.
+    """Read the first certificate of a PEM file; raise as `certificates_in`."""
+    return certificates_in(path)[0]
+
+
+def certificates_in(path: Path) -> list[x509.Certificate]:
+    """Read the certificates of a PEM file, at least one.
 
     Raises:
-        InvalidTask: the file contains no certificate.
+        InvalidTask: the file contains none.
     """
     try:
-        return x509.load_pem_x509_certificates(path.read_bytes())[0]
+        return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InvalidTask(f"cannot read a certificate from {path}: {type(error).__name__}") from None
+        raise InvalidTask(
+            f"cannot read a certificate from {path}: {type(error).__name__}; expected certificates in PEM"
+        ) from None

@@ -86,12 +86,11 @@ def _show(files: "TlsFiles") -> None:
 
 def _show_trusted(files: "TlsFiles") -> None:
     """Print a line for each certificate in trusted.crt: names, start of the fingerprint, and end."""
-    from cryptography import x509
-
+    from maskedlark.rpc.renewal import certificates_in
     from maskedlark.rpc.trust import fingerprint, names_in
 
-    pem = files.trusted_authorities.read_bytes() if files.trusted_authorities.is_file() else b""
-    for one in x509.load_pem_x509_certificates(pem) if pem.strip() else []:
+    path = files.trusted_authorities
+    for one in certificates_in(path) if path.is_file() and path.read_bytes().strip() else []:
         typer.echo(f"trusts       {_names(names_in(one))} ({fingerprint(one)[:12]}), ends {_end(one)}")
 
 

@@ -99,6 +99,13 @@ def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -
     assert certificate_in(files.certificate) == new
 
 
+def test_a_file_of_trust_that_is_no_certificate_is_named(files: TlsFiles, tmp_path: Path) -> None:
+    files.trusted_authorities.write_bytes(b"-----BEGIN CERTIFICATE-----\n")
+    shown = CliRunner().invoke(certificate_app, ["show", "--data", str(tmp_path)])
+    assert isinstance(shown.exception, InvalidTask)
+    assert str(files.trusted_authorities) in str(shown.exception)
+
+
 def test_files_that_are_replaced_while_they_are_read_are_read_again(
     files: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
