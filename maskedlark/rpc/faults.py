@@ -152,10 +152,9 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     if _EXPIRED.search(details):
         what = f"{peer}: its certificate has expired: it must renew it, and you must trust the new one"
     if refused := _NOBODY_LISTENS.search(details):
-        last = refused[1] and unquote(
-            refused[1]
-        )  # of a name's addresses, gRPC tells of the last that it tried
-        what = f"{peer}: no server is listening there{f' (tried last: {last})' if last else ''}"
+        # Of a name's addresses gRPC tells of the last that it tried: here one that a server may not have.
+        last = f" (tried last: {unquote(refused[1])})" if refused[1] else ""
+        what = f"{peer}: no server is listening there{last}"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
     return (
         HelperUnavailable(what)

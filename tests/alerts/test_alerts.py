@@ -210,11 +210,16 @@ class Stage:
         endpoint = self.stack.enter_context(OperatorEndpoint("127.0.0.1:0", registry, lambda: None))
         return made, Target(endpoint.address, "adserver")
 
-    def helpers_disagree(self) -> Tried:
+    def claimed_job(self) -> tuple[Target, JobLeases, bytes]:
+        """An ad server's metrics, and a job that it works at."""
         site, target = self.site()
         job_id = site.submit(plan_for(site.of))
         leases = JobLeases(site.engine, site.clock, owner="one", lease_s=10.0)
         assert leases.claim() is not None
+        return target, leases, job_id
+
+    def helpers_disagree(self) -> Tried:
+        target, leases, job_id = self.claimed_job()
         stop = Stop(reason="helpers_disagree", cause="the sums differ")
         return Tried(target, lambda: leases.let_go(job_id, JobEvent.REFUSE, stop))
 
@@ -228,10 +233,7 @@ class Stage:
         return Tried(target, wait)
 
     def helper_away(self) -> Tried:
-        site, target = self.site()
-        job_id = site.submit(plan_for(site.of))
-        leases = JobLeases(site.engine, site.clock, owner="one", lease_s=10.0)
-        assert leases.claim() is not None
+        target, leases, job_id = self.claimed_job()
         stop = Stop(reason="helper_unavailable", cause="no server is listening there")
         return Tried(target, lambda: leases.wait(job_id, stop))
 

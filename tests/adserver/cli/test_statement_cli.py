@@ -116,5 +116,5 @@ def test_evidence_travels_over_the_api_and_is_verified_when_it_arrives(
 def test_a_helper_that_shows_the_other_ones_statements_is_not_believed(
     scene: Scene, addresses: tuple[str, str]
 ) -> None:
-    with HelperClient(addresses[0], None, 60.0) as first, refused(JobReason.BAD_ANSWER):
+    with HelperClient(addresses[0], None, 60.0) as first, refused(JobReason.BAD_ANSWER, "of role 0, not 1"):
         collect_evidence((first, first), scene.bundle)

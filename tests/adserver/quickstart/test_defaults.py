@@ -89,6 +89,7 @@ def test_the_default_layer_over_pixels_takes_longer_steps_than_layers_of_ones_ow
         (100, 0.1, 0.8, False),
         (100, 0.9, 0.9, True),
         (900, 0.1, 1.05, False),
+        (900, 0.9, 1.005, False),
         (100, 0.1, float("nan"), True),
     ],
 )

@@ -1,5 +1,6 @@
 """Two numbers for a logit: what they are fitted to, what they do in a graph, what cannot be calibrated."""
 
+from contextlib import nullcontext
 from io import BytesIO
 
 import numpy as np
@@ -157,11 +158,13 @@ def test_two_logits_are_calibrated_by_a_panel() -> None:
     assert found.mean_over_rate == pytest.approx(1, rel=1e-3)
 
 
-def test_a_panel_that_does_not_fit_is_refused() -> None:
+def test_a_panel_of_labels_that_the_model_does_not_have_is_refused() -> None:
     stored = BytesIO()
-    np.savez(stored, features=np.zeros((4, 3), np.uint8), labels=np.array([0, 1, 2, 1]))
-    with refused(JobReason.MALFORMED):
-        calibrate_by_panel(model_of(LOGITS), stored.getvalue(), LOGITS)
+    for largest, refusing in ((1, nullcontext()), (2, refused(JobReason.MALFORMED, "label"))):
+        stored.seek(0)
+        np.savez(stored, features=np.arange(12, dtype=np.uint8).reshape(4, 3), labels=[0, 1, largest, 0])
+        with refusing:
+            calibrate_by_panel(model_of(LOGITS), stored.getvalue(), LOGITS)
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (0.2, -3.0), (7.0, 2.0)])

@@ -147,12 +147,15 @@ def test_who_cannot_train_or_holds_nothing_sends_cover(tmp_path: Path, how: dict
         assert not opened(one, [answered(of, one, **how)]).any()
 
 
-def test_a_cap_counts_answered_rounds_whether_drawn_or_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rate", "is_drawn"), [(1.0, True), (2.0**-60, False)])
+def test_a_cap_counts_answered_rounds_whether_drawn_or_not(
+    tmp_path: Path, rate: float, is_drawn: bool
+) -> None:
     with AnswerStore(tmp_path / "a") as answers:
         of = device(answers, cap=2)
         for index in range(2):
-            one = asked(index=index)
-            answered(of, one)
+            one = asked(index=index, sampling_rate=rate)
+            assert opened(one, [answered(of, one)]).any() == is_drawn
             answers.mark(0, one.round, Outcome.ANSWERED)
         with refused(ReportReason.CAP_REACHED):
             of.answer(asked(index=2), unix_s=NOW)

@@ -209,15 +209,18 @@ class Item(NamedTuple):
 
 
 class _Failed(grpc.RpcError):
-    def __init__(self, code: grpc.StatusCode, trailing: tuple[Item, ...] = ()) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, trailing: tuple[Item, ...] = (), details: str = "details"
+    ) -> None:
         self._code = code
         self._trailing = trailing
+        self._details = details
 
     def code(self) -> grpc.StatusCode:
         return self._code
 
     def details(self) -> str:
-        return "details"
+        return self._details
 
     def trailing_metadata(self) -> tuple[Any, ...]:
         return self._trailing
@@ -227,6 +230,24 @@ def _arriving(code: grpc.StatusCode) -> MaskedLarkError:
     with pytest.raises(MaskedLarkError) as arrived, calling("helper 0"):
         raise _Failed(code)
     return arrived.value
+
+
+@pytest.mark.parametrize(
+    ("tried", "said"),
+    [
+        ("ipv4:127.0.0.1:7001", "there"),
+        ("ipv6:%5B::1%5D:7001", r"there \(tried last: \[::1\]:7001\)"),
+        ("ipv6:%1B%5B31m", r"there \(tried last: \\x1b\[31m\)"),  # as a hostile server has it
+    ],
+)
+def test_where_no_server_listens_the_last_address_is_named(tried: str, said: str) -> None:
+    details = f"failed to connect; last error: UNKNOWN: {tried}: Failed to connect: Connection refused"
+    failed = _Failed(grpc.StatusCode.UNAVAILABLE, details=details)
+    with (
+        pytest.raises(HelperUnavailable, match=rf"^helper 0: no server is listening {said}$"),
+        calling("helper 0"),
+    ):
+        raise failed
 
 
 def test_a_peer_that_is_down_is_unavailable(peer: Peer) -> None:

@@ -28,7 +28,7 @@ Keys = NDArray[np.uint64]
 _MASK_64: Final = 2**64 - 1
 # With the 256 arrays that are kept, 8 MiB at most.
 _KEPT_KEYS: Final = 1 << 12
-# SplitMix64's increment: 2^64 over the golden ratio, made odd.
+# SplitMix64's increment: the odd integer nearest to 2^64 over the golden ratio.
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _LOW_BITS: Final = 20
 """Of a value in two limbs, those of the lower one."""
