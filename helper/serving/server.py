@@ -220,13 +220,6 @@ def _answer_calls(
     _LOG.info(
         "starting on %s: checking this machine's arithmetic; the first time, loops are compiled", address
     )
-    warm_up(_stopping(stop))
-    watched.start()
-    is_ready.set()
-    gc_tuning.serving()
-    if settings.port_file is not None:
-        write_durably(settings.port_file, address.encode())
-    _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
     status = core.status()
     _LOG.info(
         "version %s, fingerprint %s, numerics_digest %s",
@@ -234,6 +227,13 @@ def _answer_calls(
         fingerprint(status.identity),
         status.numerics.hex(),
     )
+    warm_up(_stopping(stop))
+    watched.start()
+    is_ready.set()
+    gc_tuning.serving()
+    if settings.port_file is not None:
+        write_durably(settings.port_file, address.encode())
+    _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
     wait_for(stop)
 
 
