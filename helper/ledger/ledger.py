@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, func, insert, select
@@ -82,8 +82,6 @@ LEDGER_FILE: Final = "ledger.sqlite3"
 MAX_JOBS: Final = 1_000
 _BATCH: Final = 10_000
 """Report ids handed to the driver at once."""
-_LOGGED: Final = "maskedlark_logged"
-"""Where a connection keeps the position of the entry that its transaction has added."""
 
 
 class Ledger:
@@ -104,6 +102,7 @@ class Ledger:
         self._clock = clock
         self._datasets: dict[tuple[bytes, bytes], StoredDataset] = {}
         self._lock = Lock()
+        self._logged = local()  # by this thread's transaction
         self._committed: Position | None = None
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
         check_file(engine)
@@ -131,7 +130,7 @@ class Ledger:
             "signature": task.signature,
         }
         try:
-            with self._acting() as connection:
+            with self._acting(), self._engine.begin() as connection:
                 connection.execute(insert(TASKS).values(row))
                 # In the same transaction: no act is without its entry, and no entry without its act.
                 self._log(
@@ -201,7 +200,7 @@ class Ledger:
         """
         dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids)}
         try:
-            with self._acting() as connection:
+            with self._acting(), self._engine.begin() as connection:
                 # No look beforehand: two datasets may be committed at once, and the keys of both tables
                 # decide.
                 connection.execute(insert(DATASETS).values(dataset))
@@ -327,7 +326,7 @@ class Ledger:
             "answer": answered.answer,
             "sealed_seed": answered.sealed_seed,
         }
-        with self._acting() as connection:
+        with self._acting(), self._engine.begin() as connection:
             # Locked before its state is read: of two processes with this round, the second finds it charged.
             stored = job_of(connection, job, JOB_TO_CHANGE)
             if stored is None or stored.progress.state_of(round_index) is not RoundState.NEXT:
@@ -365,7 +364,7 @@ class Ledger:
         content stays as it is.
         """
         job, row = key_of(spec), _job_row(spec, model=b"")
-        with self._acting() as connection:
+        with self._acting(), self._engine.begin() as connection:
             lock_budget(connection, spec.dataset_id)
             # A tombstone: the job's start may still be on its way, and must reserve nothing when it arrives.
             if job_of(connection, job) is None and not _is_full(connection, spec.dataset_id):
@@ -425,7 +424,7 @@ class Ledger:
                 return False
             check_budget(before)
             try:
-                with self._acting() as connection:
+                with self._acting(), self._engine.begin() as connection:
                     lock_budget(connection, new.dataset_id)
                     # Optimistic: the accountant may take seconds, in which a lock would hold up every charge
                     # of the dataset.
@@ -469,12 +468,11 @@ class Ledger:
             return LOG.append_change(connection, act, subject, actor, at=self._clock())
 
     @contextmanager
-    def _acting(self) -> Iterator[Connection]:
-        """Run an act's transaction; once it is committed, remember the position that it left."""
-        with self._engine.begin() as connection:
-            connection.info.pop(_LOGGED, None)  # of a transaction that was rolled back
-            yield connection
-            logged: Position | None = connection.info.pop(_LOGGED, None)
+    def _acting(self) -> Iterator[None]:
+        """Wrap an act's transaction: once it is committed, remember the position that it left."""
+        self._logged.position = None
+        yield
+        logged: Position | None = self._logged.position
         if logged is not None:
             with self._lock:
                 if self._committed is None or logged.sequence > self._committed.sequence:
@@ -483,7 +481,7 @@ class Ledger:
     def _log(self, connection: Connection, actor: Actor, act: AuditAct, **subject: str) -> Position:
         """Log an act that this transaction has done."""
         deed = Deed(act=act, actor=actor, subject=tuple(subject.items()))
-        position = connection.info[_LOGGED] = LOG.append(connection, deed, at=self._clock())
+        position = self._logged.position = LOG.append(connection, deed, at=self._clock())
         return position
 
     def counts(self) -> LedgerCounts:
