@@ -459,8 +459,8 @@ class Ledger:
 
     def log(self, deed: Deed) -> None:
         """Log an act that changes nothing else in the ledger, or that was refused."""
-        with self._engine.begin() as connection:
-            LOG.append(connection, deed, at=self._clock())
+        with self._acting(), self._engine.begin() as connection:
+            self._logged.position = LOG.append(connection, deed, at=self._clock())
 
     def log_change(self, act: AuditAct, subject: Mapping[str, str], actor: Actor = THIS_SERVICE) -> bool:
         """Log the settings that an act left, unless its newest entry says the same; return whether it did."""

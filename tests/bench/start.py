@@ -57,7 +57,7 @@ class Start:
 
 def started(clone: Path, folder: Path, environment: dict[str, str]) -> Start:
     """Start a helper, and end it when it serves."""
-    program = str(clone / ".venv" / "bin" / "helper")
+    program = str(clone / ".venv" / "bin" / "lark-helper")
     environment = {"HOME": str(folder), "PATH": os.defpath, **environment}
     data, listen = str(folder / "helper"), f"127.0.0.1:{free_ports(1)[0]}"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
