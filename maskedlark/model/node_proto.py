@@ -10,20 +10,21 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant
 from maskedlark.model.limits import Limits
-from maskedlark.model.operators.table import OPERATORS, Attribute, Operator, Tensor
+from maskedlark.model.operators.call import Attribute, Operator, Tensor
+from maskedlark.model.operators.table import OPERATORS
 from maskedlark.model.tensor_proto import to_array
 
 RawAttribute: TypeAlias = AttributeValue | Constant
 DEFAULT_DOMAINS: Final = ("", "ai.onnx")
 
 _TYPES: Final = {
-    onnx.AttributeProto.INT: Attribute(type=int),
-    onnx.AttributeProto.FLOAT: Attribute(type=float),
-    onnx.AttributeProto.STRING: Attribute(type=str),
-    onnx.AttributeProto.TENSOR: Attribute(type=Tensor),
-    onnx.AttributeProto.INTS: Attribute(type=int, is_list=True),
-    onnx.AttributeProto.FLOATS: Attribute(type=float, is_list=True),
-    onnx.AttributeProto.STRINGS: Attribute(type=str, is_list=True),
+    onnx.AttributeProto.INT: Attribute(int),
+    onnx.AttributeProto.FLOAT: Attribute(float),
+    onnx.AttributeProto.STRING: Attribute(str),
+    onnx.AttributeProto.TENSOR: Attribute(Tensor),
+    onnx.AttributeProto.INTS: Attribute(int, is_list=True),
+    onnx.AttributeProto.FLOATS: Attribute(float, is_list=True),
+    onnx.AttributeProto.STRINGS: Attribute(str, is_list=True),
 }
 _MAX_LIST: Final = 1 << 16
 Number = TypeVar("Number", int, float)

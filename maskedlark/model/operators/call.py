@@ -1,15 +1,15 @@
-"""What a rule is given about one use of an operator, and what it says about it.
+"""Rows of the allow-list, and what a row's rule is given about one use of an operator and says about it.
 
 A rule turns the many spellings of ONNX (attributes that became inputs, implied defaults, shapes computed in
 the graph) into one: every size is a number, and everything that is not data is an attribute. The gradient
 engines read only that form.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import prod
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import numpy as np
 
@@ -168,3 +168,47 @@ def broadcast(call: OperatorCall, *shapes: Shape) -> Shape:
             call.refuse(f"shapes {', '.join(map(str, shapes))} do not broadcast")
         result.append(wanted.pop() if wanted else 1)
     return tuple(result)
+
+
+Rule: TypeAlias = Callable[[OperatorCall], CheckedCall]
+Tensor: Final = np.ndarray
+"""The type of an attribute that holds a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute: its type, its default if it has one, and whether it is a list.
+
+    The type is that of its entries: `Tensor` for a tensor.
+    """
+
+    type: type
+    default: AttributeValue | None = None
+    is_list: bool = False
+
+
+INTEGERS: Final = Attribute(int, is_list=True)
+
+
+@frozen
+class Operator:
+    """One row of the allow-list.
+
+    A node may have `min_inputs` to `max_inputs` inputs and up to `max_outputs` outputs.
+
+    Without a rule it never reaches an engine: `maskedlark.model.resolve` replaces it by a constant or by its
+    input.
+
+    Attributes:
+        parameters: The inputs whose float32 initializers are trained.
+        carries: The inputs that are only moved to the output, so that a weight which is transposed or
+            reshaped on its way is still found.
+    """
+
+    rule: Rule | None
+    min_inputs: int = 1
+    max_inputs: int = 1
+    max_outputs: int = 1
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    parameters: frozenset[int] = frozenset()
+    carries: frozenset[int] = frozenset()

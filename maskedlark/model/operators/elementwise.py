@@ -7,7 +7,15 @@ import onnx
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import CheckedCall, OperatorCall, ValueKind, ValueType, broadcast
+from maskedlark.model.operators.call import (
+    Attribute,
+    CheckedCall,
+    Operator,
+    OperatorCall,
+    ValueKind,
+    ValueType,
+    broadcast,
+)
 
 _CAST_KINDS: Final[Mapping[int, ValueKind]] = {
     onnx.TensorProto.FLOAT: ValueKind.FLOAT,
@@ -23,36 +31,34 @@ _CANONICAL_CAST: Final = {
 }
 
 
-def activation(call: OperatorCall) -> CheckedCall:
+def _activation(call: OperatorCall) -> CheckedCall:
     """Check an activation: one float value in, one of the same shape out; the attributes stay."""
     call.require_kind(ValueKind.FLOAT, 0)
     return call.check(call.types[0], attributes=call.attributes)
 
 
-def gelu(call: OperatorCall) -> CheckedCall:
+def _gelu(call: OperatorCall) -> CheckedCall:
     """Check Gelu, exact or by tanh."""
     if call.attributes["approximate"] not in ("none", "tanh"):
         call.refuse("approximate must be none or tanh", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    return activation(call)
+    return _activation(call)
 
 
-def arithmetic(call: OperatorCall) -> CheckedCall:
-    """Add, Sub, Mul, Div of two values of one kind.
-
-    Integers divide only where both are known, so that no helper rounds.
-    """
+def _arithmetic(call: OperatorCall) -> CheckedCall:
+    """Check Add, Sub, Mul and Div of two values of one kind; integers divide only where both are known."""
     left, right = call.types
     if left.kind is not right.kind or left.kind is ValueKind.BOOLEAN:
         call.refuse(
             f"inputs must both be float or both integer, not {left.kind.name.lower()} and "
             f"{right.kind.name.lower()}"
         )
+    # Folding computes them; an engine would have to round a quotient, and helpers must not differ.
     if call.operator == "Div" and left.kind is ValueKind.INTEGER:
         _require_known(call)
     return _binary(call, left.kind)
 
 
-def modulo(call: OperatorCall) -> CheckedCall:
+def _modulo(call: OperatorCall) -> CheckedCall:
     """Check Mod of known integers: exporters compute shapes with it."""
     if call.attributes["fmod"]:
         call.refuse("fmod must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
@@ -61,7 +67,7 @@ def modulo(call: OperatorCall) -> CheckedCall:
     return _binary(call, ValueKind.INTEGER)
 
 
-def power(call: OperatorCall) -> CheckedCall:
+def _power(call: OperatorCall) -> CheckedCall:
     """Check Pow: a float base; the exponent may be an integer."""
     call.require_kind(ValueKind.FLOAT, 0)
     if call.types[1].kind is ValueKind.BOOLEAN:
@@ -69,13 +75,13 @@ def power(call: OperatorCall) -> CheckedCall:
     return _binary(call, ValueKind.FLOAT)
 
 
-def greater(call: OperatorCall) -> CheckedCall:
+def _greater(call: OperatorCall) -> CheckedCall:
     """Check Greater: two floats are compared; only Where and Cast read the result."""
     call.require_kind(ValueKind.FLOAT, 0, 1)
     return _binary(call, ValueKind.BOOLEAN)
 
 
-def prelu(call: OperatorCall) -> CheckedCall:
+def _prelu(call: OperatorCall) -> CheckedCall:
     """Check PRelu: the slope broadcasts to the data, not the other way."""
     call.require_kind(ValueKind.FLOAT, 0, 1)
     if broadcast(call, call.shape(0), call.shape(1)) != call.shape(0):
@@ -83,7 +89,7 @@ def prelu(call: OperatorCall) -> CheckedCall:
     return _binary(call, ValueKind.FLOAT)
 
 
-def where(call: OperatorCall) -> CheckedCall:
+def _where(call: OperatorCall) -> CheckedCall:
     """Check Where: a boolean chooses between two values of one kind."""
     call.require_kind(ValueKind.BOOLEAN, 0)
     call.require_kind(call.types[1].kind, 2)
@@ -91,10 +97,10 @@ def where(call: OperatorCall) -> CheckedCall:
     return call.check(ValueType(call.types[1].kind, shape))
 
 
-def cast(call: OperatorCall) -> CheckedCall:
-    """Cast between float and integer.
+def _cast(call: OperatorCall) -> CheckedCall:
+    """Check Cast between float and integer.
 
-    Within a kind it does nothing, for both engines compute wider than any float type.
+    Within a kind it does nothing.
     """
     kind = _CAST_KINDS.get(call.integer("to")) if "to" in call.attributes else None
     if kind is None:
@@ -102,12 +108,13 @@ def cast(call: OperatorCall) -> CheckedCall:
     return call.check(
         ValueType(kind, call.shape()),
         attributes={"to": _CANONICAL_CAST[kind]},
+        # Both engines compute wider than any float type, so a cast between two of them rounds nothing.
         is_identity=kind is call.types[0].kind,
     )
 
 
-def clip(call: OperatorCall) -> CheckedCall:
-    """Clip: known bounds become the attributes `min` and `max`, either of which may be absent."""
+def _clip(call: OperatorCall) -> CheckedCall:
+    """Check Clip: known bounds become the attributes `min` and `max`, either of which may be absent."""
     call.require_kind(ValueKind.FLOAT, 0)
     bounds: dict[str, AttributeValue] = {}
     for position, name in ((1, "min"), (2, "max")):
@@ -124,3 +131,36 @@ def _require_known(call: OperatorCall) -> None:
 def _binary(call: OperatorCall, kind: ValueKind) -> CheckedCall:
     shape = broadcast(call, call.shape(0), call.shape(1))
     return call.check(ValueType(kind, shape))
+
+
+_ACTIVATION: Final = Operator(rule=_activation)
+_ARITHMETIC: Final = Operator(rule=_arithmetic, min_inputs=2, max_inputs=2, parameters=frozenset({0, 1}))
+
+OPERATORS: Final[Mapping[str, Operator]] = {
+    "Add": _ARITHMETIC,
+    "Sub": _ARITHMETIC,
+    "Mul": _ARITHMETIC,
+    "Div": _ARITHMETIC,
+    "Pow": Operator(rule=_power, min_inputs=2, max_inputs=2, parameters=frozenset({0})),
+    "Mod": Operator(rule=_modulo, min_inputs=2, max_inputs=2, attributes={"fmod": Attribute(int, 0)}),
+    "Greater": Operator(rule=_greater, min_inputs=2, max_inputs=2),
+    "Where": Operator(rule=_where, min_inputs=3, max_inputs=3, carries=frozenset({1, 2})),
+    "Clip": Operator(rule=_clip, max_inputs=3),
+    "Cast": Operator(
+        rule=_cast,
+        attributes={"to": Attribute(int), "saturate": Attribute(int, 1)},
+        carries=frozenset({0}),
+    ),
+    "Relu": _ACTIVATION,
+    "Sigmoid": _ACTIVATION,
+    "Tanh": _ACTIVATION,
+    "Softplus": _ACTIVATION,
+    "Sqrt": _ACTIVATION,
+    "Exp": _ACTIVATION,
+    "Log": _ACTIVATION,
+    "Erf": _ACTIVATION,
+    "LeakyRelu": Operator(rule=_activation, attributes={"alpha": Attribute(float, 0.01)}),
+    "Elu": Operator(rule=_activation, attributes={"alpha": Attribute(float, 1.0)}),
+    "Gelu": Operator(rule=_gelu, attributes={"approximate": Attribute(str, "none")}),
+    "PRelu": Operator(rule=_prelu, min_inputs=2, max_inputs=2, parameters=frozenset({1})),
+}

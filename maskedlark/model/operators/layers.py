@@ -1,16 +1,27 @@
 """Rules of operators that sum: matrix products, convolution, pooling, normalisation, softmax, reductions."""
 
+from collections.abc import Mapping
 from math import prod
 from typing import Final
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import CheckedCall, OperatorCall, Shape, ValueKind, ValueType, broadcast
+from maskedlark.model.operators.call import (
+    INTEGERS,
+    Attribute,
+    CheckedCall,
+    Operator,
+    OperatorCall,
+    Shape,
+    ValueKind,
+    ValueType,
+    broadcast,
+)
 
 _FIRST_OPSET_OF_PLAIN_SOFTMAX: Final = 13
 
 
-def gemm(call: OperatorCall) -> CheckedCall:
+def _gemm(call: OperatorCall) -> CheckedCall:
     """Check Gemm: alpha A' B' + beta C, C broadcast to the product."""
     call.require_kind(ValueKind.FLOAT, *range(len(call.inputs)))
     left, right = call.shape(0), call.shape(1)
@@ -21,6 +32,7 @@ def gemm(call: OperatorCall) -> CheckedCall:
     product = (left[0], right[1])
     if left[1] != right[0] or (call.has(2) and broadcast(call, product, call.shape(2)) != product):
         call.refuse(f"shapes {[kind.shape for kind in call.types]} do not fit")
+    # Any number but 0 transposes: 0 and 1 alone remain, so that one function has one digest.
     attributes = {
         **call.attributes,
         "transA": int(bool(call.integer("transA"))),
@@ -34,7 +46,7 @@ def gemm(call: OperatorCall) -> CheckedCall:
     )
 
 
-def matmul(call: OperatorCall) -> CheckedCall:
+def _matmul(call: OperatorCall) -> CheckedCall:
     """Check MatMul as numpy's: vectors get an axis for the product, leading axes broadcast."""
     call.require_kind(ValueKind.FLOAT, 0, 1)
     left, right = call.shape(0), call.shape(1)
@@ -48,11 +60,9 @@ def matmul(call: OperatorCall) -> CheckedCall:
     return call.check(ValueType(ValueKind.FLOAT, shape), multiplications=prod(shape) * inner)
 
 
-def batch_normalization(call: OperatorCall) -> CheckedCall:
-    """Check BatchNormalization with the running mean and variance.
-
-    At training time it would mix records, and is refused.
-    """
+def _batch_normalization(call: OperatorCall) -> CheckedCall:
+    """Check BatchNormalization with the running mean and variance."""
+    # A batch's own mean would make one record's gradient depend on others: no clip would bound a person.
     if call.integer("training_mode"):
         call.refuse(
             "training_mode mixes records: export the model in eval mode", ModelReason.UNSUPPORTED_ATTRIBUTE
@@ -63,7 +73,7 @@ def batch_normalization(call: OperatorCall) -> CheckedCall:
     return call.check(call.types[0], attributes={"epsilon": call.attributes["epsilon"]})
 
 
-def layer_normalization(call: OperatorCall) -> CheckedCall:
+def _layer_normalization(call: OperatorCall) -> CheckedCall:
     """Check LayerNormalization over the last axes, without mean and deviation as further outputs."""
     call.require_kind(ValueKind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     shape = call.shape()
@@ -78,7 +88,7 @@ def layer_normalization(call: OperatorCall) -> CheckedCall:
     )
 
 
-def conv(call: OperatorCall) -> CheckedCall:
+def _conv(call: OperatorCall) -> CheckedCall:
     """Check Conv in one or two dimensions with one group; make padding explicit."""
     call.require_kind(ValueKind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     source, weight = call.shape(0), call.shape(1)
@@ -100,7 +110,7 @@ def conv(call: OperatorCall) -> CheckedCall:
     )
 
 
-def pool(call: OperatorCall) -> CheckedCall:
+def _pool(call: OperatorCall) -> CheckedCall:
     """Check MaxPool and AveragePool in one or two dimensions, without ceil_mode; make padding explicit."""
     call.require_kind(ValueKind.FLOAT, 0)
     source = call.shape()
@@ -115,6 +125,7 @@ def pool(call: OperatorCall) -> CheckedCall:
         if any(step != 1 for step in window["dilations"]):
             call.refuse("dilations must be 1", ModelReason.UNSUPPORTED_ATTRIBUTE)
         attributes["count_include_pad"] = int(bool(call.integer("count_include_pad")))
+    # A window that lies in the padding alone would have no largest entry, and no mean.
     if any(pad >= size for pad, size in zip(window["pads"], kernel * 2, strict=True)):
         call.refuse("the padding is as wide as the window")
     return call.check(
@@ -124,39 +135,38 @@ def pool(call: OperatorCall) -> CheckedCall:
     )
 
 
-def global_average_pool(call: OperatorCall) -> CheckedCall:
+def _global_average_pool(call: OperatorCall) -> CheckedCall:
     """Check GlobalAveragePool, as ReduceMean over the spatial axes."""
     rank = len(call.shape())
     if rank < 3:
         call.refuse("the data has no spatial axes")
-    return _reduce(call, "ReduceMean", tuple(range(2, rank)), keep=True)
+    return _over_axes(call, "ReduceMean", tuple(range(2, rank)), keep=True)
 
 
-def reduce(call: OperatorCall) -> CheckedCall:
+def _reduce(call: OperatorCall) -> CheckedCall:
     """Check ReduceMean and ReduceSum over known axes."""
     axes = call.integers("axes", 1)
     if not axes and call.attributes.get("noop_with_empty_axes", 0):
         return call.check(call.types[0], inputs=call.inputs[:1], is_identity=True)
     rank = len(call.shape())
     positive = tuple(sorted({call.axis(axis, rank) for axis in axes})) if axes else tuple(range(rank))
-    return _reduce(call, call.operator, positive, keep=bool(call.integer("keepdims")))
+    return _over_axes(call, call.operator, positive, keep=bool(call.integer("keepdims")))
 
 
-def softmax(call: OperatorCall) -> CheckedCall:
-    """Check Softmax and LogSoftmax along one axis.
-
-    Before opset 13 they joined all axes from `axis` on, which is the same for the last.
-    """
+def _softmax(call: OperatorCall) -> CheckedCall:
+    """Check Softmax and LogSoftmax along one axis."""
     call.require_kind(ValueKind.FLOAT, 0)
     rank = len(call.shape())
+    # Opset 13 made the default -1 in place of 1, and the axis one instead of the first of several.
     plain = call.opset >= _FIRST_OPSET_OF_PLAIN_SOFTMAX
     axis = call.axis(call.integer("axis") if "axis" in call.attributes else -1 if plain else 1, rank)
+    # Joined, all axes from `axis` on are one axis only if it is the last.
     if not plain and axis != rank - 1:
         call.refuse("before opset 13 the axis must be the last", ModelReason.UNSUPPORTED_ATTRIBUTE)
     return call.check(call.types[0], attributes={"axis": axis})
 
 
-def _reduce(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> CheckedCall:
+def _over_axes(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> CheckedCall:
     call.require_kind(ValueKind.FLOAT, 0)
     sizes = [(axis, size) for axis, size in enumerate(call.shape()) if keep or axis not in axes]
     shape = tuple(1 if axis in axes else size for axis, size in sizes)
@@ -206,3 +216,71 @@ def _pads(call: OperatorCall, space: Shape, strides: Shape, reach: Shape) -> Sha
     ]
     small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
     return small + large if auto == "SAME_UPPER" else large + small
+
+
+_SOFTMAX: Final = Operator(rule=_softmax, attributes={"axis": Attribute(int)})
+_REDUCE: Final = Operator(
+    rule=_reduce,
+    max_inputs=2,
+    attributes={"axes": INTEGERS, "keepdims": Attribute(int, 1), "noop_with_empty_axes": Attribute(int, 0)},
+)
+_WINDOW: Final = {
+    "auto_pad": Attribute(str, "NOTSET"),
+    "kernel_shape": INTEGERS,
+    "strides": INTEGERS,
+    "pads": INTEGERS,
+    "dilations": INTEGERS,
+}
+_POOL: Final = {**_WINDOW, "ceil_mode": Attribute(int, 0)}
+
+OPERATORS: Final[Mapping[str, Operator]] = {
+    "Gemm": Operator(
+        rule=_gemm,
+        min_inputs=2,
+        max_inputs=3,
+        attributes={
+            "alpha": Attribute(float, 1.0),
+            "beta": Attribute(float, 1.0),
+            "transA": Attribute(int, 0),
+            "transB": Attribute(int, 0),
+        },
+        parameters=frozenset({0, 1, 2}),
+    ),
+    "MatMul": Operator(rule=_matmul, min_inputs=2, max_inputs=2, parameters=frozenset({0, 1})),
+    "Conv": Operator(
+        rule=_conv,
+        min_inputs=2,
+        max_inputs=3,
+        attributes={**_WINDOW, "group": Attribute(int, 1)},
+        parameters=frozenset({1, 2}),
+    ),
+    "MaxPool": Operator(rule=_pool, attributes={**_POOL, "storage_order": Attribute(int, 0)}),
+    "AveragePool": Operator(rule=_pool, attributes={**_POOL, "count_include_pad": Attribute(int, 0)}),
+    "GlobalAveragePool": Operator(rule=_global_average_pool),
+    "BatchNormalization": Operator(
+        rule=_batch_normalization,
+        min_inputs=5,
+        max_inputs=5,
+        attributes={
+            "epsilon": Attribute(float, 1e-5),
+            "momentum": Attribute(float, 0.9),
+            "training_mode": Attribute(int, 0),
+        },
+        parameters=frozenset({1, 2}),
+    ),
+    "LayerNormalization": Operator(
+        rule=_layer_normalization,
+        min_inputs=2,
+        max_inputs=3,
+        attributes={
+            "axis": Attribute(int, -1),
+            "epsilon": Attribute(float, 1e-5),
+            "stash_type": Attribute(int, 1),
+        },
+        parameters=frozenset({1, 2}),
+    ),
+    "ReduceMean": _REDUCE,
+    "ReduceSum": _REDUCE,
+    "Softmax": _SOFTMAX,
+    "LogSoftmax": _SOFTMAX,
+}

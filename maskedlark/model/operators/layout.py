@@ -3,28 +3,39 @@
 Reshape and its relatives, Transpose, Slice, Split, Concat, Gather, Expand.
 """
 
+from collections.abc import Mapping
 from math import prod
 from typing import Final
 
 import numpy as np
 
 from maskedlark.errors import ModelReason
-from maskedlark.model.operators.call import CheckedCall, OperatorCall, Shape, ValueKind, ValueType, broadcast
+from maskedlark.model.operators.call import (
+    INTEGERS,
+    Attribute,
+    CheckedCall,
+    Operator,
+    OperatorCall,
+    Shape,
+    ValueKind,
+    ValueType,
+    broadcast,
+)
 
 _MAX_DIMENSION: Final = 1 << 31
 
 
-def flatten(call: OperatorCall) -> CheckedCall:
-    """Flatten, as Reshape."""
+def _flatten(call: OperatorCall) -> CheckedCall:
+    """Check Flatten, as Reshape."""
     shape = call.shape()
     axis = call.integer("axis")
     if not -len(shape) <= axis <= len(shape):
         call.refuse(f"axis {axis} is outside a value of {len(shape)} axes")
     split = axis if axis >= 0 else axis + len(shape)
-    return _reshape(call, (prod(shape[:split]), prod(shape[split:])))
+    return _into_shape(call, (prod(shape[:split]), prod(shape[split:])))
 
 
-def reshape(call: OperatorCall) -> CheckedCall:
+def _reshape(call: OperatorCall) -> CheckedCall:
     """Check Reshape to a known shape; 0 copies a dimension (unless allowzero), one -1 is inferred."""
     wanted = call.integers("shape", 1)
     if wanted is None:
@@ -41,10 +52,10 @@ def reshape(call: OperatorCall) -> CheckedCall:
         if known == 0 or prod(source) % known:
             call.refuse(f"cannot reshape {source} to {wanted}")
         wanted = tuple(prod(source) // known if size == -1 else size for size in wanted)
-    return _reshape(call, wanted)
+    return _into_shape(call, wanted)
 
 
-def squeeze(call: OperatorCall) -> CheckedCall:
+def _squeeze(call: OperatorCall) -> CheckedCall:
     """Check Squeeze, as Reshape."""
     shape = call.shape()
     axes = call.integers("axes", 1)
@@ -55,12 +66,13 @@ def squeeze(call: OperatorCall) -> CheckedCall:
     )
     if any(shape[axis] != 1 for axis in gone):
         call.refuse(f"cannot remove axes {sorted(gone)} of {shape}")
-    return _reshape(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
+    return _into_shape(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
 
 
-def unsqueeze(call: OperatorCall) -> CheckedCall:
+def _unsqueeze(call: OperatorCall) -> CheckedCall:
     """Check Unsqueeze, as Reshape."""
     axes = call.integers("axes", 1)
+    # An early bound: the limit on axes is checked on the shape that this makes.
     if axes is None or len(axes) > len(call.shape()) + 8:
         call.refuse("the axes are missing or too many")
     rank = len(call.shape()) + len(axes)
@@ -68,11 +80,11 @@ def unsqueeze(call: OperatorCall) -> CheckedCall:
     if len(added) != len(axes):
         call.refuse(f"axes {axes} repeat")
     kept = iter(call.shape())
-    return _reshape(call, tuple(1 if axis in added else next(kept) for axis in range(rank)))
+    return _into_shape(call, tuple(1 if axis in added else next(kept) for axis in range(rank)))
 
 
-def transpose(call: OperatorCall) -> CheckedCall:
-    """Transpose; without `perm` the axes are reversed."""
+def _transpose(call: OperatorCall) -> CheckedCall:
+    """Check Transpose; without `perm` the axes are reversed."""
     shape = call.shape()
     axes = call.integer_list("perm") or tuple(reversed(range(len(shape))))
     if sorted(axes) != list(range(len(shape))):
@@ -84,15 +96,15 @@ def transpose(call: OperatorCall) -> CheckedCall:
     )
 
 
-def expand(call: OperatorCall) -> CheckedCall:
-    """Expand: broadcast to a known shape."""
+def _expand(call: OperatorCall) -> CheckedCall:
+    """Check Expand: broadcast to a known shape."""
     wanted = call.integers("shape", 1)
     if wanted is None or any(not 0 < size < _MAX_DIMENSION for size in wanted):
         call.refuse(f"cannot expand to {wanted}")
     return _of_shape(call, "Expand", broadcast(call, call.shape(), wanted))
 
 
-def concat(call: OperatorCall) -> CheckedCall:
+def _concat(call: OperatorCall) -> CheckedCall:
     """Check Concat along one axis."""
     first = call.types[0]
     rank = len(first.shape)
@@ -110,8 +122,8 @@ def concat(call: OperatorCall) -> CheckedCall:
     )
 
 
-def slice_(call: OperatorCall) -> CheckedCall:
-    """Slice with known bounds and positive steps; the bounds become in-range attributes."""
+def _slice(call: OperatorCall) -> CheckedCall:
+    """Check Slice with known bounds and positive steps; the bounds become in-range attributes."""
     starts, ends = call.integers("starts", 1), call.integers("ends", 2)
     if starts is None or ends is None:
         call.refuse("starts or ends are missing")
@@ -125,6 +137,7 @@ def slice_(call: OperatorCall) -> CheckedCall:
     positive = tuple(call.axis(axis, len(shape)) for axis in axes)
     if len(set(positive)) != len(positive):
         call.refuse(f"axes {axes} repeat")
+    # Python clamps bounds outside the axis, and counts negative ones from its end, as ONNX does.
     ranges = [
         range(*slice(*cut).indices(shape[axis]))
         for axis, *cut in zip(positive, starts, ends, steps, strict=True)
@@ -140,12 +153,12 @@ def slice_(call: OperatorCall) -> CheckedCall:
             "axes": positive,
             "steps": tuple(kept.step for kept in ranges),
         },
-        is_identity=shape == call.shape(),
+        is_identity=shape == call.shape(),  # steps are positive: an axis as long as before is whole
     )
 
 
-def split(call: OperatorCall) -> CheckedCall:
-    """Split into known sizes.
+def _split(call: OperatorCall) -> CheckedCall:
+    """Check Split into known sizes.
 
     Without any, into equal parts (the last may be smaller where `num_outputs` says so).
     """
@@ -168,8 +181,8 @@ def split(call: OperatorCall) -> CheckedCall:
     )
 
 
-def gather(call: OperatorCall) -> CheckedCall:
-    """Gather.
+def _gather(call: OperatorCall) -> CheckedCall:
+    """Check Gather.
 
     Known indices are checked here, those that depend on the record by the engine (only for float tables).
     """
@@ -187,7 +200,7 @@ def gather(call: OperatorCall) -> CheckedCall:
     )
 
 
-def gather_nd(call: OperatorCall) -> CheckedCall:
+def _gather_nd(call: OperatorCall) -> CheckedCall:
     """Check GatherND by known coordinates of the leading axes."""
     if call.integer("batch_dims"):
         call.refuse("batch_dims must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
@@ -202,7 +215,7 @@ def gather_nd(call: OperatorCall) -> CheckedCall:
     return call.check(ValueType(call.types[0].kind, indices.shape[:-1] + shape[axes:]))
 
 
-def _reshape(call: OperatorCall, shape: Shape) -> CheckedCall:
+def _into_shape(call: OperatorCall, shape: Shape) -> CheckedCall:
     if prod(shape) != call.types[0].size:
         call.refuse(f"cannot reshape {call.shape()} to {shape}")
     return _of_shape(call, "Reshape", shape)
@@ -221,3 +234,47 @@ def _of_shape(call: OperatorCall, operator: str, shape: Shape) -> CheckedCall:
 
 def _with_axis(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+_FIRST: Final = frozenset({0})
+_MOST_INPUTS: Final = 256
+_AXES: Final = {"axes": INTEGERS}
+
+OPERATORS: Final[Mapping[str, Operator]] = {
+    "Reshape": Operator(
+        rule=_reshape,
+        max_inputs=2,
+        attributes={"shape": INTEGERS, "allowzero": Attribute(int, 0)},
+        carries=_FIRST,
+    ),
+    "Flatten": Operator(rule=_flatten, attributes={"axis": Attribute(int, 1)}, carries=_FIRST),
+    "Squeeze": Operator(rule=_squeeze, max_inputs=2, attributes=_AXES, carries=_FIRST),
+    "Unsqueeze": Operator(rule=_unsqueeze, max_inputs=2, attributes=_AXES, carries=_FIRST),
+    "Transpose": Operator(rule=_transpose, attributes={"perm": INTEGERS}, carries=_FIRST),
+    "Expand": Operator(rule=_expand, min_inputs=2, max_inputs=2, carries=_FIRST),
+    "Concat": Operator(
+        rule=_concat,
+        max_inputs=_MOST_INPUTS,
+        attributes={"axis": Attribute(int, 0)},
+        carries=frozenset(range(_MOST_INPUTS)),
+    ),
+    # `starts`, `ends`, `axes` and `steps` as attributes ended with opset 9, older than any that is read.
+    "Slice": Operator(rule=_slice, min_inputs=3, max_inputs=5, carries=_FIRST),
+    "Split": Operator(
+        rule=_split,
+        max_inputs=2,
+        max_outputs=_MOST_INPUTS,
+        attributes={"axis": Attribute(int, 0), "split": INTEGERS, "num_outputs": Attribute(int)},
+        carries=_FIRST,
+    ),
+    "Gather": Operator(
+        rule=_gather, min_inputs=2, max_inputs=2, attributes={"axis": Attribute(int, 0)}, parameters=_FIRST
+    ),
+    "GatherND": Operator(
+        rule=_gather_nd,
+        min_inputs=2,
+        max_inputs=2,
+        attributes={"batch_dims": Attribute(int, 0)},
+        carries=_FIRST,
+    ),
+}
