@@ -27,7 +27,7 @@ ScopeOption = Annotated[
 ]
 
 
-def login_command(
+def _login_command(
     data: DataOption,
     scope: ScopeOption = Scope.OPERATE,
     wait: Annotated[
@@ -47,7 +47,7 @@ def login_command(
 
 
 @takes(server=server_of)
-def create_command(
+def _create_command(
     *,
     server: "AdServer",
     name: Annotated[str, option("A name for the token's purpose, shown by `adserver token list`.")],
@@ -59,7 +59,7 @@ def create_command(
 
 
 @takes(server=server_of)
-def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List tokens and logged-in browsers, without their secrets."""
     grants = server.tokens()
     if as_json:
@@ -71,7 +71,7 @@ def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 
 
 @takes(server=server_of)
-def revoke_command(
+def _revoke_command(
     *,
     token: Annotated[str, typer.Argument(help="The start of the id of a token or session.")],
     server: "AdServer",

@@ -23,7 +23,7 @@ _groups = panel("Groups")
 
 
 @takes(server=connected_server_of, charged=release_options)
-def aggregate_command(
+def _aggregate_command(
     *,
     server: "AdServer",
     value: Annotated[list[str] | None, _what("A value to sum, or count; repeatable.")] = None,

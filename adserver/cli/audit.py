@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @takes(server=server_of)
-def list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonOption = False) -> None:
+def _list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonOption = False) -> None:
     """Show the newest entries of the audit log, oldest first."""
     (newest,) = server.audit_log(limit=1, is_newest=True)
     found = _entries(server, max(0, newest.sequence - limit + 1))
@@ -36,13 +36,13 @@ def list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonOp
 
 
 @takes(server=server_of)
-def export_command(*, server: "AdServer", first: FromOption = 0, out: OutOption = None) -> None:
+def _export_command(*, server: "AdServer", first: FromOption = 0, out: OutOption = None) -> None:
     """Write the audit log as JSON lines, one an entry, for `audit verify` and other programs."""
     write_lines((one.encode() for one in _entries(server, first)), out)
 
 
 @takes(server=server_or_none_of)
-def verify_command(
+def _verify_command(
     *,
     file: FileArgument = None,
     server: "AdServer | None",

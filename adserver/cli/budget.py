@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @takes(server=server_of)
-def budget_command(
+def _budget_command(
     *,
     server: "AdServer",
     task: Annotated[str, option("Show only datasets of the task whose id starts so.", metavar="ID")] = "",

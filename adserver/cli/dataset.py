@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @takes(server=connected_server_of)
-def seal_command(
+def _seal_command(
     *,
     server: "AdServer",
     task: OneTaskOption = "",
@@ -48,7 +48,7 @@ def seal_command(
 
 
 @takes(server=server_of)
-def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List all datasets, the oldest first."""
     from adserver.messages.dataset import DatasetSummary
 
@@ -73,7 +73,7 @@ def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 
 
 @takes(server=server_of)
-def abandon_command(
+def _abandon_command(
     *,
     dataset: Annotated[str, typer.Argument(help="The start of the id of a dataset in state committing.")],
     server: "AdServer",

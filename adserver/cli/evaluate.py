@@ -20,7 +20,7 @@ _what = panel("The model to evaluate")
 
 
 @takes(server=connected_server_of, charged=release_options)
-def evaluate_command(
+def _evaluate_command(
     *,
     server: "AdServer",
     model: Annotated[

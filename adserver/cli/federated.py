@@ -51,7 +51,7 @@ def settings_in(path: Path | None) -> dict[str, Any]:
     return settings
 
 
-def read_settings(
+def _read_settings(
     path: Path | None, *, rounds: int | None, noise_multiplier: float | None
 ) -> Mapping[str, Any]:
     """Combine a strategy's settings from a JSON file and the options that name one.
@@ -63,7 +63,7 @@ def read_settings(
     return settings_in(path) | {name: value for name, value in given.items() if value is not None}
 
 
-def read_widths(typed: str) -> tuple[int, ...]:
+def _read_widths(typed: str) -> tuple[int, ...]:
     """Parse the widths of a dense model, such as 784,10.
 
     Raises:
@@ -140,8 +140,8 @@ def read_federated_options(
 
     return FederatedSubmission(
         kind=strategy,
-        settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
-        widths=read_widths(layers) if layers else (),
+        settings=_read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
+        widths=_read_widths(layers) if layers else (),
         model=read_model(model) if model else None,
         epsilon=epsilon,
         window_s=window,

@@ -70,7 +70,7 @@ intake_of: Final = making(
 
 
 @takes(tls=_intake_tls, intake=intake_of)
-def intake_command(
+def _intake_command(
     *,
     database: Annotated[
         str, option("SQLAlchemy URL of the ad server's database, the same as its --database.", metavar="URL")

@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 
 @takes(federated_job=read_federated_options, server=server_of, submission=submission_of)
-def submit_command(
+def _submit_command(
     *,
     server: "AdServer",
     submission: "Submission | None",
@@ -55,7 +55,7 @@ def submit_command(
 
 
 @takes(server=server_of)
-def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
     from adserver.messages.job import job_facts
     from adserver.views.job import last_evaluated, print_jobs
@@ -68,7 +68,7 @@ def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 
 
 @takes(server=server_of)
-def show_command(
+def _show_command(
     *,
     job: JobArgument = "",
     server: "AdServer",
@@ -88,7 +88,7 @@ def show_command(
 
 
 @takes(server=server_of)
-def compare_command(
+def _compare_command(
     *,
     jobs: Annotated[
         list[str] | None,
@@ -108,7 +108,7 @@ def compare_command(
 
 
 @takes(server=server_of)
-def watch_command(*, job: JobArgument = "", server: "AdServer", as_json: JsonOption = False) -> None:
+def _watch_command(*, job: JobArgument = "", server: "AdServer", as_json: JsonOption = False) -> None:
     """Follow a job until it stops. The exit status is 1 unless the job is done.
 
     A job of draw and discard has no last step: it continues until it is cancelled.
@@ -117,7 +117,7 @@ def watch_command(*, job: JobArgument = "", server: "AdServer", as_json: JsonOpt
 
 
 @takes(server=server_of)
-def cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
+def _cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
     """Cancel a job for good, within about a second, and release the budget of rounds that were not run.
 
     A job without helpers is closed to devices; `adserver job resume` opens it again.
@@ -131,7 +131,7 @@ def cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
 
 
 @takes(server=server_of)
-def resume_command(*, job: JobArgument = "", server: "AdServer") -> None:
+def _resume_command(*, job: JobArgument = "", server: "AdServer") -> None:
     """Queue a refused or failed job again, or open a closed one to devices. It continues where it stopped."""
     found = server.job(job)
     server.resume(found.job_id)

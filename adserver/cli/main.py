@@ -12,7 +12,7 @@ from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 def _commands(module: str, *names: str) -> dict[str, Lazy]:
     """Return the commands of one module of this room, each named like its function."""
-    return {name: Lazy(f"adserver.cli.{module}:{name.replace('-', '_')}_command") for name in names}
+    return {name: Lazy(f"adserver.cli.{module}:_{name.replace('-', '_')}_command") for name in names}
 
 
 _JOB: Final = (
@@ -22,14 +22,14 @@ _JOB: Final = (
 )
 _FEDERATED: Final = _commands("simulate_draws", "simulate-draws") | _commands("simulate", "simulate")
 COMMANDS: Final = {
-    "budget": Lazy("adserver.cli.budget:budget_command"),
-    "aggregate": Lazy("adserver.cli.aggregate:aggregate_command"),
-    "evaluate": Lazy("adserver.cli.evaluate:evaluate_command"),
+    "budget": Lazy("adserver.cli.budget:_budget_command"),
+    "aggregate": Lazy("adserver.cli.aggregate:_aggregate_command"),
+    "evaluate": Lazy("adserver.cli.evaluate:_evaluate_command"),
     "query": Lazy(_commands("status", "list"), "List queries and evaluations."),
-    "status": Lazy("adserver.cli.status:status_command"),
-    "serve": Lazy("adserver.cli.serve:serve_command", environment="ADSERVER"),
-    "intake": Lazy("adserver.cli.intake:intake_command", environment="ADSERVER"),
-    "keygen": Lazy("adserver.cli.serve:keygen_command"),
+    "status": Lazy("adserver.cli.status:_status_command"),
+    "serve": Lazy("adserver.cli.serve:_serve_command", environment="ADSERVER"),
+    "intake": Lazy("adserver.cli.intake:_intake_command", environment="ADSERVER"),
+    "keygen": Lazy("adserver.cli.serve:_keygen_command"),
     "task": Lazy(
         _commands("task_creation", "create") | _commands("task", "show", "refresh-keys", "list"),
         "Create tasks that both helpers sign, and show them.",

@@ -30,7 +30,7 @@ WeightsOption = Annotated[
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The ONNX file to write.")]
 
 
-def create_command(
+def _create_command(
     out: OutArgument,
     *,
     layers: Annotated[
@@ -117,7 +117,7 @@ def _widths(name: str, given: str) -> list[int]:
         ) from None
 
 
-def show_command(
+def _show_command(
     file: ModelArgument,
     *,
     num_features: Annotated[
@@ -198,7 +198,7 @@ def show_command(
         typer.echo(line)
 
 
-def evaluate_command(
+def _evaluate_command(
     file: ModelArgument,
     eval_set: Annotated[Path, option("An .npz file with features and labels.", exists=True, dir_okay=False)],
     loss: Annotated[Loss | None, option("The loss to measure.")] = None,
@@ -253,7 +253,7 @@ def _figures(found: "Evaluation") -> str:
     return f"loss {found.loss:.4f}{shown}"
 
 
-def predict_command(
+def _predict_command(
     file: ModelArgument,
     *,
     encoder: Annotated[
@@ -301,7 +301,7 @@ def predict_command(
 
 
 @takes(server=server_of)
-def export_command(
+def _export_command(
     *,
     server: "AdServer",
     out: OutArgument,
@@ -356,7 +356,7 @@ def export_command(
 
 
 @takes(server=server_of)
-def calibrate_command(
+def _calibrate_command(
     *,
     server: "AdServer",
     out: OutArgument,

@@ -36,7 +36,7 @@ _divided = panel("A budget to divide, before anything is collected")
     samples=sampling_of,
     without=["window", "least_devices", "model_seed", "spam_test", "eval_set", "eval_every"],
 )
-def plan_command(
+def _plan_command(
     *,
     server: "AdServer",
     model: Annotated[

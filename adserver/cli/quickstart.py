@@ -1,4 +1,4 @@
-"""`adserver quickstart`: sample, new, check, run, up, down, status, logs."""
+"""`adserver quickstart`: sample, new, check, run, up, down, status, logs. `lark demo` is new and run."""
 
 import shlex
 import signal
@@ -49,7 +49,7 @@ FolderArgument = Annotated[
 
 
 @quickstart_app.command("sample")
-def sample_command(
+def _sample_command(
     out: Annotated[Path, typer.Argument(metavar="CSV", dir_okay=False, help="The file to write.")],
 ) -> None:
     """Write a made-up table of people's visits to a shop, the same every time, to try quickstart on."""
@@ -64,7 +64,7 @@ def sample_command(
 
 
 @quickstart_app.command("new")
-def new_command(
+def _new_command(
     folder: FolderArgument,
     *,
     csv: Annotated[
@@ -172,7 +172,7 @@ def new_command(
 
 
 @quickstart_app.command("check")
-def check_command(folder: FolderArgument) -> None:
+def _check_command(folder: FolderArgument) -> None:
     """Check every setting of `lark.toml` against the table and the model, without starting anything."""
     from adserver.quickstart.check import check
     from adserver.quickstart.project import Project
@@ -191,7 +191,7 @@ def check_command(folder: FolderArgument) -> None:
 
 
 @quickstart_app.command("run")
-def run_command(
+def _run_command(
     folder: FolderArgument,
     as_json: JsonOption = False,
     *,
@@ -231,8 +231,26 @@ def run_command(
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
 
 
+def _demo_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", file_okay=False, help="Where the demo's files go.")
+    ] = Path("lark-demo"),
+    as_json: JsonOption = False,
+) -> None:
+    """Train a model on sample medical records through two helpers and an ad server on this machine.
+
+    The folder is a quickstart project: change its `lark.toml` and run the demo again, or continue with
+    `lark quickstart`. Takes about a minute, plus a minute of compilation at the first start on a machine.
+    """
+    from adserver.quickstart.project import CONFIG
+
+    if not (folder / CONFIG).exists():
+        _new_command(folder)
+    _run_command(folder, as_json)
+
+
 @quickstart_app.command("up")
-def up_command(
+def _up_command(
     folder: FolderArgument,
     *,
     dashboard: Annotated[
@@ -257,7 +275,7 @@ def up_command(
 
 
 @quickstart_app.command("status")
-def status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
+def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Show which of the project's servers run, where, and what became of its runs."""
     from adserver.quickstart.project import Project
     from adserver.quickstart.running import RunningFleet
@@ -283,7 +301,7 @@ def status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 
 @quickstart_app.command("logs")
-def logs_command(
+def _logs_command(
     folder: FolderArgument,
     lines: Annotated[int, option("How many lines of each log.", min=1, max=100_000)] = 20,
 ) -> None:
@@ -298,7 +316,7 @@ def logs_command(
 
 
 @quickstart_app.command("down")
-def down_command(folder: FolderArgument) -> None:
+def _down_command(folder: FolderArgument) -> None:
     """Stop the project's servers. Their files stay in the project's folder."""
     from adserver.quickstart.project import Project
     from adserver.quickstart.running import RunningFleet

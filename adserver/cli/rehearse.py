@@ -28,7 +28,7 @@ _rehearsal = panel("Rehearsal")
     submission=submission_of,
     without=["epsilon", "noise_multiplier", "until_budget", "eval_set", "eval_every", "dataset"],
 )
-def rehearse_command(
+def _rehearse_command(
     *,
     server: "AdServer",
     submission: "Submission | None",

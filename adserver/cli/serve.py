@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @takes(peers=peers_of, intake=intake_of, without=["wait"])
-def serve_command(
+def _serve_command(
     *,
     data: DataOption,
     peers: "Peers",
@@ -107,7 +107,7 @@ def serve_command(
         serve(open_store(data, database), peers, settings, clock=time.time, stop=stop)
 
 
-def keygen_command(
+def _keygen_command(
     data: DataOption,
     origin: Annotated[str, option("The ad-tech origin for the certificate: the same as in the tasks.")],
     host: Annotated[list[str] | None, option("A host name or address of the server; repeatable.")] = None,

@@ -23,7 +23,7 @@ _device = panel("Training on a device")
 _shown = panel("Output")
 
 
-def simulate_command(
+def _simulate_command(
     *,
     examples: Annotated[
         Path,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BAR_STEP: Final = 100
 
 
-def simulate_draws_command(
+def _simulate_draws_command(
     *,
     examples: Annotated[Path, option("A folder with MNIST's idx files, or a CSV file.", exists=True)],
     label: Annotated[str, option("The CSV's label column.")] = "",

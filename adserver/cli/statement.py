@@ -27,7 +27,7 @@ _FINGERPRINT: Final = "FINGERPRINT"
 
 
 @takes(server=connected_server_of)
-def list_command(*, task: TaskOption = "", server: "AdServer", as_json: JsonOption = False) -> None:
+def _list_command(*, task: TaskOption = "", server: "AdServer", as_json: JsonOption = False) -> None:
     """Ask both helpers what each job and query of a task cost, and check their signatures."""
     with trace(server, "list statements") as at:
         found = at.statements(task)
@@ -38,7 +38,7 @@ def list_command(*, task: TaskOption = "", server: "AdServer", as_json: JsonOpti
 
 
 @takes(server=connected_server_of)
-def export_command(
+def _export_command(
     *,
     task: TaskOption = "",
     server: "AdServer",
@@ -57,7 +57,7 @@ def export_command(
     typer.echo(f"{len(found)} files in {out}")
 
 
-def verify_command(
+def _verify_command(
     *,
     files: Annotated[list[Path], typer.Argument(help="Files that `statement export` wrote.")],
     helper: Annotated[

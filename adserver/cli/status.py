@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @takes(server=connected_server_of, without=["round_deadline", "wait"])
-def status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """Show whether both helpers answer; with --url, also the intake's counts since the server started."""
     from adserver.client.local import LocalAdServer
 
@@ -50,7 +50,7 @@ def status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 
 
 @takes(server=server_of)
-def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List all queries and evaluations, the oldest first. `adserver aggregate --again` shows an answer."""
     found = server.queries()
     if as_json:

@@ -1,7 +1,7 @@
 """The ad server of a command: in a folder of this machine, or elsewhere, behind a URL.
 
 @takes(server=server_of)
-def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     found = server.jobs()
 """
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @takes(server=server_of)
-def show_command(
+def _show_command(
     *,
     server: "AdServer",
     task: Annotated[
@@ -49,14 +49,14 @@ def show_command(
 
 
 @takes(server=connected_server_of, without=["round_deadline", "wait"])
-def refresh_keys_command(*, server: "AdServer") -> None:
+def _refresh_keys_command(*, server: "AdServer") -> None:
     """Fetch the helpers' HPKE keys now. A running server does so every minute."""
     with server:
         typer.echo(f"refreshed the keys of {server.refresh_keys()} tasks")
 
 
 @takes(server=server_of)
-def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
     from adserver.messages.task import TaskSummary
 

@@ -81,7 +81,7 @@ def _read_labels(
 
 
 @takes(server=connected_server_of, given=_read_fields, labels=_read_labels, without=["round_deadline"])
-def create_command(
+def _create_command(
     *,
     server: "AdServer",
     given: dict[str, Any],

@@ -13,7 +13,7 @@ from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 COMMANDS: Final = {
-    "demo": Lazy("adserver.cli.demo:demo_command"),
+    "demo": Lazy("adserver.cli.quickstart:_demo_command"),
     "quickstart": Lazy("adserver.cli.quickstart:quickstart_app", "Train on your own table, on this machine."),
     "adserver": Lazy("adserver.cli.main:app", "Run an ad server and its jobs (the command `adserver`)."),
     "helper": Lazy("helper.cli.main:app", "Run a helper (the command `lark-helper`)."),
