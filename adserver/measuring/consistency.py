@@ -51,6 +51,7 @@ def consistent(levels: Sequence[Numbers], widths: Sequence[int]) -> tuple[LevelE
         _Merged(values=_by_parent(values, width), variances=np.ones(width))
         for values, width in zip(levels, widths, strict=True)
     ]
+    # Up and down the tree once: the same numbers as a least-squares solve over all cells, in linear time.
     for above in range(len(levels) - 2, -1, -1):
         merged[above] = _merge_parts(merged[above], merged[above + 1])
     estimates = merged[:1]
@@ -73,6 +74,7 @@ def _merge_parts(whole: _Merged, parts: _Merged) -> _Merged:
     wholes = _num_wholes(len(whole.variances))
     variance = parts.variances.sum()
     weight = variance / (whole.variances[:wholes] + variance)
+    # The rest of each cell has no parts: its last column stays as it was noised.
     values, variances = whole.values.copy(), whole.variances.copy()
     sums = parts.values.sum(axis=1).reshape(-1, wholes, values.shape[2])
     values[:, :wholes] = weight[:, None] * values[:, :wholes] + (1 - weight[:, None]) * sums

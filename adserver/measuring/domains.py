@@ -24,7 +24,7 @@ Codes = NDArray[np.uint32]
 
 
 @canonical
-class CodeRange:
+class _CodeRange:
     """All codes from the first to the last one."""
 
     first: Annotated[int, Field(ge=0, le=MAX_CODE)]
@@ -95,13 +95,15 @@ def words_by_code(key: Key, encoder: Encoder) -> dict[int, str]:
 
 def _codes(key: Key, said: object) -> Codes:
     if isinstance(said, dict):
-        between = build(CodeRange, said)
+        between = build(_CodeRange, said)
         if between.last - between.first >= MAX_DOMAIN:
             raise JobRefused(
                 JobReason.DOMAIN_TOO_LARGE,
                 f"the domain of key {key.name!r} has more than {MAX_DOMAIN} codes, the limit: give fewer",
             )
+        # In int64, because the end of a range up to the largest code is no uint32.
         return np.arange(between.first, between.last + 1, dtype=np.int64).astype(np.uint32)
+    # A bool is an int to Python, and true would be code 1.
     if isinstance(said, list) and all(
         isinstance(one, str | int) and not isinstance(one, bool) for one in said
     ):

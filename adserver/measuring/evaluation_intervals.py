@@ -31,8 +31,8 @@ from adserver.measuring.intervals import Interval, Numbers, Ratio, divide, half_
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 
+# More than 99 %, so that with what the approximations miss intervals still cover with 99 %.
 _AIM: Final = 0.992
-"""What intervals aim at, so that after what the approximations miss they still cover with 99 %."""
 _MOST_LEFT_OUT: Final = 0.5
 """The most standard errors that an expansion may leave out."""
 _GROUP_CLEAR: Final = 6.0
@@ -61,6 +61,155 @@ class NoisyCounts:
         """Of each cell: the noise's, and a Poisson count's."""
         return self.smoothed + self.noise_variance
 
+    def accuracy(self) -> Interval:
+        """Return the interval of the share of records on the right side of one half."""
+        bins = self.noisy.shape[-1]
+        right = np.arange(bins) < bins // 2
+        return _share(self, _sum_of(self, np.stack([right, ~right])), _sum_of(self, np.ones((2, bins))))
+
+    def share_of_positives(self) -> Interval:
+        """Return the interval of the share of positives among all records."""
+        every = np.ones(self.noisy.shape[-2:])
+        return _share(self, _sum_of(self, every * [[0], [1]]), _sum_of(self, every))
+
+    def rate_at_or_above(self, row: int) -> Interval:
+        """Return (..., B + 1) the intervals of the share of a row's records above each bin's lower edge."""
+        above = _sums_from_above(self, [row])
+        whole = _Sum(noisy=above.noisy[..., :1], smoothed=above.smoothed[..., :1], cells=above.cells[:1])
+        return _share(self, above, whole)
+
+    def precision(self) -> Interval:
+        """Return (..., B + 1) the intervals of the share of positives at or above each bin's lower edge."""
+        return _share(self, _sums_from_above(self, [1]), _sums_from_above(self, [0, 1]))
+
+    def observed_share(self, groups: Numbers) -> Interval:
+        """Return (..., G) the intervals of the share of positives by group.
+
+        Args:
+            groups: (..., G, B) 1 where a bin is in a group, otherwise 0.
+        """
+        positives = groups[..., None, :] * np.array([[0.0], [1.0]])
+        both = np.broadcast_to(groups[..., None, :], positives.shape)
+        return _share(self, _sum_of(self, positives), _sum_of(self, both))
+
+    def num_groups(self, most: int) -> NDArray[np.int64]:
+        """Return into how many groups of equally many records and bins the histogram can be divided.
+
+        Of fewer, so that each still has `_GROUP_CLEAR` standard deviations of noise; at least one.
+        """
+        records, cells = self.smoothed.sum((-1, -2)), 2 * self.noisy.shape[-1]
+        # Without noise every group is clear.
+        if self.noise_variance == 0:
+            return np.full(records.shape, most)
+        fitting = (records / _GROUP_CLEAR) ** 2 / (self.noise_variance * cells)
+        return np.asarray(np.clip(fitting, 1, most), np.int64)
+
+    def mean_score(self, groups: Numbers) -> Interval:
+        """Return (..., G) the intervals of the mean score by group; `groups` as in `observed_share`."""
+        noisy, variances = self.noisy.sum(-2), self.variances.sum(-2)
+        scores = bin_scores(noisy.shape[-1])
+        return _interval(
+            self,
+            Ratio(
+                above=_by_group(noisy * scores, groups),
+                below=_by_group(noisy, groups),
+                v0=_by_group(variances * scores**2, groups),
+                v1=_by_group(variances * scores, groups),
+                v2=_by_group(variances, groups),
+                deviation_below=np.sqrt(_by_group(variances, groups)),
+            ),
+        )
+
+    def loss(self) -> Interval:
+        """Return the interval of the mean binary cross-entropy."""
+        ones = np.ones(self.noisy.shape[-2:])
+        return _interval(self, _weigh(self, _losses(self), ones, self.noisy.sum((-1, -2))))
+
+    def normalised_entropy(self) -> Interval:
+        """Return the interval of the loss over that of a model that knows only the share of positives.
+
+        Its denominator is expanded to first order at the noisy totals, and its second order's mean taken off.
+        """
+        totals = self.noisy.sum(-1)
+        whole = totals.sum(-1, keepdims=True)
+        is_known = (totals > 0).all(-1)
+        # Stand-ins that have a logarithm; their results are dropped below.
+        at = np.where(is_known[..., None], totals, 1.0)
+        all_of_it = np.where(is_known[..., None], whole, 2.0)
+        slopes = -np.log(at / all_of_it)
+        spread = self.variances.sum(-1)
+        entropy = (at * slopes).sum(-1) + (spread / at).sum(-1) / 2 - spread.sum(-1) / all_of_it[..., 0] / 2
+        weights = np.broadcast_to(slopes[..., None], self.noisy.shape)
+        below = np.where(is_known, entropy, np.nan)
+        return _interval(self, _weigh(self, _losses(self), weights, below), _clearness(self))
+
+    def mean_over_rate(self) -> Interval:
+        """Return the interval of the mean score over the share of positives."""
+        ones = np.ones(self.noisy.shape[-2:])
+        scores, positives = ones * bin_scores(self.noisy.shape[-1]), ones * [[0.0], [1.0]]
+        total = self.noisy[..., 1, :].sum(-1)
+        return _interval(self, _weigh(self, scores, positives, total))
+
+    def roc_auc(self) -> Interval:
+        """Return the interval of the probability that a positive scores above a negative."""
+        negatives, positives = self.noisy[..., 0, :], self.noisy[..., 1, :]
+        low, high = self.variances[..., 0, :], self.variances[..., 1, :]
+        below, above = _below(negatives), _above(positives)
+        both = negatives.sum(-1, keepdims=True), positives.sum(-1, keepdims=True)
+        # The first two terms each hold the third once too often, for the noisy sums in them are squared.
+        halves = np.cumsum(low, -1) - low + low / 4
+        ratio = Ratio(
+            above=(positives * below).sum(-1),
+            below=(both[0] * both[1])[..., 0],
+            v0=(high * below**2).sum(-1) + (low * above**2).sum(-1) - (high * halves).sum(-1),
+            v1=(high * below * both[0]).sum(-1)
+            + (low * above * both[1]).sum(-1)
+            - (high * _below(low)).sum(-1),
+            v2=(high * both[0] ** 2).sum(-1) + (low * both[1] ** 2).sum(-1) - high.sum(-1) * low.sum(-1),
+            deviation_below=np.array(np.nan),
+        )
+        value = ratio.value[..., None]
+        # To first order a cell of one row moves A - r D by what the other row has beyond it, less r of all.
+        fourth = ((below - value * both[0]) ** 4).sum(-1) + ((above - value * both[1]) ** 4).sum(-1)
+        return _clip(_interval(self, ratio, _clearness(self), fourth=fourth), 1.0)
+
+    def pr_auc(self) -> Interval:
+        """Return the interval of the average precision."""
+        smoothed, variances = self.smoothed, self.variances
+        positives, records = smoothed[..., 1, :], _from_above(smoothed.sum(-2))[..., :-1]
+        found = _from_above(positives)[..., :-1]
+        is_any = records >= 0.5  # as `SmoothedCounts.precision` has it
+        at = np.where(is_any, records, 1.0)
+        share = np.where(is_any, found / at, 0.0)
+        up_to = np.cumsum(np.where(is_any, positives / at, 0.0), -1)
+        lost = np.cumsum(np.where(is_any, positives * found / at**2, 0.0), -1)
+        # How the sum of positives times precision changes with a negative of each bin, and with a positive.
+        slopes = np.stack([-lost, share + up_to - lost], -2)
+        below = self.noisy[..., 1, :].sum(-1)
+        ratio = Ratio(
+            above=(positives * share).sum(-1) + (slopes * (self.noisy - smoothed)).sum((-1, -2)),
+            below=below,
+            v0=(slopes**2 * variances).sum((-1, -2)),
+            v1=(slopes[..., 1, :] * variances[..., 1, :]).sum(-1),
+            v2=variances[..., 1, :].sum(-1),
+            deviation_below=np.array(np.nan),
+        )
+        value = np.nan_to_num(ratio.value)
+        left_out = divide(_left_out(self, records, found), np.sqrt(ratio.variance_at(value)))
+        weights = slopes - value[..., None, None] * np.array([[0.0], [1.0]])
+        interval = _clip(
+            _interval(
+                self, ratio, _clearness(self), fourth=(weights**4).sum((-1, -2)), more=np.nan_to_num(left_out)
+            ),
+            1.0,
+        )
+        is_known = np.nan_to_num(left_out) <= _MOST_LEFT_OUT
+        return replace(
+            interval,
+            low=np.where(is_known, interval.low, np.nan),
+            high=np.where(is_known, interval.high, np.nan),
+        )
+
 
 @frozen
 class _Sum:
@@ -75,162 +224,6 @@ class _Sum:
     noisy: Numbers
     smoothed: Numbers
     cells: Numbers
-
-
-def accuracy(counts: NoisyCounts) -> Interval:
-    """Return the interval of the share of records on the right side of one half."""
-    bins = counts.noisy.shape[-1]
-    right = np.arange(bins) < bins // 2
-    return _share(counts, _sum_of(counts, np.stack([right, ~right])), _sum_of(counts, np.ones((2, bins))))
-
-
-def share_of_positives(counts: NoisyCounts) -> Interval:
-    """Return the interval of the share of positives among all records."""
-    every = np.ones(counts.noisy.shape[-2:])
-    return _share(counts, _sum_of(counts, every * [[0], [1]]), _sum_of(counts, every))
-
-
-def rate_at_or_above(counts: NoisyCounts, row: int) -> Interval:
-    """Return (..., B + 1) the intervals of the share of a row's records at or above each bin's lower edge."""
-    above = _sums_from_above(counts, [row])
-    whole = _Sum(noisy=above.noisy[..., :1], smoothed=above.smoothed[..., :1], cells=above.cells[:1])
-    return _share(counts, above, whole)
-
-
-def precision(counts: NoisyCounts) -> Interval:
-    """Return (..., B + 1) the intervals of the share of positives at or above each bin's lower edge."""
-    return _share(counts, _sums_from_above(counts, [1]), _sums_from_above(counts, [0, 1]))
-
-
-def observed_share(counts: NoisyCounts, groups: Numbers) -> Interval:
-    """Return (..., G) the intervals of the share of positives by group.
-
-    Args:
-        counts: The histogram.
-        groups: (..., G, B) 1 where a bin is in a group, otherwise 0.
-    """
-    positives = groups[..., None, :] * np.array([[0.0], [1.0]])
-    both = np.broadcast_to(groups[..., None, :], positives.shape)
-    return _share(counts, _sum_of(counts, positives), _sum_of(counts, both))
-
-
-def num_groups(counts: NoisyCounts, most: int) -> NDArray[np.int64]:
-    """Return into how many groups of equally many records and bins the histogram can be divided.
-
-    Of fewer, so that each still has `_GROUP_CLEAR` standard deviations of noise; at least one.
-    """
-    records, cells = counts.smoothed.sum((-1, -2)), 2 * counts.noisy.shape[-1]
-    if counts.noise_variance == 0:
-        return np.full(records.shape, most)
-    fitting = (records / _GROUP_CLEAR) ** 2 / (counts.noise_variance * cells)
-    return np.asarray(np.clip(fitting, 1, most), np.int64)
-
-
-def mean_score(counts: NoisyCounts, groups: Numbers) -> Interval:
-    """Return (..., G) the intervals of the mean score by group; `groups` as in `observed_share`."""
-    noisy, variances = counts.noisy.sum(-2), counts.variances.sum(-2)
-    scores = bin_scores(noisy.shape[-1])
-    return _interval(
-        counts,
-        Ratio(
-            above=_by_group(noisy * scores, groups),
-            below=_by_group(noisy, groups),
-            v0=_by_group(variances * scores**2, groups),
-            v1=_by_group(variances * scores, groups),
-            v2=_by_group(variances, groups),
-            deviation_below=np.sqrt(_by_group(variances, groups)),
-        ),
-    )
-
-
-def loss(counts: NoisyCounts) -> Interval:
-    """Return the interval of the mean binary cross-entropy."""
-    ones = np.ones(counts.noisy.shape[-2:])
-    return _interval(counts, _weigh(counts, _losses(counts), ones, counts.noisy.sum((-1, -2))))
-
-
-def normalised_entropy(counts: NoisyCounts) -> Interval:
-    """Return the interval of the loss over that of a model that knows only the share of positives.
-
-    Its denominator is expanded to first order at the noisy totals, and its second order's mean taken off.
-    """
-    totals = counts.noisy.sum(-1)
-    whole = totals.sum(-1, keepdims=True)
-    is_known = (totals > 0).all(-1)
-    at = np.where(is_known[..., None], totals, 1.0)
-    all_of_it = np.where(is_known[..., None], whole, 2.0)
-    slopes = -np.log(at / all_of_it)
-    spread = counts.variances.sum(-1)
-    entropy = (at * slopes).sum(-1) + (spread / at).sum(-1) / 2 - spread.sum(-1) / all_of_it[..., 0] / 2
-    weights = np.broadcast_to(slopes[..., None], counts.noisy.shape)
-    below = np.where(is_known, entropy, np.nan)
-    return _interval(counts, _weigh(counts, _losses(counts), weights, below), _clearness(counts))
-
-
-def mean_over_rate(counts: NoisyCounts) -> Interval:
-    """Return the interval of the mean score over the share of positives."""
-    ones = np.ones(counts.noisy.shape[-2:])
-    scores, positives = ones * bin_scores(counts.noisy.shape[-1]), ones * [[0.0], [1.0]]
-    total = counts.noisy[..., 1, :].sum(-1)
-    return _interval(counts, _weigh(counts, scores, positives, total))
-
-
-def roc_auc(counts: NoisyCounts) -> Interval:
-    """Return the interval of the probability that a positive scores above a negative."""
-    negatives, positives = counts.noisy[..., 0, :], counts.noisy[..., 1, :]
-    low, high = counts.variances[..., 0, :], counts.variances[..., 1, :]
-    below, above = _below(negatives), _above(positives)
-    both = negatives.sum(-1, keepdims=True), positives.sum(-1, keepdims=True)
-    # The first two terms each hold the third once too often, for the noisy sums in them are squared.
-    halves = np.cumsum(low, -1) - low + low / 4
-    ratio = Ratio(
-        above=(positives * below).sum(-1),
-        below=(both[0] * both[1])[..., 0],
-        v0=(high * below**2).sum(-1) + (low * above**2).sum(-1) - (high * halves).sum(-1),
-        v1=(high * below * both[0]).sum(-1) + (low * above * both[1]).sum(-1) - (high * _below(low)).sum(-1),
-        v2=(high * both[0] ** 2).sum(-1) + (low * both[1] ** 2).sum(-1) - high.sum(-1) * low.sum(-1),
-        deviation_below=np.array(np.nan),
-    )
-    value = ratio.value[..., None]
-    fourth = ((below - value * both[0]) ** 4).sum(-1) + ((above - value * both[1]) ** 4).sum(-1)
-    return _clip(_interval(counts, ratio, _clearness(counts), fourth=fourth), 1.0)
-
-
-def pr_auc(counts: NoisyCounts) -> Interval:
-    """Return the interval of the average precision."""
-    smoothed, variances = counts.smoothed, counts.variances
-    positives, records = smoothed[..., 1, :], _from_above(smoothed.sum(-2))[..., :-1]
-    found = _from_above(positives)[..., :-1]
-    is_any = records >= 0.5
-    at = np.where(is_any, records, 1.0)
-    share = np.where(is_any, found / at, 0.0)
-    up_to = np.cumsum(np.where(is_any, positives / at, 0.0), -1)
-    lost = np.cumsum(np.where(is_any, positives * found / at**2, 0.0), -1)
-    slopes = np.stack([-lost, share + up_to - lost], -2)
-    below = counts.noisy[..., 1, :].sum(-1)
-    ratio = Ratio(
-        above=(positives * share).sum(-1) + (slopes * (counts.noisy - smoothed)).sum((-1, -2)),
-        below=below,
-        v0=(slopes**2 * variances).sum((-1, -2)),
-        v1=(slopes[..., 1, :] * variances[..., 1, :]).sum(-1),
-        v2=variances[..., 1, :].sum(-1),
-        deviation_below=np.array(np.nan),
-    )
-    value = np.nan_to_num(ratio.value)
-    left_out = divide(_left_out(counts, records, found), np.sqrt(ratio.variance_at(value)))
-    weights = slopes - value[..., None, None] * np.array([[0.0], [1.0]])
-    interval = _clip(
-        _interval(
-            counts, ratio, _clearness(counts), fourth=(weights**4).sum((-1, -2)), more=np.nan_to_num(left_out)
-        ),
-        1.0,
-    )
-    is_known = np.nan_to_num(left_out) <= _MOST_LEFT_OUT
-    return replace(
-        interval,
-        low=np.where(is_known, interval.low, np.nan),
-        high=np.where(is_known, interval.high, np.nan),
-    )
 
 
 def _left_out(counts: NoisyCounts, records: Numbers, found: Numbers) -> Numbers:
@@ -288,6 +281,7 @@ def _sums_from_above(counts: NoisyCounts, rows: Sequence[int]) -> _Sum:
 def _share(counts: NoisyCounts, part: _Sum, whole: _Sum) -> Interval:
     """Return the interval of the share that some cells have of others that hold them."""
     noise = counts.noise_variance
+    # With these numbers the variance at r is whole r (1 - r), of the sampling, and that of the noise.
     ratio = Ratio(
         above=part.noisy,
         below=whole.noisy,
@@ -320,6 +314,7 @@ def _weigh(counts: NoisyCounts, above: Numbers, below: Numbers, total: Numbers) 
     )
     value = np.nan_to_num(sums.value)
     weights = above - value[..., None, None] * below
+    # The second, third and fourth cumulant of a Poisson count are all its mean.
     second, third, fourth = ((weights**power * counts.smoothed).sum((-1, -2)) for power in (2, 3, 4))
     skew = np.nan_to_num(divide(third, sums.variance_at(value)))
     records = counts.smoothed.sum(-2, keepdims=True)
@@ -350,6 +345,7 @@ def _interval(
     """
     variance = ratio.variance_at(np.nan_to_num(ratio.value))
     concentration = np.nan_to_num(divide(counts.noise_variance**2 * np.asarray(fourth), variance**2))
+    # `Ratio.interval` judges a denominator by its deviation, so another clearness is given to it as one.
     if clearness is not None:
         ratio = replace(ratio, deviation_below=divide(ratio.below, clearness))
     return _clip(ratio.interval(reach(counts.mechanism, concentration, _AIM) + more), np.inf)
@@ -363,6 +359,7 @@ def _clearness(counts: NoisyCounts) -> Numbers:
     """Return how many standard deviations the smaller of both rows' totals is."""
     totals = counts.noisy.sum(-1)
     deviations = np.sqrt(counts.variances.sum(-1))
+    # Above 0, because the interval's reach is divided by it.
     clearness: Numbers = np.maximum(np.nan_to_num(divide(totals, deviations)), 1e-9).min(-1)
     return clearness
 

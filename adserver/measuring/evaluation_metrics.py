@@ -12,15 +12,15 @@ nearly empty it keeps the noise that adds and drops the noise that subtracts, an
 down (with 1,000 bins and epsilon 1, by 0.04 of 0.91; this, by less than 0.001).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
+
+Numbers: TypeAlias = NDArray[np.float64]
 Histogram: TypeAlias = NDArray[np.float64]
-Figure: TypeAlias = Callable[[Histogram], NDArray[np.float64]]
-"""From histograms (..., 2, B) to a number, or an array of numbers, each."""
 
 
 def smooth(noisy: Histogram) -> Histogram:
@@ -45,144 +45,134 @@ def bin_scores(num_bins: int) -> NDArray[np.float64]:
     return (np.arange(num_bins) + 0.5) / num_bins
 
 
-def loss(counts: Histogram) -> NDArray[np.float64]:
-    """Return the mean binary cross-entropy, in nats."""
-    scores = bin_scores(counts.shape[-1])
-    negatives, positives = _rows(counts)
-    return _ratio(-(positives * np.log(scores) + negatives * np.log1p(-scores)).sum(-1), counts.sum((-1, -2)))
+@frozen(eq=False)
+class SmoothedCounts:
+    """A histogram without negative counts, and the figures that are read off it.
 
+    A figure is one number of each histogram, or an array of numbers of each. It is NaN where its denominator
+    is zero.
 
-def normalised_entropy(counts: Histogram) -> NDArray[np.float64]:
-    """Return the loss over that of a model that knows only the share of positives.
-
-    Below 1 is better than that.
+    Attributes:
+        counts: (..., 2, B) in records.
     """
-    share = _ratio(_rows(counts)[1].sum(-1), counts.sum((-1, -2)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -(share * np.log(share) + (1 - share) * np.log1p(-share))
-    return _ratio(loss(counts), entropy)
+
+    counts: Histogram
+
+    def loss(self) -> Numbers:
+        """Return the mean binary cross-entropy, in nats."""
+        scores = bin_scores(self.counts.shape[-1])
+        losses = -(self._positives * np.log(scores) + self._negatives * np.log1p(-scores))
+        return _ratio(losses.sum(-1), self._total)
+
+    def normalised_entropy(self) -> Numbers:
+        """Return the loss over that of a model that knows only the share of positives.
+
+        Below 1 is better than that.
+        """
+        share = self.share_of_positives()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            entropy = -(share * np.log(share) + (1 - share) * np.log1p(-share))
+        return _ratio(self.loss(), entropy)
+
+    def accuracy(self) -> Numbers:
+        """Return the share of records on the right side of one half.
+
+        With an odd number of bins, the one in the middle counts as above it.
+        """
+        middle = self.counts.shape[-1] // 2
+        right = self._negatives[..., :middle].sum(-1) + self._positives[..., middle:].sum(-1)
+        return _ratio(right, self._total)
+
+    def share_of_positives(self) -> Numbers:
+        """Return the share of positives among all records."""
+        return _ratio(self._positives.sum(-1), self._total)
+
+    def mean_over_rate(self) -> Numbers:
+        """Return the mean score over the share of positives: 1 where predictions add up."""
+        scores = bin_scores(self.counts.shape[-1])
+        # Both means have all records below, which cancel.
+        return _ratio((self._records * scores).sum(-1), self._positives.sum(-1))
+
+    def roc_auc(self) -> Numbers:
+        """Return the probability that a positive scores above a negative; a shared bin counts one half."""
+        negatives, positives = self._negatives, self._positives
+        below = np.cumsum(negatives, -1) - negatives / 2
+        return _ratio((positives * below).sum(-1), positives.sum(-1) * negatives.sum(-1))
+
+    def pr_auc(self) -> Numbers:
+        """Return the average precision: over all positives, the mean precision at their bins."""
+        positives = self._positives
+        return _ratio((positives * np.nan_to_num(self.precision())[..., :-1]).sum(-1), positives.sum(-1))
+
+    def false_positive_rate(self) -> Numbers:
+        """Return (..., B + 1) the share of negatives at or above each bin's lower edge, the last one 1."""
+        return _at_or_above(self._negatives)
+
+    def true_positive_rate(self) -> Numbers:
+        """Return (..., B + 1) the recall: the share of positives at or above each bin's lower edge."""
+        return _at_or_above(self._positives)
+
+    def precision(self) -> Numbers:
+        """Return (..., B + 1) the share of positives among the records at or above each bin's lower edge.
+
+        NaN where there is less than half a record.
+        """
+        negatives, positives = _sums_from_above(self._negatives), _sums_from_above(self._positives)
+        return _ratio(positives, np.where(negatives + positives < 0.5, 0.0, negatives + positives))
+
+    def calibration_groups(self, most: int) -> NDArray[np.int64]:
+        """Return (B,) the group of each bin of a single histogram.
+
+        Groups of about equally many records, of whole bins, numbered without gaps.
+        """
+        # An empty bin gets a trace of a record, or a histogram without any would divide by zero.
+        records = np.maximum(self._records, 1e-9)
+        middles = np.cumsum(records) - records / 2
+        group = np.minimum((most * middles / records.sum()).astype(np.int64), most - 1)
+        return np.unique(group, return_inverse=True)[1].astype(np.int64)
+
+    def observed_share(self, groups: NDArray[np.int64]) -> Numbers:
+        """Return (..., G) the share of positives in each of the `calibration_groups`."""
+        return _ratio(_by_group(self._positives, groups), _by_group(self._records, groups))
+
+    def mean_score(self, groups: NDArray[np.int64]) -> Numbers:
+        """Return (..., G) the mean score in each of the `calibration_groups`."""
+        scores = bin_scores(self.counts.shape[-1])
+        return _ratio(_by_group(self._records * scores, groups), _by_group(self._records, groups))
+
+    @property
+    def _negatives(self) -> Numbers:
+        return self.counts[..., 0, :]
+
+    @property
+    def _positives(self) -> Numbers:
+        return self.counts[..., 1, :]
+
+    @property
+    def _records(self) -> Numbers:
+        return np.asarray(self.counts.sum(-2))
+
+    @property
+    def _total(self) -> Numbers:
+        return np.asarray(self.counts.sum((-1, -2)))
 
 
-def accuracy(counts: Histogram) -> NDArray[np.float64]:
-    """Return the share of records on the right side of one half.
-
-    With an odd number of bins, the one in the middle counts as above it.
-    """
-    middle = counts.shape[-1] // 2
-    right = counts[..., 0, :middle].sum(-1) + counts[..., 1, middle:].sum(-1)
-    return _ratio(right, counts.sum((-1, -2)))
-
-
-def share_of_positives(counts: Histogram) -> NDArray[np.float64]:
-    """Return the share of positives among all records."""
-    return _ratio(_rows(counts)[1].sum(-1), counts.sum((-1, -2)))
-
-
-def mean_over_rate(counts: Histogram) -> NDArray[np.float64]:
-    """Return the mean score over the share of positives: 1 where predictions add up."""
-    records = counts.sum(-2)
-    return _ratio((records * bin_scores(counts.shape[-1])).sum(-1), _rows(counts)[1].sum(-1))
-
-
-def roc_auc(counts: Histogram) -> NDArray[np.float64]:
-    """Return the probability that a positive scores above a negative; a shared bin counts one half."""
-    negatives, positives = _rows(counts)
-    below = np.cumsum(negatives, -1) - negatives / 2
-    return _ratio((positives * below).sum(-1), positives.sum(-1) * negatives.sum(-1))
-
-
-def pr_auc(counts: Histogram) -> NDArray[np.float64]:
-    """Return the average precision: over all positives, the mean precision at their bins."""
-    positives = _rows(counts)[1]
-    return _ratio((positives * np.nan_to_num(precision(counts))[..., :-1]).sum(-1), positives.sum(-1))
-
-
-def false_positive_rate(counts: Histogram) -> NDArray[np.float64]:
-    """Return (..., B + 1) the share of negatives at or above each bin's lower edge, then at or above 1."""
-    return _at_or_above(_rows(counts)[0])
-
-
-def true_positive_rate(counts: Histogram) -> NDArray[np.float64]:
-    """Return (..., B + 1) the share of positives at or above each bin's lower edge, then 1: the recall."""
-    return _at_or_above(_rows(counts)[1])
-
-
-def precision(counts: Histogram) -> NDArray[np.float64]:
-    """Return (..., B + 1) the share of positives among the records at or above each bin's lower edge.
-
-    NaN where there is less than half a record.
-    """
-    negatives, positives = (_sums_from_above(row) for row in _rows(counts))
-    return _ratio(positives, np.where(negatives + positives < 0.5, 0.0, negatives + positives))
-
-
-def calibration_groups(counts: Histogram, most: int) -> NDArray[np.int64]:
-    """Return (B,) the group of each bin.
-
-    Groups of about equally many records, of whole bins, numbered without gaps.
-    """
-    records = np.maximum(counts.sum(0), 1e-9)
-    middles = np.cumsum(records) - records / 2
-    group = np.minimum((most * middles / records.sum()).astype(np.int64), most - 1)
-    return np.unique(group, return_inverse=True)[1].astype(np.int64)
-
-
-def observe_share(groups: NDArray[np.int64]) -> Figure:
-    """Return (..., G) the share of positives in each group."""
-
-    def figure(counts: Histogram) -> NDArray[np.float64]:
-        return _ratio(_by_group(counts[..., 1, :], groups), _by_group(counts.sum(-2), groups))
-
-    return figure
-
-
-def mean_score(groups: NDArray[np.int64]) -> Figure:
-    """Return (..., G) the mean score in each group."""
-
-    def figure(counts: Histogram) -> NDArray[np.float64]:
-        records = counts.sum(-2)
-        return _ratio(_by_group(records * bin_scores(counts.shape[-1]), groups), _by_group(records, groups))
-
-    return figure
-
-
-OF_LABELS: Final[Mapping[str, Figure]] = {
-    "loss": loss,
-    "normalised_entropy": normalised_entropy,
-    "accuracy": accuracy,
-    "roc_auc": roc_auc,
-    "pr_auc": pr_auc,
-    "positives": share_of_positives,
-    "mean_over_rate": mean_over_rate,
-}
-"""What is read off a model of one output: positives are the records of label 1."""
-
-OF_CHOICES: Final[Mapping[str, Figure]] = {"accuracy": share_of_positives, "confidence_roc_auc": roc_auc}
-"""What is read off a model of several classes.
-
-Positives are the records whose first choice is right, scores the confidence in it. How
-likely the model held the true class where it was wrong is not in the histogram, so there is no loss."""
-
-
-def _rows(counts: Histogram) -> tuple[Histogram, Histogram]:
-    return counts[..., 0, :], counts[..., 1, :]
-
-
-def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ratio(above: Numbers, below: Numbers) -> Numbers:
     """Divide; NaN where the denominator is zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(below > 0, above / below, np.nan)
 
 
-def _sums_from_above(row: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sums_from_above(row: Numbers) -> Numbers:
     """Return sums from each bin upwards, and 0 at the end: (..., B) -> (..., B + 1)."""
     sums = np.cumsum(row[..., ::-1], -1)[..., ::-1]
     return np.concatenate([sums, np.zeros((*row.shape[:-1], 1))], -1)
 
 
-def _at_or_above(row: NDArray[np.float64]) -> NDArray[np.float64]:
+def _at_or_above(row: Numbers) -> Numbers:
     return _ratio(_sums_from_above(row), row.sum(-1, keepdims=True))
 
 
-def _by_group(row: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
+def _by_group(row: Numbers, groups: NDArray[np.int64]) -> Numbers:
+    # The bins of a group lie side by side, so a sum begins wherever the number of the group changes.
     return np.add.reduceat(row, np.flatnonzero(np.diff(groups, prepend=-1)), -1)

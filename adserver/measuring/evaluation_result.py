@@ -6,16 +6,14 @@ is computed on the noisy one (`adserver.measuring.evaluation_intervals`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adserver.measuring import evaluation_intervals, intervals
-from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_intervals import NoisyCounts
-from adserver.measuring.evaluation_metrics import Figure, Histogram
-from adserver.measuring.result import Estimate, ReleasedResult, estimate_or_none
+from adserver.measuring.evaluation_metrics import Histogram, Numbers, SmoothedCounts, smooth
+from adserver.measuring.intervals import Interval
+from adserver.measuring.result import Estimate, ReleasedResult
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
@@ -35,16 +33,26 @@ _COLUMN_TYPES: Final[ColumnTypes] = {
     "no_interval": str,
 }
 
-INTERVALS: Final[Mapping[Figure, Callable[[NoisyCounts], intervals.Interval]]] = {
-    metrics.loss: evaluation_intervals.loss,
-    metrics.normalised_entropy: evaluation_intervals.normalised_entropy,
-    metrics.accuracy: evaluation_intervals.accuracy,
-    metrics.roc_auc: evaluation_intervals.roc_auc,
-    metrics.pr_auc: evaluation_intervals.pr_auc,
-    metrics.share_of_positives: evaluation_intervals.share_of_positives,
-    metrics.mean_over_rate: evaluation_intervals.mean_over_rate,
+_Figure: TypeAlias = tuple[Callable[[SmoothedCounts], Numbers], Callable[[NoisyCounts], Interval]]
+"""How a figure is computed, and its interval."""
+OF_LABELS: Final[Mapping[str, _Figure]] = {
+    "loss": (SmoothedCounts.loss, NoisyCounts.loss),
+    "normalised_entropy": (SmoothedCounts.normalised_entropy, NoisyCounts.normalised_entropy),
+    "accuracy": (SmoothedCounts.accuracy, NoisyCounts.accuracy),
+    "roc_auc": (SmoothedCounts.roc_auc, NoisyCounts.roc_auc),
+    "pr_auc": (SmoothedCounts.pr_auc, NoisyCounts.pr_auc),
+    "positives": (SmoothedCounts.share_of_positives, NoisyCounts.share_of_positives),
+    _MEAN_OVER_RATE: (SmoothedCounts.mean_over_rate, NoisyCounts.mean_over_rate),
 }
-"""How the interval of each figure is computed."""
+"""What is read off a model of one output: positives are the records of label 1."""
+_OF_CHOICES: Final[Mapping[str, _Figure]] = {
+    "accuracy": (SmoothedCounts.share_of_positives, NoisyCounts.share_of_positives),
+    "confidence_roc_auc": (SmoothedCounts.roc_auc, NoisyCounts.roc_auc),
+}
+"""What is read off a model of several classes.
+
+Positives are the records whose first choice is right, scores the confidence in it. How likely the model held
+the true class where it was wrong is not in the histogram, so there is no loss."""
 
 
 @frozen
@@ -155,41 +163,38 @@ def read(noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_cl
         noise_scale: Of each helper, in records.
         is_of_classes: See `EvaluationResult`.
     """
-    smoothed = metrics.smooth(noisy) if mechanism is not Mechanism.NONE else noisy
+    smoothed = SmoothedCounts(counts=smooth(noisy) if mechanism is not Mechanism.NONE else noisy)
     counts = NoisyCounts(
         noisy=noisy,
-        smoothed=smoothed,
+        smoothed=smoothed.counts,
         mechanism=mechanism,
         noise_variance=(noise_scale * deviation_of_both(mechanism)) ** 2,
     )
-    figures: Mapping[str, Figure] = metrics.OF_CHOICES if is_of_classes else metrics.OF_LABELS
-    groups = metrics.calibration_groups(smoothed, int(evaluation_intervals.num_groups(counts, GROUPS)))
+    groups = smoothed.calibration_groups(int(counts.num_groups(GROUPS)))
     by_group = (groups == np.arange(groups[-1] + 1)[:, None]).astype(np.float64)
     edges = np.arange(noisy.shape[1] + 1) / noisy.shape[1]
 
-    def estimates(figure: Figure, interval: intervals.Interval) -> list[Estimate]:
-        return _estimates(figure(smoothed), interval, mechanism)
+    def estimates(values: Numbers, interval: Interval) -> list[Estimate]:
+        return _estimates(values, interval, mechanism)
 
-    recall = estimates(metrics.true_positive_rate, evaluation_intervals.rate_at_or_above(counts, 1))
-    fallout = estimates(metrics.false_positive_rate, evaluation_intervals.rate_at_or_above(counts, 0))
+    recall = estimates(smoothed.true_positive_rate(), counts.rate_at_or_above(1))
+    fallout = estimates(smoothed.false_positive_rate(), counts.rate_at_or_above(0))
     return _Readings(
         metrics=tuple(
-            Metric(name=name, estimate=estimates(figure, INTERVALS[figure](counts))[0])
-            for name, figure in figures.items()
+            Metric(name=name, estimate=estimates(figure(smoothed), interval(counts))[0])
+            for name, (figure, interval) in (_OF_CHOICES if is_of_classes else OF_LABELS).items()
         ),
         roc=_points(edges, fallout, recall),
-        pr=_points(edges, recall, estimates(metrics.precision, evaluation_intervals.precision(counts))),
+        pr=_points(edges, recall, estimates(smoothed.precision(), counts.precision())),
         calibration=_points(
             edges[np.flatnonzero(np.diff(groups, prepend=-1))],
-            estimates(metrics.mean_score(groups), evaluation_intervals.mean_score(counts, by_group)),
-            estimates(metrics.observe_share(groups), evaluation_intervals.observed_share(counts, by_group)),
+            estimates(smoothed.mean_score(groups), counts.mean_score(by_group)),
+            estimates(smoothed.observed_share(groups), counts.observed_share(by_group)),
         ),
     )
 
 
-def _estimates(
-    values: NDArray[np.float64], interval: intervals.Interval, mechanism: Mechanism
-) -> list[Estimate]:
+def _estimates(values: Numbers, interval: Interval, mechanism: Mechanism) -> list[Estimate]:
     """Return a figure's estimates: each value is within its interval."""
     low, high = interval.low, interval.high
     if mechanism is Mechanism.NONE:  # a rounding error may be between a value and its interval
@@ -198,14 +203,12 @@ def _estimates(
         values = np.clip(values, np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf))
     found = np.broadcast_arrays(values, interval.standard_error, low, high)
     return [
-        estimate_or_none(value, error, least, most, mechanism)
+        Estimate.or_none(value, error, least, most, mechanism)
         for value, error, least, most in zip(*(np.atleast_1d(one).tolist() for one in found), strict=True)
     ]
 
 
-def _points(
-    thresholds: NDArray[np.float64], x: Sequence[Estimate], y: Sequence[Estimate]
-) -> tuple[CurvePoint, ...]:
+def _points(thresholds: Numbers, x: Sequence[Estimate], y: Sequence[Estimate]) -> tuple[CurvePoint, ...]:
     """Return the points of a curve that are known."""
     return tuple(
         CurvePoint(threshold=at, x=across, y=up)

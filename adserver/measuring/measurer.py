@@ -76,6 +76,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
             HelperUnavailable: a helper did not answer in time; `again` asks the same query, which is charged
                 only once.
         """
+        # The query names the codes of its cells, so those are found by a release before it is planned.
         found: DiscoverySpec | None = None
         missing = keys_to_discover(request, self.task) if request.is_discovered else ()
         request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
@@ -112,6 +113,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         found = {}
         for name, numbers in zip(spec.keys, total, strict=True):
             count = int(numbers[0])
+            # How many codes follow is both helpers' word alone, so it is checked before it cuts the answer.
             if not 0 < count <= spec.max_codes:
                 raise JobRefused(
                     JobReason.NOTHING_FOUND,
@@ -271,6 +273,7 @@ def _widen(row: ResultRow, hidden: _Hidden, mechanism: Mechanism) -> ResultRow:
     A hidden cell shows noise around zero. Its count tells, or else that no column is clear of zero.
     """
     decisive = row.estimates if hidden.counted is None else (row.estimates[hidden.counted],)
+    # Several columns have as many chances to be clear by noise alone: each gets its share of the error.
     reach = half_width(mechanism, 1 - (1 - CONFIDENCE) / len(decisive))
     if any(abs(one.value) > reach * one.standard_error for one in decisive):
         return row
@@ -287,6 +290,7 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
     scales = np.array(
         [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)], np.int64
     )
+    # Divided in integers first: a float64 of the whole sum would round it beyond 2^53 units.
     whole, rest = np.divmod(total.reshape(-1, len(scales)), scales)
     values: NDArray[np.float64] = whole + rest / scales
     ends = np.cumsum([spec.num_cells(level) for level in spec.levels])
@@ -305,6 +309,7 @@ def _names(task: Task, planned: PlannedQuery[QuerySpec], encoder: Encoder | None
     names = []
     for axis, domain in zip(planned.spec.group_by, domains, strict=True):
         key: Key = measurement.keys[key_index(measurement, axis.key)]
+        # The codes of a key with a size are its own categories or numbers, not digests of words.
         words = {} if encoder is None or key.size is not None else words_by_code(key, encoder)
         codes = range(axis.size) if domain is None else domain.tolist()
         names.append([words.get(code, key.label(code)) for code in codes])

@@ -113,6 +113,7 @@ class Asking(Generic[_Spec, _Result]):
         """Ask both helpers, and read and keep their answer."""
         length = self._length(planned.spec)
         answer = self._ask(planned.spec, length, planned.beside, is_new=is_new)
+        # Read first: an answer that no honest reports could give is refused, and must not be kept.
         result = self._read(planned, answer, found)
         self._keep_answer(planned, chosen, answer)
         return result
@@ -135,6 +136,7 @@ class Asking(Generic[_Spec, _Result]):
 
     def _keep_answer(self, planned: PlannedQuery[S], chosen: ChosenId | None, answer: StoredAnswer) -> None:
         """Keep an answer, and its query if another server that was refused forgot it meanwhile."""
+        # An answer without its query could not be found again under the id that the client chose.
         if chosen is not None:
             self._keep(planned, chosen)
         self.store.keep_answer(planned.spec.query_id, answer)

@@ -31,6 +31,7 @@ _UNITS: Final = 1 << 30
 
 Every value bears noise in proportion to its own bounds.
 """
+# An answer to a discovery is padded to so many codes, found or not.
 _MAX_FOUND: Final = 10_000
 
 
@@ -120,6 +121,7 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
             "are_rests_shown": (request.is_rolled_up and bool(axes) and measurement.small_cell_delta is None),
         },
     )
+    # Of one epsilon, the discovery before this query took the rest.
     share = 1 - DISCOVERY_SHARE if request.is_discovered else 1.0
     planned = fitting(task, spec, epsilon=share * query_epsilon(request.epsilon, task))
     planned.check(task, records=dataset.size)
@@ -175,6 +177,7 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
     for kind, names in ((MeasureKind.SUM, request.values), (MeasureKind.HISTOGRAM, request.histograms)):
         for name in names:
             value = measurement.value(name)
+            # A count or a bucket gets at most 1 of each report.
             bound = 1 if value is None or kind is MeasureKind.HISTOGRAM else value.bound
             measures.append(build(Measure, {"value": name, "kind": kind, "scale": max(1, _UNITS // bound)}))
     if not measures:

@@ -65,21 +65,21 @@ class Estimate:
             f"{name}_high": self.high,
         }
 
+    @classmethod
+    def or_none(
+        cls, value: float, standard_error: float, low: float, high: float, mechanism: Mechanism
+    ) -> "Estimate":
+        """Return an estimate; where an end of the interval is NaN, one that says why there is no interval."""
+        if not math.isnan(low + high):
+            return cls(value=value, standard_error=standard_error, low=low, high=high)
+        reason = NoInterval.RECORDS if mechanism is Mechanism.NONE else NoInterval.NOISE
+        return replace(NOT_KNOWN, value=value, no_interval=reason)
+
 
 NOT_KNOWN: Final = Estimate(
     value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf, no_interval=NoInterval.NOISE
 )
 """Of what an answer says nothing about."""
-
-
-def estimate_or_none(
-    value: float, standard_error: float, low: float, high: float, mechanism: Mechanism
-) -> Estimate:
-    """Return an estimate; where an end of the interval is NaN, one that says why there is no interval."""
-    if not math.isnan(low + high):
-        return Estimate(value=value, standard_error=standard_error, low=low, high=high)
-    reason = NoInterval.RECORDS if mechanism is Mechanism.NONE else NoInterval.NOISE
-    return replace(NOT_KNOWN, value=value, no_interval=reason)
 
 
 @frozen
@@ -284,7 +284,7 @@ def _means(totals: Numbers, counts: Numbers, mechanism: Mechanism) -> Iterator[E
     found = ratio.interval(reach(mechanism, concentration, CONFIDENCE))
     ends = (found.value, found.standard_error, found.low, found.high)
     for mean, error, low, high in zip(*(one.tolist() for one in ends), strict=True):
-        yield estimate_or_none(mean, error, low, high, mechanism)
+        yield Estimate.or_none(mean, error, low, high, mechanism)
 
 
 def _quantiles(
@@ -304,7 +304,7 @@ def _quantiles(
     counts, variances = cells[0], cells[1] ** 2
     totals, last = counts.sum(-1), len(buckets) - 1
     excess = np.cumsum(counts, -1) - share * totals[:, None]
-    # excess j is the sum of counts times (1 - share) up to j and times -share after it
+    # Excess j is the sum of counts times (1 - share) up to j and times -share after it.
     errors = np.sqrt(_weigh(variances, share, 2))
     concentration = np.nan_to_num(divide(_weigh(variances**2, share, 4), errors**4))
     clear = np.maximum(np.nan_to_num(divide(totals, np.sqrt(variances.sum(-1))), nan=CLEAR), 1e-3)
@@ -315,12 +315,13 @@ def _quantiles(
     end = np.maximum(last - np.where(is_late.any(-1), _first(is_late), last), first)
     is_clear = (totals > 0) & (totals >= CLEAR * np.sqrt(variances.sum(-1)))
     is_any = is_clear & ((begin > 0) | (end < last) | (last == 0))
+    # As if the reports were spread evenly in the bucket: the excess over its count says how far in it is.
     for row in range(len(counts)):
         at, count = first[row], counts[row, first[row]]
         low, high = buckets[at]
         inside = 0.0 if count <= 0 else min(1.0, max(0.0, 1 - excess[row, at] / count))
         least, most = (buckets[begin[row]][0], buckets[end[row]][1]) if is_any[row] else (math.nan, math.nan)
-        yield estimate_or_none(low + inside * (high - low), math.nan, least, most, mechanism)
+        yield Estimate.or_none(low + inside * (high - low), math.nan, least, most, mechanism)
 
 
 def _first(is_so: NDArray[np.bool_]) -> NDArray[np.int64]:

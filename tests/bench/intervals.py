@@ -23,9 +23,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring import evaluation_intervals as intervals
-from adserver.measuring import evaluation_metrics as metrics
-from adserver.measuring.evaluation_result import GROUPS, INTERVALS
+from adserver.measuring.evaluation_intervals import NoisyCounts
+from adserver.measuring.evaluation_metrics import SmoothedCounts, smooth
+from adserver.measuring.evaluation_result import GROUPS, OF_LABELS
 from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.measurer import read_query
 from adserver.measuring.request import Request, plan_query
@@ -171,30 +171,32 @@ def evaluation_cells(setting: Setting, data_sets: int, seed: int, bins: int = BI
     scale = evaluation_noise(setting.mechanism, setting.epsilon, bins)
     noise = noise_of_both(setting.mechanism, scale, (data_sets, 2, bins), [seed, 2])
     noisy = drawn.reshape(noise.shape) + noise
-    smoothed = metrics.smooth(noisy)
-    counts = intervals.NoisyCounts(
+    smoothed = smooth(noisy)
+    counts = NoisyCounts(
         noisy=noisy,
         smoothed=smoothed,
         mechanism=setting.mechanism,
         noise_variance=(scale * deviation_of_both(setting.mechanism)) ** 2,
     )
-    population_counts = 1e9 * truth
-    most = intervals.num_groups(counts, GROUPS).tolist()
+    population_counts = SmoothedCounts(counts=1e9 * truth)
+    most = counts.num_groups(GROUPS).tolist()
     groups = np.stack(
-        [metrics.calibration_groups(one, many) for one, many in zip(smoothed, most, strict=True)]
+        [
+            SmoothedCounts(counts=one).calibration_groups(many)
+            for one, many in zip(smoothed, most, strict=True)
+        ]
     )
     by_group = (groups[:, None, :] == np.arange(GROUPS)[:, None]).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        observed = (population_counts[1] * by_group).sum(-1) / (population_counts.sum(0) * by_group).sum(-1)
+        observed = (1e9 * truth[1] * by_group).sum(-1) / (1e9 * truth.sum(0) * by_group).sum(-1)
     found = {
-        name: (INTERVALS[figure](counts), figure(population_counts))
-        for name, figure in metrics.OF_LABELS.items()
+        name: (interval(counts), figure(population_counts)) for name, (figure, interval) in OF_LABELS.items()
     }
     cells = [
         judge(name, setting, interval.low, interval.high, np.asarray(true))
         for name, (interval, true) in found.items()
     ]
-    calibration, is_group = intervals.observed_share(counts, by_group), by_group.any(-1)
+    calibration, is_group = counts.observed_share(by_group), by_group.any(-1)
     low, high = calibration.low[is_group], calibration.high[is_group]
     return [*cells, judge("calibration", setting, low, high, observed[is_group])]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.budgets.planned_tests import plan_tests
-from adserver.measuring.evaluation_metrics import roc_auc, smooth
+from adserver.measuring.evaluation_metrics import SmoothedCounts, smooth
 from adserver.records.defaults import DEFAULT_BINS
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.mechanism import Mechanism
@@ -102,7 +102,12 @@ def measure() -> dict[str, Any]:
     blind: list[float] = []
     for seed in range(SEEDS):
         models = [train(records, seen.labels, rate, noise, seed) for rate in RATES]
-        true = np.array([float(roc_auc(histogram(unseen @ weights, test.labels))) for weights in models])
+        true = np.array(
+            [
+                float(SmoothedCounts(counts=histogram(unseen @ weights, test.labels)).roc_auc())
+                for weights in models
+            ]
+        )
         blind.extend(true.max() - true)
         counts = np.stack([histogram(records @ weights, seen.labels) for weights in models])
         for epsilon in EPSILONS:
@@ -110,7 +115,9 @@ def measure() -> dict[str, Any]:
             draws = np.random.default_rng([seed, int(epsilon * 100)])
             for _ in range(DRAWS):
                 noisy = counts + draws.normal(0, tests.count_noise, counts.shape)
-                chosen[epsilon].append(float(true.max() - true[np.argmax(roc_auc(smooth(noisy)))]))
+                chosen[epsilon].append(
+                    float(true.max() - true[np.argmax(SmoothedCounts(counts=smooth(noisy)).roc_auc())])
+                )
         found[f"best_auc_{seed}"] = float(true.max())
     found["blind_within"] = float(np.mean(np.array(blind) <= WITHIN))
     for epsilon, losses in chosen.items():

@@ -21,8 +21,8 @@ from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
-from adserver.measuring import evaluation_metrics as metrics
-from adserver.measuring.evaluation_result import EvaluationResult, read
+from adserver.measuring.evaluation_metrics import smooth
+from adserver.measuring.evaluation_result import OF_LABELS, EvaluationResult, read
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.measuring.result import NoInterval
 from adserver.messages.evaluation import EvaluationMessage
@@ -273,14 +273,14 @@ def test_of_several_classes_accuracy_and_confidence_are_read() -> None:
 
 @given(noisy=arrays(np.float64, (2, 9), elements=st.floats(-50, 200)))
 def test_smoothed_counts_are_never_negative_and_keep_each_rows_total(noisy: NDArray[np.float64]) -> None:
-    counts = metrics.smooth(noisy)
+    counts = smooth(noisy)
     assert (counts >= 0).all()
     assert counts.sum(1) == pytest.approx(np.maximum(noisy.sum(1), 0), abs=1e-9)
 
 
 @given(counts=arrays(np.int64, (2, 9), elements=st.integers(0, 500)))
 def test_true_counts_are_left_alone(counts: NDArray[np.int64]) -> None:
-    assert metrics.smooth(counts.astype(np.float64)) == pytest.approx(counts)
+    assert smooth(counts.astype(np.float64)) == pytest.approx(counts)
 
 
 def test_an_answer_of_noise_alone_is_read_as_unknown_or_within_bounds() -> None:
@@ -326,7 +326,7 @@ def test_a_result_is_shown_as_json_lines_and_a_picture(tmp_path: Path) -> None:
     assert told["metrics"]["roc_auc"]["value"] == result.metric("roc_auc").value
     assert told["epsilon"]["ad_server"] == result.cost.ad_server
     assert len(told["calibration"]) == len(result.calibration) == len(calibration_rows(result))
-    assert [name for name, _ in metric_rows(result)] == list(metrics.OF_LABELS)
+    assert [name for name, _ in metric_rows(result)] == list(OF_LABELS)
     assert f"{result.noise_scale:.4g} records" in "\n".join(evaluation_lines(result))
     write_plot(result, tmp_path / "curves.png")
     drawn = (tmp_path / "curves.png").read_bytes()
