@@ -10,11 +10,11 @@ from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 COMMANDS: Final = {
-    "run": Lazy("browser_sim.commands:run_command"),
-    "devices": Lazy("browser_sim.devices.cli:devices_command"),
-    "describe": Lazy("browser_sim.commands:describe_command"),
-    "encode": Lazy("browser_sim.encode_command:encode_command"),
-    "download": Lazy("browser_sim.commands:download_command"),
+    "run": Lazy("browser_sim.commands:_run_command"),
+    "devices": Lazy("browser_sim.devices.cli:_devices_command"),
+    "describe": Lazy("browser_sim.commands:_describe_command"),
+    "encode": Lazy("browser_sim.encode_command:_encode_command"),
+    "download": Lazy("browser_sim.commands:_download_command"),
 }
 
 app = lazy_app(

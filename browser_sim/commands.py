@@ -45,7 +45,7 @@ def reporting_errors() -> Iterator[None]:
 
 @reporting_errors()
 @takes(source=source_settings, guarded=protection, trusted=parse_trusted_helpers)
-def run_command(
+def _run_command(
     *,
     task: Annotated[str, option("The task bundle: a file, or a task host's URL.", metavar="FILE|URL")],
     to: Annotated[
@@ -133,7 +133,7 @@ def run_command(
 
 @reporting_errors()
 @takes(source=source_settings, without=["value", "key"])
-def describe_command(
+def _describe_command(
     *, source: "SourceSettings", seed: SeedOption = None, as_json: JsonOption = False
 ) -> None:
     """Describe a source: its shape, the balance of its labels, and how its features become bytes."""
@@ -146,7 +146,7 @@ def describe_command(
 
 
 @reporting_errors()
-def download_command(
+def _download_command(
     dataset: Annotated[_Downloadable, typer.Argument(help="The data set to fetch.")],
     *,
     to: Annotated[Path, option("The folder to write it to.")],

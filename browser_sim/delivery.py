@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from browser_sim.endpoint import (
-    REQUEST_TIMEOUT_S,
-    Protection,
-    check_protected,
-    http_client,
-    is_url,
-    read_limited,
-)
+from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, is_url, read_limited
 from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.rpc.faults import calling, retry_hint_s
@@ -94,7 +87,7 @@ class _GrpcSender(Sender):
     def __init__(self, address: str, protection: Protection) -> None:
         """Connect to HOST:PORT, or raise InvalidTask if the way is not protected."""
         super().__init__()
-        check_protected(address, protection)
+        protection.check(address)
         self._address = address
         self._stub = ingest_pb2_grpc.IngestStub(
             self._opened.enter_context(make_channel(address, protection.tls))
@@ -115,7 +108,7 @@ class _HttpSender(Sender):
         """Connect to an http(s) URL, or raise InvalidTask if the way is not protected."""
         super().__init__()
         self._url = url.rstrip("/") + BATCH_PATH
-        self._client = self._opened.enter_context(http_client(url, protection))
+        self._client = self._opened.enter_context(protection.http_client(url))
 
     def send(self, batch: SealedBatch) -> Delivered:
         """Upload one batch."""

@@ -30,7 +30,6 @@ class Draws:
         """
         return system_randomness if self.seed is None else seeded(self.seed, f"browser_sim {purpose}")
 
-
-def permutation(count: int, randomness: Randomness) -> NDArray[np.intp]:
-    """Return the numbers 0 to count - 1 in random order."""
-    return np.argsort(uniform(count, randomness), kind="stable")
+    def permutation(self, count: int, purpose: str) -> NDArray[np.intp]:
+        """Return the numbers 0 to count - 1 in random order."""
+        return np.argsort(uniform(count, self.stream(purpose)), kind="stable")

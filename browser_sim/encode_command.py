@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @takes(table=table_of)
 @reporting_errors()
-def encode_command(
+def _encode_command(
     *,
     fit: Annotated[Path | None, option("Fit an encoder to this table.", "--fit", metavar="CSV")] = None,
     csv: Annotated[Path | None, option("Apply the encoder to this table; writes an .npz.", "--csv")] = None,
@@ -50,7 +50,6 @@ def encode_command(
     labels, is the input of `adserver job submit --eval-set` and `adserver model evaluate`: for panel data
     only.
     """
-    from browser_sim.source import save_records
     from browser_sim.sources.table import fit_counting, load_table
 
     if images is not None or labels is not None:
@@ -69,13 +68,12 @@ def encode_command(
     elif csv is not None and encoder is not None:
         source = load_table(replace(table(csv), encoder=load_encoder(encoder)))
         if out is not None:
-            save_records(out, source.records, source.label_kind)
+            source.records.save(out, source.label_kind)
         told = _of_table(source)
     typer.echo(json.dumps(told) if as_json else "\n".join(_lines(told)))
 
 
 def _encode_images(images: Path, labels: Path, encoder: Path | None, out: Path | None) -> dict[str, object]:
-    from browser_sim.source import save_records
     from browser_sim.sources.images import fit_images, load_images
 
     if encoder is None:
@@ -84,7 +82,7 @@ def _encode_images(images: Path, labels: Path, encoder: Path | None, out: Path |
         return _of_encoder(fitted)
     source = load_images(images, labels, load_encoder(encoder))
     if out is not None:
-        save_records(out, source.records, source.label_kind)
+        source.records.save(out, source.label_kind)
     return _of_table(source)
 
 

@@ -34,6 +34,60 @@ class Protection:
     tls: TlsFiles | TrustOnly | None = None
     insecure: bool = False
 
+    def check(self, destination: str) -> None:
+        """Refuse plaintext unless it was asked for and stays on this machine.
+
+        Raises:
+            InvalidTask: plaintext without --insecure, or to another machine; or TLS for gRPC without the
+                files that it needs.
+        """
+        host = host_of(destination)
+        is_plain = not destination.startswith("https://") and (is_url(destination) or self.tls is None)
+        if not is_plain:
+            return
+        if not self.insecure:
+            protected = (
+                "use https" if is_url(destination) else "name its certificate's authority with --tls-ca"
+            )
+            raise InvalidTask(
+                f"{destination} would be contacted in plaintext: {protected}, or --insecure for a "
+                "loopback demo"
+            )
+        if not is_loopback(host):
+            raise InvalidTask(
+                f"{destination} is not on loopback: without TLS, only loopback addresses are allowed"
+            )
+
+    def http_client(self, destination: str) -> "httpx.Client":
+        """Create a client for one http or https destination.
+
+        Redirects are not followed: a report goes where it was meant to go.
+        """
+        from browser_sim.bounded_client import BoundedClient  # httpx loads slowly
+
+        self.check(destination)
+        if destination.startswith("https://"):
+            return BoundedClient(verify=self.tls_context(), timeout=REQUEST_TIMEOUT_S)
+        # An empty context, or httpx loads the system's authorities, for 20 ms; and no proxy of the environment,
+        # so that plaintext stays on this machine.
+        nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return BoundedClient(verify=nobody, timeout=REQUEST_TIMEOUT_S, trust_env=False)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Build the context of an https client: trusted certificates, and its own if it has one."""
+        if self.tls is None:
+            return ssl.create_default_context()
+        try:
+            context = ssl.create_default_context(cafile=self.tls.trusted_authorities)
+            if isinstance(self.tls, TlsFiles):
+                context.load_cert_chain(self.tls.certificate, self.tls.private_key)
+        except (OSError, ssl.SSLError):
+            raise InvalidTask(
+                "the TLS files are not valid: expected a PEM certificate, its private key, and PEM "
+                "authorities"
+            ) from None
+        return context
+
 
 def is_url(location: str) -> bool:
     """Return whether a location is an http or https URL."""
@@ -50,58 +104,6 @@ def host_of(destination: str) -> str:
     if not host or (port is None and not is_url(destination)):
         raise InvalidTask(f"the address is {destination!r}: expected HOST:PORT or an http(s) URL")
     return host
-
-
-def check_protected(destination: str, protection: Protection) -> None:
-    """Refuse plaintext unless it was asked for and stays on this machine.
-
-    Raises:
-        InvalidTask: plaintext without --insecure, or to another machine; or TLS for gRPC without the files
-            that it needs.
-    """
-    host = host_of(destination)
-    is_plain = not destination.startswith("https://") and (is_url(destination) or protection.tls is None)
-    if not is_plain:
-        return
-    if not protection.insecure:
-        protected = "use https" if is_url(destination) else "name its certificate's authority with --tls-ca"
-        raise InvalidTask(
-            f"{destination} would be contacted in plaintext: {protected}, or --insecure for a loopback demo"
-        )
-    if not is_loopback(host):
-        raise InvalidTask(
-            f"{destination} is not on loopback: without TLS, only loopback addresses are allowed"
-        )
-
-
-def http_client(destination: str, protection: Protection) -> "httpx.Client":
-    """Create a client for one http or https destination.
-
-    Redirects are not followed: a report goes where it was meant to go.
-    """
-    from browser_sim.bounded_client import BoundedClient  # httpx loads slowly
-
-    check_protected(destination, protection)
-    if destination.startswith("https://"):
-        return BoundedClient(verify=tls_context(protection), timeout=REQUEST_TIMEOUT_S)
-    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # else httpx loads the system's authorities, for 20 ms
-    return BoundedClient(verify=nobody, timeout=REQUEST_TIMEOUT_S, trust_env=False)
-
-
-def tls_context(protection: Protection) -> ssl.SSLContext:
-    """Build the context of an https client: trusted certificates, and its own if it has one."""
-    tls = protection.tls
-    if tls is None:
-        return ssl.create_default_context()
-    try:
-        context = ssl.create_default_context(cafile=tls.trusted_authorities)
-        if isinstance(tls, TlsFiles):
-            context.load_cert_chain(tls.certificate, tls.private_key)
-    except (OSError, ssl.SSLError):
-        raise InvalidTask(
-            "the TLS files are not valid: expected a PEM certificate, its private key, and PEM authorities"
-        ) from None
-    return context
 
 
 def read_limited(response: "httpx.Response", limit: int) -> bytes | None:

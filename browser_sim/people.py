@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from browser_sim.draws import Draws, permutation
+from browser_sim.draws import Draws
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
@@ -174,7 +174,7 @@ class _World:
         self._shown_at = uniform(len(converts), draws.stream("impression times")) * habits.duration_s
         person_of_place = np.arange(len(converts)) // habits.impressions_per_person
         person_of = np.empty_like(person_of_place)
-        person_of[permutation(len(converts), draws.stream("people"))] = person_of_place
+        person_of[draws.permutation(len(converts), "people")] = person_of_place
         people = int(person_of_place[-1]) + 1 if len(converts) else 0
         self._person_of = person_of.tolist()
         self._reports_of = [0] * people

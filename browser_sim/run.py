@@ -7,12 +7,12 @@ from pathlib import Path
 from time import monotonic, time
 
 from browser_sim.delivery import Delivered, connect, deliver
-from browser_sim.draws import Draws, permutation
+from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, host_of
 from browser_sim.kinds import SourceKind
 from browser_sim.people import Campaign, Habits, live_through
 from browser_sim.sealing import seal_all, workers_for
-from browser_sim.source import PanelSplit, Source, check_fits, save_records, split_panel, with_measurement
+from browser_sim.source import PanelSplit, Source
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.summary import Summary
 from browser_sim.task_host import encoder_for, load_bundle
@@ -140,16 +140,16 @@ def _with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
 
 def _cast(settings: RunSettings, task: Task) -> _Cast:
     """Load the records, set the panel aside, and take as many of the rest as were asked for, at random."""
-    source = with_measurement(load_source(settings.source, settings.draws), task)
-    check_fits(source, task)
+    source = load_source(settings.source, settings.draws).with_measurement(task)
+    source.check_fits(task)
     if settings.panel_path is None:
         split = PanelSplit(reported=source.records, panel=None)
     else:
-        split = split_panel(source, settings.panel_fraction, settings.draws)
+        split = source.split_panel(settings.panel_fraction, settings.draws)
     available = len(split.reported)
     wanted = _count_to_report(settings, available)
     if wanted < available:
-        chosen = permutation(available, settings.draws.stream("limit"))[:wanted]
+        chosen = settings.draws.permutation(available, "limit")[:wanted]
         split = replace(split, reported=split.reported.take(chosen))
     return _Cast(source=source, split=split, not_chosen=available - wanted)
 
@@ -189,9 +189,9 @@ def _write_files(settings: RunSettings, cast: _Cast, campaign: Campaign) -> None
     """Write the panel, and the reported records in upload order for the demo's comparison."""
     kind = cast.source.label_kind
     if settings.panel_path is not None and cast.split.panel is not None:
-        save_records(settings.panel_path, cast.split.panel, kind)
+        cast.split.panel.save(settings.panel_path, kind)
     if settings.clear_path is not None:
-        save_records(settings.clear_path, cast.split.reported.take(campaign.reported_rows()), kind)
+        cast.split.reported.take(campaign.reported_rows()).save(settings.clear_path, kind)
 
 
 def _summary(

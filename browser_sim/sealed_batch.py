@@ -24,10 +24,10 @@ class SealedBatch:
     reports: int
     messages: tuple[bytes, ...]
 
-
-def encode_batch(reports: Sequence[Report]) -> SealedBatch:
-    """Encode reports for their way."""
-    return SealedBatch(reports=len(reports), messages=tuple(_messages(reports)))
+    @classmethod
+    def of(cls, reports: Sequence[Report]) -> "SealedBatch":
+        """Encode reports for their way."""
+        return cls(reports=len(reports), messages=tuple(_messages(reports)))
 
 
 def _messages(reports: Sequence[Report]) -> Iterator[bytes]:

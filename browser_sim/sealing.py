@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
 from browser_sim.people import Upload
-from browser_sim.sealed_batch import SealedBatch, encode_batch
+from browser_sim.sealed_batch import SealedBatch
 from browser_sim.source import MeasuredRecords, SourceRecords
 from maskedlark import canonical
 from maskedlark.frozen import frozen
@@ -160,7 +160,7 @@ def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> SealedBatch:
     sealer.check_fresh(time())  # of this machine: the simulated days say nothing of the helpers' keys
     sources = [draws.stream(f"report {batch.start + place}") for place in range(len(batch.at_s))]
     split = sealer.split(list(batch.examples()), batch.at_s, sources)
-    return encode_batch([sealer.seal(one) for one in split])
+    return SealedBatch.of([sealer.seal(one) for one in split])
 
 
 @lru_cache(maxsize=1)

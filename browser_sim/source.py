@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from browser_sim.draws import Draws, permutation
+from browser_sim.draws import Draws
 from maskedlark.encoding.cells import number
 from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -106,6 +106,27 @@ class SourceRecords:
             measured=measured and MeasuredRecords(keys=measured.keys[rows], values=measured.values[rows]),
         )
 
+    def save(self, path: Path, kind: LabelKind) -> None:
+        """Write the records in clear as .npz.
+
+        `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
+
+        With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V).
+        """
+        labels = self.labels if kind is LabelKind.VALUES else self.labels.astype(np.int64)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:  # savez adds a suffix to names, not to files
+            if self.measured is None:
+                np.savez(file, features=self.features, labels=labels)
+            else:
+                np.savez(
+                    file,
+                    features=self.features,
+                    labels=labels,
+                    keys=self.measured.keys,
+                    values=self.measured.values,
+                )
+
 
 @frozen
 class RowCounts:
@@ -155,6 +176,74 @@ class Source:
     cells: Mapping[str, Cells] = field(default_factory=dict, repr=False)
     rows: RowCounts | None = None
 
+    def split_panel(self, fraction: float | None, draws: Draws) -> "PanelSplit":
+        """Set the panel aside: the source's own test records, or a random fraction of all (0.2 if not said).
+
+        Guarantees: no record is in both parts; the same seed gives the same split.
+        """
+        if fraction is None and self.own_test is not None:
+            return PanelSplit(reported=self.records, panel=self.own_test)
+        share = DEFAULT_PANEL_FRACTION if fraction is None else fraction
+        order = draws.permutation(len(self.records), "panel")
+        count = round(share * len(order))
+        return PanelSplit(
+            reported=self.records.take(np.sort(order[count:])),
+            panel=self.records.take(np.sort(order[:count])),
+        )
+
+    def check_fits(self, task: Task) -> None:
+        """Refuse a source whose records the task cannot take, before anything is sent.
+
+        Raises:
+            InvalidTask: another number of features, another kind of label, or a label outside the task's
+                space.
+        """
+        width = self.records.features.shape[1]
+        if width != task.num_features:
+            raise InvalidTask(
+                f"source {self.name} has {width} features, but the task takes {task.num_features}"
+            )
+        if self.label_kind is not task.labels.kind:
+            raise InvalidTask(
+                f"source {self.name} has labels of kind {self.label_kind.value}, but the task takes "
+                f"{task.labels.kind.value}"
+            )
+        labels = self.records.labels
+        if len(labels) and not 0 <= labels.min() <= labels.max() <= task.labels.size - 1:
+            raise InvalidTask(f"source {self.name} has labels outside the task's 0..{task.labels.size - 1}")
+
+    def with_measurement(self, task: Task) -> "Source":
+        """Return the source with the task's keys and values, read from columns of these names.
+
+        Values are whole numbers; browsers hold them to their bounds. `true` and `yes` are 1, `false` and `no`
+        are 0. A key's word that is no category, and its empty cell, is counted as the category `other` where
+        the task declares it. A row without a value, or without a key where no `other` is declared, is left
+        out and counted.
+
+        Raises:
+            InvalidSource: no column was said for a name, or no row has all that is measured.
+            InvalidCell: a value is no whole number, or a key's category is not declared.
+        """
+        declared = task.measurement
+        if declared is None:
+            return self
+        names = [key.name for key in declared.keys] + [value.name for value in declared.values]
+        missing = [name for name in names if name not in self.cells]
+        if missing:
+            raise InvalidSource(
+                f"the task measures {missing[0]!r}: name the column of source {self.name} that "
+                "contains it (--value or --key)"
+            )
+        source = _complete(self, declared)
+        keys = [_each(source.cells[key.name], partial(_code, key)) for key in declared.keys]
+        values = [_each(source.cells[value.name], _value) for value in declared.values]
+        count = len(source.records)
+        measured = MeasuredRecords(
+            keys=np.array(keys, np.uint32).reshape(len(keys), count).T.copy(),
+            values=np.array(values, np.int64).reshape(len(values), count).T.copy(),
+        )
+        return replace(source, records=replace(source.records, measured=measured))
+
 
 @frozen
 class PanelSplit:
@@ -165,76 +254,6 @@ class PanelSplit:
 
     reported: SourceRecords
     panel: SourceRecords | None
-
-
-def split_panel(source: Source, fraction: float | None, draws: Draws) -> PanelSplit:
-    """Set the panel aside: the source's own test records, or a random fraction of all (0.2 if not said).
-
-    Guarantees: no record is in both parts; the same seed gives the same split.
-    """
-    if fraction is None and source.own_test is not None:
-        return PanelSplit(reported=source.records, panel=source.own_test)
-    share = DEFAULT_PANEL_FRACTION if fraction is None else fraction
-    order = permutation(len(source.records), draws.stream("panel"))
-    count = round(share * len(order))
-    return PanelSplit(
-        reported=source.records.take(np.sort(order[count:])),
-        panel=source.records.take(np.sort(order[:count])),
-    )
-
-
-def check_fits(source: Source, task: Task) -> None:
-    """Refuse a source whose records the task cannot take, before anything is sent.
-
-    Raises:
-        InvalidTask: another number of features, another kind of label, or a label outside the task's space.
-    """
-    width = source.records.features.shape[1]
-    if width != task.num_features:
-        raise InvalidTask(
-            f"source {source.name} has {width} features, but the task takes {task.num_features}"
-        )
-    if source.label_kind is not task.labels.kind:
-        raise InvalidTask(
-            f"source {source.name} has labels of kind {source.label_kind.value}, but the task takes "
-            f"{task.labels.kind.value}"
-        )
-    labels = source.records.labels
-    if len(labels) and not 0 <= labels.min() <= labels.max() <= task.labels.size - 1:
-        raise InvalidTask(f"source {source.name} has labels outside the task's 0..{task.labels.size - 1}")
-
-
-def with_measurement(source: Source, task: Task) -> Source:
-    """Return the source with the task's keys and values, read from columns of these names.
-
-    Values are whole numbers; browsers hold them to their bounds. `true` and `yes` are 1, `false` and `no` are
-    0. A key's word that is no category, and its empty cell, is counted as the category `other` where the task
-    declares it. A row without a value, or without a key where no `other` is declared, is left out and
-    counted.
-
-    Raises:
-        InvalidSource: no column was said for a name, or no row has all that is measured.
-        InvalidCell: a value is no whole number, or a key's category is not declared.
-    """
-    declared = task.measurement
-    if declared is None:
-        return source
-    names = [key.name for key in declared.keys] + [value.name for value in declared.values]
-    missing = [name for name in names if name not in source.cells]
-    if missing:
-        raise InvalidSource(
-            f"the task measures {missing[0]!r}: name the column of source {source.name} that "
-            "contains it (--value or --key)"
-        )
-    source = _complete(source, declared)
-    keys = [_each(source.cells[key.name], partial(_code, key)) for key in declared.keys]
-    values = [_each(source.cells[value.name], _value) for value in declared.values]
-    count = len(source.records)
-    measured = MeasuredRecords(
-        keys=np.array(keys, np.uint32).reshape(len(keys), count).T.copy(),
-        values=np.array(values, np.int64).reshape(len(values), count).T.copy(),
-    )
-    return replace(source, records=replace(source.records, measured=measured))
 
 
 def _complete(source: Source, declared: Measurement) -> Source:
@@ -310,25 +329,3 @@ def _value(cell: str) -> int:
             "such as cents, use --value NAME=COLUMN*100"
         )
     return int(value)
-
-
-def save_records(path: Path, records: SourceRecords, kind: LabelKind) -> None:
-    """Write records in clear as .npz.
-
-    `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
-
-    With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V).
-    """
-    labels = records.labels if kind is LabelKind.VALUES else records.labels.astype(np.int64)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:  # savez adds a suffix to names, not to files
-        if records.measured is None:
-            np.savez(file, features=records.features, labels=labels)
-        else:
-            np.savez(
-                file,
-                features=records.features,
-                labels=labels,
-                keys=records.measured.keys,
-                values=records.measured.values,
-            )

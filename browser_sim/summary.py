@@ -91,7 +91,7 @@ class Summary:
 
 
 @frozen
-class Description:
+class _Description:
     """What `browser-sim describe` says of a source.
 
     Attributes:
@@ -161,7 +161,7 @@ class Description:
         return table
 
 
-def describe(source: Source) -> Description:
+def describe(source: Source) -> _Description:
     """Describe the shape, the balance of labels, and how features become bytes."""
     labels = source.records.labels
     if source.label_names:
@@ -170,7 +170,7 @@ def describe(source: Source) -> Description:
         }
     else:
         balance = {"smallest": float(labels.min()), "largest": float(labels.max())}
-    return Description(
+    return _Description(
         source=source.name,
         records=len(source.records),
         own_test=len(source.own_test) if source.own_test else 0,

@@ -22,13 +22,7 @@ from urllib.request import (
 )
 
 from browser_sim import time_limits
-from browser_sim.endpoint import (
-    REQUEST_TIMEOUT_S,
-    Protection,
-    check_protected,
-    is_url,
-    tls_context,
-)
+from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, is_url
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.reports.task import Task, TaskBundle
@@ -161,13 +155,13 @@ class _HttpsHandler(HTTPSHandler):
 
 def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES) -> bytes:
     """Download the body at a URL by Python's own client, which loads fastest."""
-    check_protected(url, protection)
+    protection.check(url)
     request = _request(url)
     handlers: list[BaseHandler] = [_NoRedirects()]
     try:
         with time_limits.time_limit(time_limits.ANSWER_S) as watch:
             if url.startswith("https://"):
-                handlers.append(_HttpsHandler(watch, tls_context(protection)))
+                handlers.append(_HttpsHandler(watch, protection.tls_context()))
             else:
                 handlers += [_HttpHandler(watch), ProxyHandler({})]  # plaintext stays on this machine
             with build_opener(*handlers).open(request, timeout=REQUEST_TIMEOUT_S) as response:

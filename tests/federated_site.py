@@ -31,7 +31,7 @@ from adserver.training.federated.model import read_submitted_model
 from adserver.training.federated.submission import plan_federated
 from adserver.training.worker import JobWorker
 from browser_sim.devices.answers import AnswerStore
-from browser_sim.devices.device import Device, read_round
+from browser_sim.devices.device import Device, DeviceRequest
 from browser_sim.kinds import TrainerKind
 from helper.core import HelperCore
 from helper.releases.answering import Call
@@ -179,7 +179,7 @@ class Site:
         """All devices answer a round, once; the bytes that they sent."""
         encoded = encode(stored.round)
         body = len(encoded).to_bytes(4, "little") + encoded + stored.content
-        asked = read_round(body, self.scene.task, self.trainer)
+        asked = DeviceRequest.read(body, self.scene.task, self.trainer)
         sent = []
         with AnswerStore(self.answers) as answers:
             for number in range(DEVICES)[:dies_after]:

@@ -65,7 +65,7 @@ def _holdings_of(
     seed: SeedOption = None,
 ) -> "Callable[[ChooseEncoder], Holdings]":
     """Return what reads the data of the devices that the options describe, once the encoder is known."""
-    from browser_sim.devices.device_data import dealing_stream, mnist_in_shards, text_by_speaker
+    from browser_sim.devices.device_data import mnist_in_shards, text_by_speaker
     from browser_sim.draws import Draws
 
     match holding:
@@ -75,7 +75,7 @@ def _holdings_of(
                 devices=devices,
                 shards_each=shards,
                 shard_size=shard_size,
-                randomness=dealing_stream(holding, Draws(seed=seed)),
+                draws=Draws(seed=seed),
             )
         case HoldingKind.CSV:
             if csv is None or user is None:
@@ -90,7 +90,7 @@ def _holdings_of(
 
 @reporting_errors()
 @takes(holdings=_holdings_of, guarded=protection, trusted=parse_trusted_helpers)
-def devices_command(
+def _devices_command(
     *,
     site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
     task: Annotated[str, option("The task's id, in full.", metavar="ID")] = "",

@@ -1,7 +1,7 @@
 """One device in one round: check what is asked, flip the coin, train, clip, round, seal and store; then send.
 
-    asked = read_round(body, task)                    # refuses what is not a round of the task and its job
-    answer = device.answer(asked, unix_s=...)             # at most one of each (task, job, round), ever
+    asked = DeviceRequest.read(body, task)            # refuses what is not a round of the task and its job
+    answer = device.answer(asked, unix_s=...)         # at most one of each (task, job, round), ever
 
 The upload's time is fixed before the coin is flipped, and the stored bytes are the ones that are sent: a
 device's behaviour does not show whether it was drawn.
@@ -52,40 +52,40 @@ class DeviceRequest:
     strategy: Strategy
     model: LocalModel
 
+    @classmethod
+    def read(cls, body: bytes, task: Task, trainer: TrainerKind = TrainerKind.NUMPY) -> "DeviceRequest":
+        """Parse and check what the ad server asks. Called by a device.
 
-def read_round(body: bytes, task: Task, trainer: TrainerKind = TrainerKind.NUMPY) -> DeviceRequest:
-    """Parse and check what the ad server asks. Called by a device.
+        Args:
+            body: From the ad server.
+            task: The task.
+            trainer: What trains on the device.
 
-    Args:
-        body: From the ad server.
-        task: The task.
-        trainer: What trains on the device.
+        Guarantees: the round's id binds the weights and terms that the device trains with, and the terms are
+            those of the job that helpers charge.
 
-    Guarantees: the round's id binds the weights and terms that the device trains with, and the terms are
-        those of the job that helpers charge.
-
-    Raises:
-        InvalidTask, InvalidModel: the bytes are no round, or the round is not one of the task and its job; or
-            the device cannot train the job's model.
-    """
-    end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
-    one = decode(UpdateRound, body[_LENGTH_BYTES:end])
-    if one.job.task_id != task.task_id:
-        raise InvalidTask("the round belongs to another task")
-    strategy, model = read_instructions(one.job)
-    check_fits(task, strategy, model)
-    content = Round.decode(body[end:], model.size)
-    if update_round(one.job, content) != one:
-        raise InvalidTask("the round's digest does not match the weights or terms that arrived with it")
-    phase, terms = one.job.phase(one.round_index), content.terms
-    if (terms.sampling_rate, terms.noise_multiplier) != (phase.sampling_rate, phase.noise_multiplier):
-        raise InvalidTask("the round's sampling rate or noise differs from what the helpers charge")
-    if (
-        terms.bound != strategy.bound.at(terms.bound.clip_norm)
-        or terms.bound.clip_norm > strategy.bound.clip_norm
-    ):
-        raise InvalidTask("the round's clip bound is not one that the strategy allows")
-    return DeviceRequest(round=one, content=content, strategy=strategy, model=local_model(model, trainer))
+        Raises:
+            InvalidTask, InvalidModel: the bytes are no round, or the round is not one of the task and its
+                job; or the device cannot train the job's model.
+        """
+        end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
+        one = decode(UpdateRound, body[_LENGTH_BYTES:end])
+        if one.job.task_id != task.task_id:
+            raise InvalidTask("the round belongs to another task")
+        strategy, model = read_instructions(one.job)
+        check_fits(task, strategy, model)
+        content = Round.decode(body[end:], model.size)
+        if update_round(one.job, content) != one:
+            raise InvalidTask("the round's digest does not match the weights or terms that arrived with it")
+        phase, terms = one.job.phase(one.round_index), content.terms
+        if (terms.sampling_rate, terms.noise_multiplier) != (phase.sampling_rate, phase.noise_multiplier):
+            raise InvalidTask("the round's sampling rate or noise differs from what the helpers charge")
+        if (
+            terms.bound != strategy.bound.at(terms.bound.clip_norm)
+            or terms.bound.clip_norm > strategy.bound.clip_norm
+        ):
+            raise InvalidTask("the round's clip bound is not one that the strategy allows")
+        return cls(round=one, content=content, strategy=strategy, model=local_model(model, trainer))
 
 
 @frozen

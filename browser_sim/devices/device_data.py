@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
-from browser_sim.kinds import HoldingKind
 from browser_sim.source import InvalidSource, RowCounts
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.table import TableSettings, load_table
@@ -19,7 +18,6 @@ from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.populations import Population, by_user, in_shards
 from maskedlark.frozen import frozen
-from maskedlark.randomness import Randomness
 
 _USER: Final = "user"
 CONTEXT: Final = 8
@@ -52,7 +50,7 @@ class Holdings:
 
 
 def mnist_in_shards(
-    folder: Path | None, *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
+    folder: Path | None, *, devices: int, shards_each: int, shard_size: int, draws: Draws
 ) -> Holdings:
     """Sort MNIST by digit and deal it in shards, as Geyer et al. (2017) do.
 
@@ -65,7 +63,11 @@ def mnist_in_shards(
     source = load_mnist(folder or default_folder())
     labels = source.records.labels.astype(np.int64)
     population = in_shards(
-        labels, devices=devices, shards_each=shards_each, shard_size=shard_size, randomness=randomness
+        labels,
+        devices=devices,
+        shards_each=shards_each,
+        shard_size=shard_size,
+        randomness=draws.stream("mnist shards"),
     )
     test = source.own_test
     return Holdings(
@@ -131,11 +133,6 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
         raise InvalidTask(f"no speaker has {least} characters or more: give a smaller --least")
     population = by_user(users, least=least)
     return Holdings(features=np.concatenate(features), labels=np.concatenate(labels), population=population)
-
-
-def dealing_stream(kind: HoldingKind, draws: Draws) -> Randomness:
-    """Return the stream from which shards are dealt."""
-    return draws.stream(f"{kind} shards")
 
 
 def _is_lines(found: object) -> bool:

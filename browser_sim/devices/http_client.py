@@ -21,7 +21,7 @@ _REASONS: Final = frozenset(reason.value for kind in (ReportReason, JobReason) f
 
 
 @frozen
-class Reply:
+class _Reply:
     """What the ad server answered to an upload.
 
     Attributes:
@@ -69,7 +69,7 @@ class HttpClient:
             self._pause(_FIRST_PAUSE_S * 2**attempt)
         raise HelperUnavailable(f"the ad server {said}")
 
-    def send(self, path: str, body: bytes, media_type: str) -> Reply:
+    def send(self, path: str, body: bytes, media_type: str) -> _Reply:
         """Send stored bytes, and again if no answer comes: the ad server stores an id once."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -83,12 +83,12 @@ class HttpClient:
         raise HelperUnavailable("the ad server rejected an upload")
 
 
-def _reply(status: int, body: bytes | None) -> Reply:
+def _reply(status: int, body: bytes | None) -> _Reply:
     try:
         found = json.loads(body or b"")["reason"]
     except (ValueError, KeyError, TypeError, RecursionError):
         found = None
-    return Reply(
+    return _Reply(
         is_taken=status in (_TAKEN, _DUPLICATE),
         is_duplicate=status == _DUPLICATE,
         reason=found if isinstance(found, str) and found in _REASONS else "other",

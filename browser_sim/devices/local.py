@@ -21,7 +21,7 @@ from browser_sim.devices.device_data import Holdings
 from browser_sim.devices.http_client import HttpClient
 from browser_sim.devices.local_store import LocalStore, Waiting
 from browser_sim.draws import Draws
-from browser_sim.endpoint import Protection, http_client
+from browser_sim.endpoint import Protection
 from maskedlark.canonical import decode
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
@@ -240,7 +240,7 @@ class _LocalFleet:
 
 def run_local(settings: LocalSettings, store: LocalStore, protection: Protection) -> _LocalTold:
     """Connect and run devices to the end; raises as `_LocalFleet.run`."""
-    with http_client(settings.site, protection) as client:
+    with protection.http_client(settings.site) as client:
         return _LocalFleet(settings, store, client, pause=time.sleep).run()
 
 

@@ -13,11 +13,11 @@ import httpx
 
 from browser_sim.delivery import MEDIA_TYPE
 from browser_sim.devices.answers import AnswerStore, DeviceAnswer, Outcome
-from browser_sim.devices.device import Device, DeviceRequest, read_round
+from browser_sim.devices.device import Device, DeviceRequest
 from browser_sim.devices.device_data import Holdings
 from browser_sim.devices.http_client import HttpClient
 from browser_sim.draws import Draws
-from browser_sim.endpoint import Protection, http_client
+from browser_sim.endpoint import Protection
 from browser_sim.kinds import TrainerKind
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.federated.strategy import device_stream
@@ -171,7 +171,7 @@ class _DeviceFleet:
         waited_s = 0.0
         while waited_s < self._settings.idle_s:
             body = self._site.fetch(self._round_path, limit=MAX_ROUND_BYTES)
-            asked = body and read_round(body, self._settings.bundle.task, self._settings.trainer)
+            asked = body and DeviceRequest.read(body, self._settings.bundle.task, self._settings.trainer)
             if not asked or asked.round.round_id == seen:
                 self._pause(_POLL_S)
                 waited_s += _POLL_S
@@ -256,5 +256,5 @@ def run_devices(
     settings: FleetSettings, answers: AnswerStore, on_round: Callable[[int], None] = lambda _: None
 ) -> Told:
     """Connect and run a fleet to its end; raises as `_DeviceFleet.run`."""
-    with http_client(settings.site, settings.protection) as client:
+    with settings.protection.http_client(settings.site) as client:
         return _DeviceFleet(settings, answers, client).run(on_round)

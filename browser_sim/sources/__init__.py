@@ -58,9 +58,9 @@ def load_source(settings: SourceSettings, draws: Draws) -> Source:
 
             return load_table(settings.table)
         case SourceKind.SYNTHETIC:
-            from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
+            from browser_sim.sources.synthetic import LogisticTruth
 
-            truth = draw_truth(settings.synthetic_features, draws)
+            truth = LogisticTruth.draw(settings.synthetic_features, draws)
             if settings.truth is not None:
-                save_truth(settings.truth, truth)
-            return synthesise(truth, settings.synthetic_rows, draws)
+                truth.save(settings.truth)
+            return truth.synthesise(settings.synthetic_rows, draws)

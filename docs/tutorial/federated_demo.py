@@ -21,10 +21,9 @@ from rich.console import Console
 
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
-from browser_sim.devices.device_data import dealing_stream, mnist_in_shards
+from browser_sim.devices.device_data import mnist_in_shards
 from browser_sim.download import download
 from browser_sim.draws import Draws
-from browser_sim.kinds import HoldingKind
 from browser_sim.sources.mnist import default_folder, load_mnist
 from docs.tutorial.fleet import ORIGIN, Fleet
 from maskedlark.canonical import build
@@ -214,7 +213,7 @@ def simulated_state(folder: Path | None, size: Size) -> bytes:
         devices=size.devices,
         shards_each=2,
         shard_size=size.shard_size,
-        randomness=dealing_stream(HoldingKind.MNIST, Draws(seed=SEED)),
+        draws=Draws(seed=SEED),
     )
     bound = {"clip_norm": CLIP_NORM, "frac_bits": FRAC_BITS}
     settings = {**size.settings, "rounds": size.quiet_rounds, "noise_multiplier": 0.0, "bound": bound}

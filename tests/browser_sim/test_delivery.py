@@ -5,7 +5,7 @@ import pytest
 from browser_sim import sealed_batch as sealed_batches
 from browser_sim.delivery import Delivered, Sender, _GrpcSender, _HttpSender, connect, deliver
 from browser_sim.endpoint import Protection
-from browser_sim.sealed_batch import SealedBatch, encode_batch
+from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.randomness import seeded
 from maskedlark.reports.upload import Report
@@ -28,7 +28,7 @@ def test_reports_arrive_as_they_were_sealed_and_in_order(some_reports: list[Repo
     progress: list[int] = []
     with sink(intake) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
         delivered = deliver(
-            sender, map(encode_batch, (some_reports[:4], some_reports[4:])), on_progress=progress.append
+            sender, map(SealedBatch.of, (some_reports[:4], some_reports[4:])), on_progress=progress.append
         )
     assert intake.order == some_reports
     assert (delivered.accepted, delivered.duplicates, delivered.resent) == (7, 0, 0)
@@ -42,7 +42,7 @@ def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(
     intake = Intake(lost_answers=2)
     pauses: list[float] = []
     with sink(intake) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
-        delivered = deliver(sender, [encode_batch(some_reports)], pause=pauses.append)
+        delivered = deliver(sender, [SealedBatch.of(some_reports)], pause=pauses.append)
     assert intake.order == some_reports
     assert (delivered.accepted, delivered.duplicates, delivered.delivered, delivered.resent) == (0, 7, 7, 1)
     assert len(pauses) == 2
@@ -54,7 +54,7 @@ def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(
 @pytest.mark.parametrize("sink", [grpc_sink, http_sink])
 def test_rejections_are_counted_by_reason(some_reports: list[Report], sink: object) -> None:
     with sink(Intake(reject_every=3)) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
-        delivered = deliver(sender, [encode_batch(some_reports)])
+        delivered = deliver(sender, [SealedBatch.of(some_reports)])
     assert delivered.rejected == Counter(outside_task_period=2)
     assert delivered.delivered == 5
 
@@ -63,7 +63,7 @@ def test_an_ad_server_that_stays_away_is_given_up_after_bounded_attempts(some_re
     pauses: list[float] = []
     for address in ("127.0.0.1:1", "http://127.0.0.1:1"):
         with connect(address, INSECURE) as sender, pytest.raises(HelperUnavailable):
-            deliver(sender, [encode_batch(some_reports)], pause=pauses.append)
+            deliver(sender, [SealedBatch.of(some_reports)], pause=pauses.append)
     for pause_s, longest_s in zip(pauses, [0.25, 0.5, 1, 2, 4, 8, 8] * 2, strict=True):
         assert longest_s / 2 <= pause_s <= longest_s
 
@@ -85,7 +85,7 @@ def test_a_refused_batch_is_not_sent_again(
         _HttpSender(url, INSECURE) as sender,
         pytest.raises(JobRefused) as refused,
     ):
-        deliver(sender, [encode_batch(some_reports)], pause=lambda _: pytest.fail("sent again"))
+        deliver(sender, [SealedBatch.of(some_reports)], pause=lambda _: pytest.fail("sent again"))
     assert refused.value.reason is reason
 
 
@@ -96,7 +96,7 @@ def test_a_busy_ad_server_is_asked_again(some_reports: list[Report], status: int
         _HttpSender(url, INSECURE) as sender,
         pytest.raises(HelperUnavailable),
     ):
-        sender.send(encode_batch(some_reports))
+        sender.send(SealedBatch.of(some_reports))
 
 
 class Full(Sender):
@@ -117,7 +117,7 @@ class Full(Sender):
 
 def test_an_ad_server_that_says_when_to_come_again_is_not_asked_before(some_reports: list[Report]) -> None:
     pauses: list[float] = []
-    assert deliver(Full(), [encode_batch(some_reports)], pause=pauses.append).accepted == len(some_reports)
+    assert deliver(Full(), [SealedBatch.of(some_reports)], pause=pauses.append).accepted == len(some_reports)
     assert pauses[0] == 40.0
     assert 0 < pauses[1] <= 0.5
 
@@ -128,7 +128,7 @@ def test_an_answer_that_is_not_counts_is_refused(some_reports: list[Report]) -> 
         _HttpSender(url, INSECURE) as sender,
         pytest.raises(JobRefused) as refused,
     ):
-        sender.send(encode_batch(some_reports))
+        sender.send(SealedBatch.of(some_reports))
     assert refused.value.reason is JobReason.MALFORMED
 
 
@@ -172,7 +172,7 @@ def test_reasons_of_a_newer_ad_server_are_kept_under_other(some_reports: list[Re
             return ingest_pb2.SubmitReply(rejected={"one": 1, "two": 2})
 
     with grpc_sink(Newer()) as address, connect(address, INSECURE) as sender:
-        assert sender.send(encode_batch(some_reports)).rejected == Counter(other=3)
+        assert sender.send(SealedBatch.of(some_reports)).rejected == Counter(other=3)
 
 
 @pytest.mark.parametrize("most", [1, 700, 1 << 20])
@@ -180,7 +180,7 @@ def test_a_batch_is_sent_whole_in_messages_of_any_size(
     some_reports: list[Report], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sealed_batches, "_MESSAGE_BYTES", most)
-    batch = encode_batch(some_reports)
+    batch = SealedBatch.of(some_reports)
     assert reports_of([batch]) == some_reports
     for message in batch.messages:
         count = len(report_pb2.ReportBatch.FromString(message).reports)

@@ -181,7 +181,6 @@ def test_a_task_without_an_encoder_has_the_bytes_that_it_always_had() -> None:
 
 
 def test_measured_words_are_counted_and_others_are_other(tmp_path: Path) -> None:
-    from browser_sim.source import with_measurement
 
     path = table(tmp_path, ROWS)
     said = TableSettings(
@@ -196,7 +195,7 @@ def test_measured_words_are_counted_and_others_are_other(tmp_path: Path) -> None
         },
     )
     source = load_table(said)
-    measured = with_measurement(source, of.task).records.measured
+    measured = source.with_measurement(of.task).records.measured
     assert measured is not None
     assert (measured.values[:, 0] == measured.values[:, 1]).all()
     assert measured.values[:, 0].tolist() == source.records.labels.tolist()

@@ -9,7 +9,7 @@ import pytest
 from browser_sim.draws import Draws
 from browser_sim.people import Habits, live_through
 from browser_sim.sealing import seal_all
-from browser_sim.source import InvalidSource, RowCounts, Source, save_records, with_measurement
+from browser_sim.source import InvalidSource, RowCounts, Source
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import reconstruct
@@ -41,7 +41,7 @@ def measuring(**changes: Any) -> World:
 
 
 def test_columns_become_keys_and_values_and_values_are_no_features(tmp_path: Path) -> None:
-    loaded = with_measurement(source(tmp_path), measuring().task)
+    loaded = source(tmp_path).with_measurement(measuring().task)
     assert loaded.feature_names == ("f", "month", "who")
     assert loaded.rows == RowCounts(read=4, left_out={"column 'paid': no measured value": 1})
     measured = loaded.records.measured
@@ -55,13 +55,13 @@ def test_an_empty_key_is_other_where_the_task_declares_it_and_else_left_out_and_
 ) -> None:
     text = TABLE.replace("3,new", "3,").replace(",0\n4", "7,0\n4")
     with_other = {"name": "visitor", "size": 3, "categories": ["back", "new", "other"]}
-    loaded = with_measurement(
-        source(tmp_path, text), measuring(keys=[MEASUREMENT["keys"][0], with_other]).task
+    loaded = source(tmp_path, text).with_measurement(
+        measuring(keys=[MEASUREMENT["keys"][0], with_other]).task
     )
     assert loaded.records.measured is not None
     assert loaded.records.measured.keys.tolist() == [[3, 2], [3, 0], [5, 0], [5, 1]]
     assert loaded.rows == RowCounts(read=4)
-    counted = with_measurement(source(tmp_path, text), measuring().task)
+    counted = source(tmp_path, text).with_measurement(measuring().task)
     assert counted.rows is not None
     [(reason, count)] = counted.rows.left_out.items()
     assert reason == "column 'who': no measured key, and the task declares no category 'other' of 'visitor'"
@@ -70,13 +70,13 @@ def test_an_empty_key_is_other_where_the_task_declares_it_and_else_left_out_and_
 
 def test_a_value_is_scaled_exactly(tmp_path: Path) -> None:
     text = TABLE.replace("20.0", "0.29").replace("3,5,back,,0\n", "")
-    loaded = with_measurement(source(tmp_path, text, values={"spend": "paid*100"}), measuring().task)
+    loaded = source(tmp_path, text, values={"spend": "paid*100"}).with_measurement(measuring().task)
     assert loaded.records.measured is not None
     assert loaded.records.measured.values.tolist() == [[1000], [29], [9900]]
 
 
 def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) -> None:
-    assert with_measurement(source(tmp_path), world(num_features=3).task).records.measured is None
+    assert source(tmp_path).with_measurement(world(num_features=3).task).records.measured is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_table_that_does_not_hold_what_is_measured_is_refused(
     tmp_path: Path, text: str, columns: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(InvalidSource, match=why):
-        with_measurement(source(tmp_path, text, **columns), measuring().task)
+        source(tmp_path, text, **columns).with_measurement(measuring().task)
 
 
 def sums(of: World, loaded: Source, fake_rate: float = 0.0) -> tuple[list[int], int]:
@@ -122,12 +122,12 @@ def sums(of: World, loaded: Source, fake_rate: float = 0.0) -> tuple[list[int], 
 
 def test_sealed_reports_share_clamped_values(tmp_path: Path) -> None:
     of = measuring()
-    assert sums(of, with_measurement(source(tmp_path), of.task)) == ([3, 10 + 20 + 50], 3)
+    assert sums(of, source(tmp_path).with_measurement(of.task)) == ([3, 10 + 20 + 50], 3)
 
 
 def test_fake_reports_have_keys_of_the_population_and_add_nothing(tmp_path: Path) -> None:
     of = measuring()
-    totals, reports = sums(of, with_measurement(source(tmp_path), of.task), fake_rate=0.9)
+    totals, reports = sums(of, source(tmp_path).with_measurement(of.task), fake_rate=0.9)
     assert totals == [3, 80]
     assert reports > 3
 
@@ -135,12 +135,12 @@ def test_fake_reports_have_keys_of_the_population_and_add_nothing(tmp_path: Path
 def test_a_value_outside_strict_bounds_stops_the_run(tmp_path: Path) -> None:
     of = measuring(values=[{"name": "spend", "low": 0, "high": 50}])
     with pytest.raises(InvalidTask, match="outside its bounds"):
-        sums(of, with_measurement(source(tmp_path), of.task))
+        sums(of, source(tmp_path).with_measurement(of.task))
 
 
 def test_records_in_clear_hold_keys_and_values(tmp_path: Path) -> None:
-    records = with_measurement(source(tmp_path), measuring().task).records
-    save_records(tmp_path / "clear.npz", records.take(np.array([2, 0])), LabelKind.CLASSES)
+    records = source(tmp_path).with_measurement(measuring().task).records
+    records.take(np.array([2, 0])).save(tmp_path / "clear.npz", LabelKind.CLASSES)
     stored = np.load(tmp_path / "clear.npz")
     assert stored["keys"].tolist() == [[5, 1], [3, 1]]
     assert stored["values"].tolist() == [[99], [10]]

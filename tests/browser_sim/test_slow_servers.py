@@ -14,7 +14,7 @@ from browser_sim import time_limits
 from browser_sim.delivery import _HttpSender
 from browser_sim.devices.http_client import HttpClient
 from browser_sim.download import IdxFile, download
-from browser_sim.endpoint import Protection, http_client
+from browser_sim.endpoint import Protection
 from browser_sim.sealed_batch import SealedBatch
 from browser_sim.source import InvalidSource
 from browser_sim.task_host import load_bundle
@@ -58,12 +58,12 @@ def load(url: str, _folder: Path) -> None:
 
 
 def fetch(url: str, _folder: Path) -> None:
-    with http_client(url, INSECURE) as client:
+    with INSECURE.http_client(url) as client:
         HttpClient(client, url, lambda _seconds: None).fetch("/round", limit=100)
 
 
 def send(url: str, _folder: Path) -> None:
-    with http_client(url, INSECURE) as client:
+    with INSECURE.http_client(url) as client:
         HttpClient(client, url, lambda _seconds: None).send("/updates", b"", "a/b")
 
 

@@ -11,18 +11,10 @@ import pytest
 
 from browser_sim.draws import Draws
 from browser_sim.kinds import SourceKind
-from browser_sim.source import (
-    InvalidSource,
-    RowCounts,
-    Source,
-    SourceRecords,
-    check_fits,
-    save_records,
-    split_panel,
-)
+from browser_sim.source import InvalidSource, RowCounts, Source, SourceRecords
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.mnist import default_folder, load_mnist
-from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
+from browser_sim.sources.synthetic import LogisticTruth
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from maskedlark.encoding.idx import TEST, TRAIN, parse_idx, unpack
@@ -237,8 +229,8 @@ def test_a_damaged_or_exploding_gzip_file_is_refused(packed: bytes, reason: str)
 def test_the_synthetic_truth_can_be_recovered_from_its_records() -> None:
     from sklearn.linear_model import LogisticRegression
 
-    truth = draw_truth(5, DRAWS)
-    records = synthesise(truth, 40_000, DRAWS).records
+    truth = LogisticTruth.draw(5, DRAWS)
+    records = truth.synthesise(40_000, DRAWS).records
     fitted = LogisticRegression(C=np.inf).fit(records.features / 256.0, records.labels)
     assert np.abs(fitted.coef_[0] - truth.weights).max() < 0.25
     assert abs(fitted.intercept_[0] - truth.bias) < 0.25
@@ -250,9 +242,9 @@ def test_the_synthetic_truth_is_written_and_replayed_by_the_seed(tmp_path: Path)
     once, again = load_source(settings, DRAWS), load_source(settings, DRAWS)
     assert (once.records.features == again.records.features).all()
     assert (once.records.labels == again.records.labels).all()
-    assert json.loads(path.read_text())["weights"] == draw_truth(3, DRAWS).weights.tolist()
-    save_truth(path, draw_truth(3, Draws(seed=2)))
-    assert json.loads(path.read_text())["weights"] != draw_truth(3, DRAWS).weights.tolist()
+    assert json.loads(path.read_text())["weights"] == LogisticTruth.draw(3, DRAWS).weights.tolist()
+    LogisticTruth.draw(3, Draws(seed=2)).save(path)
+    assert json.loads(path.read_text())["weights"] != LogisticTruth.draw(3, DRAWS).weights.tolist()
 
 
 def test_source_csv_needs_its_table() -> None:
@@ -262,12 +254,12 @@ def test_source_csv_needs_its_table() -> None:
 
 def test_the_panel_and_the_reported_records_are_a_partition() -> None:
     source = load_wbcd()
-    split = split_panel(source, 0.25, DRAWS)
+    split = source.split_panel(0.25, DRAWS)
     assert split.panel is not None
     assert (len(split.panel), len(split.reported)) == (142, 427)
     parts = np.concatenate([split.panel.features, split.reported.features])
     assert sorted(map(bytes, parts)) == sorted(map(bytes, source.records.features))
-    again, other = split_panel(source, 0.25, DRAWS), split_panel(source, 0.25, Draws(seed=2))
+    again, other = source.split_panel(0.25, DRAWS), source.split_panel(0.25, Draws(seed=2))
     assert again.panel is not None
     assert other.panel is not None
     assert (again.panel.features == split.panel.features).all()
@@ -277,9 +269,9 @@ def test_the_panel_and_the_reported_records_are_a_partition() -> None:
 def test_the_panel_is_the_published_test_set_unless_a_fraction_is_said(tmp_path: Path) -> None:
     write_mnist(tmp_path, train=30, test=10, packed=True)
     source = load_mnist(tmp_path)
-    assert split_panel(source, None, DRAWS).panel is source.own_test
-    assert split_panel(source, None, DRAWS).reported is source.records
-    by_fraction = split_panel(source, 0.5, DRAWS)
+    assert source.split_panel(None, DRAWS).panel is source.own_test
+    assert source.split_panel(None, DRAWS).reported is source.records
+    by_fraction = source.split_panel(0.5, DRAWS)
     assert by_fraction.panel is not None
     assert len(by_fraction.panel) == len(by_fraction.reported) == 15
 
@@ -296,9 +288,9 @@ def test_a_source_that_the_task_cannot_take_is_refused(
     tmp_path: Path, changes: dict[str, Any], why: str
 ) -> None:
     source = table(tmp_path, "a,b,c,d,y\n1,1,1,1,0\n1,1,1,1,1\n1,1,1,1,2\n")
-    check_fits(source, world(labels={"kind": "classes", "size": 3}).task)
+    source.check_fits(world(labels={"kind": "classes", "size": 3}).task)
     with pytest.raises(InvalidTask, match=why):
-        check_fits(source, world(**changes).task)
+        source.check_fits(world(**changes).task)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(LabelKind.CLASSES, np.int64), (LabelKind.VALUES, np.float64)])
@@ -307,7 +299,7 @@ def test_saved_records_are_read_back(tmp_path: Path, kind: LabelKind, dtype: typ
         features=np.arange(6, dtype=np.uint8).reshape(3, 2), labels=np.array([0.0, 1.0, 2.0])
     )
     path = tmp_path / "new" / "panel"
-    save_records(path, records, kind)
+    records.save(path, kind)
     assert list(path.parent.iterdir()) == [path]
     with np.load(path, allow_pickle=False) as saved:
         assert (saved["features"] == records.features).all()

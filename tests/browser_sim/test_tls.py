@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from browser_sim.delivery import connect
 from browser_sim.endpoint import Protection
-from browser_sim.sealed_batch import encode_batch
+from browser_sim.sealed_batch import SealedBatch
 from browser_sim.task_host import load_bundle
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
@@ -69,7 +69,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 def test_reports_and_bundles_travel_over_tls(browser: Protection, server_tls: TlsFiles) -> None:
     ours = world()
-    some = encode_batch(reports(ours, examples(ours.task, 3)))
+    some = SealedBatch.of(reports(ours, examples(ours.task, 3)))
     with grpc_sink(Intake(), tls=server_tls) as address, connect(address, browser) as sender:
         assert sender.send(some).accepted == 3
     with http_sink(Intake(), {"/task": canonical.encode(ours.bundle)}, tls=server_context(server_tls)) as url:
@@ -83,7 +83,7 @@ def test_reports_and_bundles_travel_over_tls(browser: Protection, server_tls: Tl
 def test_a_server_of_an_unknown_authority_gets_nothing(tmp_path: Path, browser: Protection) -> None:
     stranger = self_signed(tmp_path, "stranger", "browser")
     ours = world()
-    some = encode_batch(reports(ours, examples(ours.task, 1)))
+    some = SealedBatch.of(reports(ours, examples(ours.task, 1)))
     intake = Intake()
     with (
         grpc_sink(intake, tls=stranger) as address,

@@ -13,7 +13,7 @@ import pytest
 
 from adserver.records.job_state import JobState
 from adserver.store.rounds import DeviceRound, DeviceRoundState
-from browser_sim.devices.device import DeviceRequest, read_round
+from browser_sim.devices.device import DeviceRequest
 from maskedlark import canonical
 from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask, JobReason, ReportReason
@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Iterator[NetworkSite]:
 def asked_of(site: NetworkSite, stored: DeviceRound) -> DeviceRequest:
     """An open round as a device reads it."""
     encoded = encode(stored.round)
-    return read_round(len(encoded).to_bytes(4, "little") + encoded + stored.content, site.scene.task)
+    return DeviceRequest.read(len(encoded).to_bytes(4, "little") + encoded + stored.content, site.scene.task)
 
 
 def made(

@@ -16,7 +16,7 @@ from adserver.store.rounds import DeviceRoundState, RoundStore
 from adserver.store.schema import update_rounds
 from adserver.store.tasks import TaskStore
 from browser_sim.devices.answers import AnswerStore
-from browser_sim.devices.device import Device, DeviceRequest, read_round
+from browser_sim.devices.device import Device, DeviceRequest
 from maskedlark.canonical import encode
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.federated.local_training import Examples
@@ -93,7 +93,7 @@ class Crowd:
             return
         self._acted.add((stored.round.round_id, number))
         encoded = encode(stored.round)
-        asked = read_round(len(encoded).to_bytes(4, "little") + encoded + stored.content, task)
+        asked = DeviceRequest.read(len(encoded).to_bytes(4, "little") + encoded + stored.content, task)
         report = decode_report(self._answer(asked, number))
         one = asked.round
         self.sent[report.report_id] = Sent(job_id=one.job.job_id, index=one.round_index, number=number)

@@ -22,7 +22,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from browser_sim.delivery import connect, deliver
 from browser_sim.endpoint import Protection
-from browser_sim.sealed_batch import encode_batch
+from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
@@ -87,7 +87,7 @@ def test_a_sender_outlasts_a_database_that_is_away_and_loses_nothing(
     site.is_away.set()
     address = site.url("") if way == "http" else site.addresses.grpc
     with connect(address, Protection(insecure=True)) as sender:
-        receipt = deliver(sender, map(encode_batch, (SOME[:3], SOME[3:])), pause=pause)
+        receipt = deliver(sender, map(SealedBatch.of, (SOME[:3], SOME[3:])), pause=pause)
     assert (receipt.accepted, receipt.duplicates, receipt.rejected, receipt.resent, len(waited)) == (
         6,
         0,

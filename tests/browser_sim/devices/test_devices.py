@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from browser_sim.devices.answers import AnswerStore, Outcome
-from browser_sim.devices.device import Device, DeviceRequest, read_round
+from browser_sim.devices.device import Device, DeviceRequest
 from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.federated.bounding import UpdateBound
@@ -54,7 +54,7 @@ def body(of: World = WORLD, index: int = 0, scale: float = 0.0, **changes: objec
 
 
 def asked(**changes: object) -> DeviceRequest:
-    return read_round(body(**changes), WORLD.task)  # type: ignore[arg-type]
+    return DeviceRequest.read(body(**changes), WORLD.task)  # type: ignore[arg-type]
 
 
 def device(
@@ -198,7 +198,7 @@ def test_a_device_whose_training_raises_sends_cover(tmp_path: Path, monkeypatch:
 
 def test_without_cover_a_device_that_is_not_drawn_stays_silent_and_stores_that(tmp_path: Path) -> None:
     of = update_world(updates=replace(FORM, cover=0.0))
-    one = read_round(body(of, cover_rate=0.0, sampling_rate=1e-9), of.task)
+    one = DeviceRequest.read(body(of, cover_rate=0.0, sampling_rate=1e-9), of.task)
     with AnswerStore(tmp_path / "a") as answers:
         silent = replace(device(answers), sealer=UpdateSealer(of.bundle, now=NOW))
         first, second = (silent.answer(one, unix_s=NOW) for _ in range(2))
@@ -227,11 +227,11 @@ def test_a_round_with_other_weights_or_terms_than_it_names_is_refused() -> None:
     good, other = body(), body(scale=1.0)
     end = 4 + int.from_bytes(good[:4], "little")
     with pytest.raises(InvalidTask, match="weights or terms"):
-        read_round(good[:end] + other[end:], WORLD.task)
+        DeviceRequest.read(good[:end] + other[end:], WORLD.task)
     with pytest.raises(InvalidTask, match="another task"):
-        read_round(good, update_world(updates=FORM).task)
+        DeviceRequest.read(good, update_world(updates=FORM).task)
     with pytest.raises(InvalidTask, match="Invalid JSON"):
-        read_round(b"", WORLD.task)
+        DeviceRequest.read(b"", WORLD.task)
 
 
 def test_a_round_at_another_rate_than_helpers_charge_is_refused() -> None:
@@ -241,4 +241,4 @@ def test_a_round_at_another_rate_than_helpers_charge_is_refused() -> None:
     content = Round(terms=wanted.terms(0), parameters=np.zeros(MODEL.size, np.float32))
     one = encode(update_round(job, content))
     with pytest.raises(InvalidTask, match="rate or noise"):
-        read_round(len(one).to_bytes(4, "little") + one + content.encode(), WORLD.task)
+        DeviceRequest.read(len(one).to_bytes(4, "little") + one + content.encode(), WORLD.task)
