@@ -68,8 +68,8 @@ class Protection:
         self.check(destination)
         if destination.startswith("https://"):
             return BoundedClient(verify=self.tls_context(), timeout=REQUEST_TIMEOUT_S)
-        # An empty context, or httpx loads the system's authorities, for 20 ms; and no proxy of the environment,
-        # so that plaintext stays on this machine.
+        # An empty context, or httpx loads the authorities of the system, for 20 ms; and no proxy of the
+        # environment, so that plaintext stays on this machine.
         nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return BoundedClient(verify=nobody, timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
