@@ -40,7 +40,7 @@ VERSION: Final = version("masked-lark")
 
 
 @frozen
-class Status:
+class _Status:
     """A helper's identity and the counts of what it holds; all of it public."""
 
     version: str
@@ -164,9 +164,9 @@ class HelperCore:
         """Count what this helper holds."""
         return self._ledger.counts()
 
-    def status(self) -> Status:
+    def status(self) -> _Status:
         """Return this helper's identity and what it holds. Anyone may ask."""
-        return Status(
+        return _Status(
             version=VERSION,
             identity=self._keys.identity,
             key_list=self._keys.key_list(self._clock()),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
 
 
-def keygen_command(
+def _keygen_command(
     *,
     data: DataOption,
     name: Annotated[
@@ -69,7 +69,7 @@ def keygen_command(
 
 
 @takes(tls=tls_of, without=["data"])
-def status_command(
+def _status_command(
     *,
     address: Annotated[str, option("host:port of the helper.", metavar="HOST:PORT")],
     tls: "TlsFiles | None",
@@ -89,7 +89,7 @@ def status_command(
     print_whole(table)
 
 
-def budget_command(
+def _budget_command(
     *,
     data: DataOption,
     database: DatabaseOption = None,

@@ -10,11 +10,11 @@ from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 COMMANDS: Final = {
-    "keygen": Lazy("helper.cli.commands:keygen_command"),
-    "serve": Lazy("helper.cli.serve:serve_command", environment="HELPER"),
-    "warmup": Lazy("helper.cli.serve:warmup_command"),
-    "status": Lazy("helper.cli.commands:status_command", environment="HELPER"),
-    "budget": Lazy("helper.cli.commands:budget_command"),
+    "keygen": Lazy("helper.cli.commands:_keygen_command"),
+    "serve": Lazy("helper.cli.serve:_serve_command", environment="HELPER"),
+    "warmup": Lazy("helper.cli.serve:_warmup_command"),
+    "status": Lazy("helper.cli.commands:_status_command", environment="HELPER"),
+    "budget": Lazy("helper.cli.commands:_budget_command"),
     "audit": Lazy("helper.cli.audit:audit_app", "Show, export and verify the log of who did what."),
     "keys": Lazy("helper.cli.keys:keys_app", "List and rotate the HPKE keys that browsers seal to."),
     "certificate": Lazy(

@@ -73,7 +73,7 @@ _floors_of: Final = making(
 
 
 @takes(floors=_floors_of, tls=tls_of)
-def serve_command(
+def _serve_command(
     *,
     data: DataOption,
     listen: Annotated[str, option("host:port to serve on; port 0 picks a free port.", metavar="HOST:PORT")],
@@ -239,7 +239,7 @@ def _cluster_of(
     )
 
 
-def warmup_command(
+def _warmup_command(
     *,
     other_machines: Annotated[
         bool,

@@ -14,10 +14,11 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import field
+from hashlib import sha256
 from threading import Lock
 from typing import Final, Protocol
 
-from helper.executors.fleet import Fleet, Sent, Undone, Worker, WorkerLost, WrongAnswer, give_up
+from helper.executors.fleet import Fleet, Sent, Undone, Worker, WorkerLost, WrongAnswer
 from helper.executors.orders import (
     Done,
     Failed,
@@ -29,7 +30,6 @@ from helper.executors.orders import (
     read,
     write,
 )
-from helper.executors.rendezvous import assign
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
@@ -144,7 +144,7 @@ class Dispatcher:
                         done.update(answered)
                         waiting.put_back(one, answered)
                     except WorkerLost as error:
-                        give_up(self._fleet, one.worker, error)
+                        _give_up(self._fleet, one.worker, error)
                         waiting.put(one.parts, self._fleet.workers())
                         undone |= {one.worker.name} if isinstance(error, Undone) else set()
                         if len(undone) == MOST_UNDONE:
@@ -242,7 +242,7 @@ class _Waiting:
         if self._names is None or not workers:
             self._queues.setdefault(_ANY, deque()).extendleft(reversed(parts))
             return
-        chosen = assign([self._names[part] for part in parts], workers)
+        chosen = _assign([self._names[part] for part in parts], workers)
         for part in parts:
             name = self._names[part]
             queue = self._queues.setdefault(chosen[name], deque())
@@ -285,6 +285,25 @@ class _Waiting:
         return self._queues.get(_ANY if self._names is None else worker, deque())
 
 
+def _assign(segments: Sequence[bytes], workers: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Assign a worker to each segment, stable when other workers come or go.
+
+    Rendezvous hashing with bounded loads: each segment goes to the worker that ranks highest for it and has
+    less than its share.
+
+    Guarantees: loads differ by at most one segment from equal shares rounded up; the result depends on the
+        names alone.
+    """
+    most = -(-len(segments) // len(workers)) if workers else 0
+    loads: Counter[bytes] = Counter()
+    chosen: dict[bytes, bytes] = {}
+    for segment in sorted(segments):
+        ranked = sorted(workers, key=lambda worker: sha256(worker + segment).digest())
+        chosen[segment] = next(worker for worker in ranked if loads[worker] < most)
+        loads[chosen[segment]] += 1
+    return chosen
+
+
 def _read(work: Work, one: _Flying, answer: bytes) -> OrderMessage:
     """Read the answer of a worker that did its order, as far as it had the segments.
 
@@ -322,3 +341,13 @@ def _failure(work: Work, one: _Flying, failed: Failed) -> Exception:
         work.check(one.parts)
     _LOG.error("a worker of the cluster could not do an order: %s", failed.reason)
     return Undone()
+
+
+def _give_up(fleet: Fleet, worker: Worker, error: Exception) -> None:
+    """Forget a worker whose work goes to others; after a wrong answer, ban its machine."""
+    if isinstance(error, WrongAnswer):
+        _LOG.error("a worker of the cluster answers something else than its order asks for")
+        fleet.refuse(worker.name)
+    else:
+        fleet.drop(worker.name)
+    _LOG.warning("a worker of the cluster is lost: its work goes to others")

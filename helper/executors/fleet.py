@@ -3,14 +3,11 @@
 `helper.executors.dispatch` gives work to a `Fleet`; `helper.executors.ray_fleet` is the only one.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Protocol
 
 from maskedlark.frozen import frozen
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class JoinRefused(Exception):
@@ -73,13 +70,3 @@ class Fleet(Protocol):
 
     def close(self) -> None:
         """End all workers."""
-
-
-def give_up(fleet: Fleet, worker: Worker, error: Exception) -> None:
-    """Forget a worker whose work goes to others; after a wrong answer, ban its machine."""
-    if isinstance(error, WrongAnswer):
-        _LOG.error("a worker of the cluster answers something else than its order asks for")
-        fleet.refuse(worker.name)
-    else:
-        fleet.drop(worker.name)
-    _LOG.warning("a worker of the cluster is lost: its work goes to others")

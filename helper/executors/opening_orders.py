@@ -1,11 +1,15 @@
-"""The shares of an order to open reports, and the answer.
+"""The opening of report shares as work for workers (`dispatch`): whole chunks to each.
 
-    head, parts = write_order(opener, shares)            # the head: the keys, and the shares as they came
-    order = read_order(head, parts)                      # the worker
+    work = OpeningWork(opener=opener, parts=divide(shares), opened={})
+    about = work.order([0], is_sent=False)               # the head: the keys, and the shares as they came
+    order = read_order(about.kind, about.parts)          # the worker
     answer = write_opened(order.opener.open_columns(order.shares))
-    prepared = read_opened(parts, opener, shares)        # the head, which checks what can be checked
+    work.take([0], read(Done, answer).parts)             # the head, which checks what can be checked
 
-The length of an answer follows from the number of its shares and their task.
+A chunk is not divided among workers, except into orders of at most `MAX_CHUNK` shares: an order of few shares
+takes the head not much less than one of a thousand, and many workers would wait for it. Each has chunks of
+its own instead, which callers bring at the same time (`Executor.opens_at_once`). The length of an answer
+follows from the number of its shares and their task.
 """
 
 from collections import Counter
@@ -17,7 +21,9 @@ from numpy.typing import NDArray
 
 from helper.datasets.proofs import fast_residues
 from helper.datasets.segments import RowShape, SegmentRows
+from helper.executors.dispatch import PartsToSend
 from helper.executors.orders import Done, Opening, OpeningSecret, bits, flags, write
+from helper.executors.processes import MAX_CHUNK
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.frozen import frozen
@@ -47,7 +53,46 @@ class _OpeningOrder:
     shares: ShareColumns
 
 
-def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> tuple[Opening, Sequence[bytes]]:
+@frozen(eq=False)
+class OpeningWork:
+    """Shares in parts, and what was found in them, by the numbers of the parts."""
+
+    opener: ShareOpener
+    parts: Sequence[Sequence[ShareForHelper]]
+    opened: dict[int, PreparedShares]
+    names: None = None
+    at_once: int = 2
+
+    @property
+    def count(self) -> int:
+        """See `Work`."""
+        return len(self.parts)
+
+    def order(self, parts: Sequence[int], *, is_sent: bool) -> PartsToSend:
+        """See `Work`."""
+        del is_sent
+        (part,) = parts
+        kind, encoded = _write_order(self.opener, self.parts[part])
+        most_bytes = _longest_answer(self.opener.task, len(self.parts[part]))
+        return PartsToSend(kind=kind, parts=encoded, answer_bytes=most_bytes)
+
+    def take(self, parts: Sequence[int], answer: Sequence[bytes]) -> None:
+        """See `Work`."""
+        (part,) = parts
+        self.opened[part] = _read_opened(answer, self.opener, self.parts[part])
+
+    def check(self, parts: Sequence[int]) -> None:
+        """See `Work`; no frames are sent."""
+
+
+def divide(incoming: Sequence[ShareForHelper]) -> list[Sequence[ShareForHelper]]:
+    """Divide shares into orders of about equal size."""
+    parts = -(-len(incoming) // MAX_CHUNK)
+    size = -(-len(incoming) // parts)
+    return [incoming[start : start + size] for start in range(0, len(incoming), size)]
+
+
+def _write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> tuple[Opening, Sequence[bytes]]:
     """Return what a worker needs to open these shares: the order's work and parts."""
     opening = Opening(
         role=opener.role,
@@ -67,7 +112,7 @@ def read_order(opening: Opening, parts: Sequence[bytes]) -> _OpeningOrder:
     """Read an order, with an opener for it alone: workers do not keep keys after it.
 
     Raises:
-        InvalidTask, ValueError: the parts are not those of `write_order`.
+        InvalidTask, ValueError: the parts are not those of `_write_order`.
     """
     encoded_task, numbers, *strings = parts
     time_buckets, key_ids = np.frombuffer(numbers, "<u8").reshape(-1, 2).T.tolist()
@@ -103,7 +148,7 @@ def write_opened(prepared: PreparedShares) -> bytes:
     )
 
 
-def read_opened(
+def _read_opened(
     parts: Sequence[bytes], opener: ShareOpener, shares: Sequence[ShareForHelper]
 ) -> PreparedShares:
     """Read the parts of a worker's answer, in the form that `opener.open(shares)` gives.
@@ -150,7 +195,7 @@ def read_opened(
     )
 
 
-def longest_answer(task: Task, shares: int) -> int:
+def _longest_answer(task: Task, shares: int) -> int:
     """Return the length of the parts of an answer, or more."""
     return shares * (1 + VIEW_TAG_BYTES + sum(_shape(task).widths)) + 8 * len(_REASONS)
 

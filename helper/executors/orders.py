@@ -23,7 +23,6 @@ from maskedlark.canonical import Bytes32, canonical, decode, digest, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.heads import TrainedLoss
-from maskedlark.numbers.field import FieldVector, from_bytes
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.sample_size import work_size
 from maskedlark.releases.round import Evaluated
@@ -33,7 +32,6 @@ from maskedlark.reports.updates import UpdateForm
 _FORMAT: Final = b"orders 10"
 SOFTWARE: Final = digest("cluster software", NUMERICS_DIGEST, _FORMAT)
 """What head and workers must have in common: the numerics of the exact path, and how orders are written."""
-NUMBER_BYTES: Final = 8
 _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
 _TOTALS_BYTES: Final = 16
@@ -313,31 +311,6 @@ def read(kind: type[Any], message: bytes) -> OrderMessage:
     if not pieces:
         raise InvalidTask("a message of the cluster is empty")
     return OrderMessage(head=decode(kind, pieces[0], max_bytes=_MAX_HEAD_BYTES), parts=tuple(pieces[1:]))
-
-
-def elements(part: bytes, count: int) -> FieldVector:
-    """Read so many field elements of a message.
-
-    Raises:
-        InvalidTask: there are more or fewer, or one is malformed.
-    """
-    try:
-        return from_bytes(part, count)
-    except ValueError as error:
-        raise InvalidTask(f"a message of the cluster has no such sum: {error}") from None
-
-
-def numbers(part: bytes, count: int) -> NDArray[np.int64]:
-    """Read so many numbers of a message.
-
-    Raises:
-        InvalidTask: there are more or fewer.
-    """
-    if len(part) != NUMBER_BYTES * count:
-        raise InvalidTask(
-            f"a message of the cluster has {len(part)} bytes of numbers, expected {NUMBER_BYTES * count}"
-        )
-    return np.frombuffer(part, "<i8")
 
 
 def bits(flags: NDArray[np.bool_]) -> bytes:

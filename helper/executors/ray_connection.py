@@ -40,7 +40,7 @@ _TLS_VARIABLES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_C
 _LOG: Final = logging.getLogger(__name__)
 
 
-class PickleRefused(Exception):
+class _PickleRefused(Exception):
     """Ray was about to look up what a pickle calls."""
 
 
@@ -51,7 +51,7 @@ def _refuse_pickles(event: str, _: tuple[Any, ...]) -> None:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] == "ray":
-            raise PickleRefused
+            raise _PickleRefused
         frame = frame.f_back
 
 

@@ -24,7 +24,7 @@ A computation that has begun is finished, for the next scrape if this one does n
 
 
 @frozen
-class BudgetLeft:
+class _BudgetLeft:
     """One dataset's, against the ad server.
 
     Attributes:
@@ -47,10 +47,10 @@ class BudgetsLeft:
         self._report = BudgetReport(ledger.engine)
         self._monotonic = monotonic
         self._renewing = Lock()
-        self._left: dict[bytes, BudgetLeft] = {}
+        self._left: dict[bytes, _BudgetLeft] = {}
         self._whole_at: Position | None = None
 
-    def current(self) -> tuple[BudgetLeft, ...]:
+    def current(self) -> tuple[_BudgetLeft, ...]:
         """Return the figures of up to 200 used datasets, those of open jobs first.
 
         Guarantees: a dataset for which there was no time yet is missing until a later call. The others were
@@ -84,9 +84,9 @@ class BudgetsLeft:
         self._left = left
         return is_whole
 
-    def _of(self, dataset: BudgetedDataset) -> BudgetLeft:
+    def _of(self, dataset: BudgetedDataset) -> _BudgetLeft:
         held = self._ledger.reservations(dataset.dataset_id)
         before = self._left.get(dataset.dataset_id)
         if before is not None and before.held == held:
             return before
-        return BudgetLeft(dataset_id=dataset.dataset_id, held=held, epsilon=left(dataset.task, held))
+        return _BudgetLeft(dataset_id=dataset.dataset_id, held=held, epsilon=left(dataset.task, held))

@@ -11,8 +11,7 @@ from helper.datasets import updates
 from helper.datasets.frames import SealedSegment
 from helper.datasets.records import DatasetRecords
 from helper.executors import worker
-from helper.executors.adding import AddingWork
-from helper.executors.clustered import ClusterExecutor
+from helper.executors.clustered import ClusterExecutor, _AddingWork
 from helper.executors.executor import Adding, SummedUpdates
 from helper.executors.local import LocalExecutor
 from helper.executors.orders import Order, write
@@ -227,6 +226,6 @@ def test_answers_are_of_one_length_whatever_devices_sent(site: Site) -> None:
     (worker,) = site.fleet.joined.values()
     lengths = set()
     for part in site.sealed()[:-1]:
-        about = AddingWork(site.adding(), [part], never).order([0], is_sent=True)
+        about = _AddingWork(site.adding(), [part], never).order([0], is_sent=True)
         lengths.add(len(worker.holder.do(write(Order(work=about.kind), [*about.parts, about.frames]))))
     assert len(lengths) == 1

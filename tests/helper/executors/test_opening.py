@@ -2,7 +2,7 @@
 
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.executors import clustered, opening
+from helper.executors import clustered, opening_orders
 from helper.executors.clustered import ClusterExecutor
+from helper.executors.dispatch import PartsToSend
 from helper.executors.fleet import Sent, WorkerLost
 from helper.executors.local import LocalExecutor
-from helper.executors.opening_orders import read_opened, write_opened, write_order
+from helper.executors.opening_orders import OpeningWork, write_opened
 from helper.executors.orders import Done, Failed, Order, read, write
 from helper.executors.processes import MAX_CHUNK
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.interrupt import Interrupt
 from maskedlark.numbers.field import MODULUS
-from maskedlark.reports.dataset import PreparedShares, ShareForHelper
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.sealing import OpeningKey, SealingKey, share_info
@@ -47,7 +48,7 @@ WORLDS = [
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clustered, "MIN_CHUNK", 2)
-    monkeypatch.setattr(opening, "MAX_CHUNK", PART)
+    monkeypatch.setattr(opening_orders, "MAX_CHUNK", PART)
 
 
 @pytest.fixture
@@ -119,9 +120,19 @@ def hostile(of: World) -> list[ShareForHelper]:
     return [mixed[place] for place in np.random.default_rng(1).permutation(len(mixed)).tolist()]
 
 
+def sent_of(shares: list[ShareForHelper]) -> PartsToSend:
+    return OpeningWork(opener=PLAIN.opener(0), parts=[shares], opened={}).order([0], is_sent=False)
+
+
 def order_of(shares: list[ShareForHelper]) -> bytes:
-    opening, parts = write_order(PLAIN.opener(0), shares)
-    return write(Order(work=opening), [*parts, b""])
+    sent = sent_of(shares)
+    return write(Order(work=sent.kind), [*sent.parts, sent.frames])
+
+
+def taken(answer: Sequence[bytes], opener: ShareOpener, shares: list[ShareForHelper]) -> PreparedShares:
+    work = OpeningWork(opener=opener, parts=[shares], opened={})
+    work.take([0], answer)
+    return work.opened[0]
 
 
 def parts_of(prepared: PreparedShares) -> tuple[bytes, ...]:
@@ -353,10 +364,10 @@ def test_parts_of_a_worker_that_another_preparation_found_lost_are_not_awaited(f
     [(128, 128), (MAX_CHUNK, MAX_CHUNK), (MAX_CHUNK + 2, MAX_CHUNK // 2 + 1), (3000, 1000)],
 )
 def test_shares_are_cut_evenly(monkeypatch: pytest.MonkeyPatch, shares: int, part: int) -> None:
-    monkeypatch.setattr(opening, "MAX_CHUNK", MAX_CHUNK)
+    monkeypatch.setattr(opening_orders, "MAX_CHUNK", MAX_CHUNK)
     share = SealedShare(key_id=0, ciphertext=bytes(129))
     incoming = [ShareForHelper(report_id=bytes(16), time_bucket=0, share=share)] * shares
-    assert {len(one) for one in opening.divide(incoming)} == {part}
+    assert {len(one) for one in opening_orders.divide(incoming)} == {part}
 
 
 def test_a_worker_keeps_no_key_once_an_order_is_done(fleet: ThreadFleet) -> None:
@@ -455,9 +466,9 @@ def of_another_task() -> PreparedShares:
 )
 def test_an_answer_that_opening_does_not_give_is_refused(lie: Callable[[], PreparedShares]) -> None:
     incoming, opener = hostile(PLAIN), PLAIN.opener(0)
-    assert_same(read_opened(parts_of(OPENED), opener, incoming), OPENED)
+    assert_same(taken(parts_of(OPENED), opener, incoming), OPENED)
     with pytest.raises(InvalidTask, match="answer"):
-        read_opened(parts_of(lie()), opener, incoming)
+        taken(parts_of(lie()), opener, incoming)
 
 
 def test_an_answer_with_a_key_that_the_task_has_not_is_refused() -> None:
@@ -467,13 +478,13 @@ def test_an_answer_with_a_key_that_the_task_has_not_is_refused() -> None:
     assert prepared.shares.measured is not None
     prepared.shares.measured.keys[3, 1] = 3  # of a key of three categories
     with pytest.raises(InvalidTask, match="answer"):
-        read_opened(parts_of(prepared), opener, incoming)
+        taken(parts_of(prepared), opener, incoming)
 
 
 def test_an_order_of_nonsense_is_told_in_one_word(fleet: ThreadFleet) -> None:
     fleet.add(1)
     (worker,) = fleet.joined.values()
-    opening, parts = write_order(PLAIN.opener(0), honest(PLAIN))
-    answer = worker.holder.do(write(Order(work=opening), [b"nonsense", *parts[1:], b""]))
+    sent = sent_of(honest(PLAIN))
+    answer = worker.holder.do(write(Order(work=sent.kind), [b"nonsense", *sent.parts[1:], b""]))
     assert re.search(rb'"reason":"InvalidTask"', answer)
     assert b"nonsense" not in answer

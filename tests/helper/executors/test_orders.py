@@ -1,7 +1,9 @@
+from collections import Counter
+
 import pytest
 
+from helper.executors.dispatch import _assign
 from helper.executors.orders import Done, Failed, bits, flags, read, write
-from helper.executors.rendezvous import assign
 from maskedlark.errors import InvalidTask
 
 
@@ -30,8 +32,9 @@ def test_flags_are_as_many_as_there_are_records() -> None:
 
 def test_few_segments_move_when_a_worker_comes_or_goes() -> None:
     segments = [b"segment %d" % number for number in range(300)]
-    before = assign(segments, [b"a", b"b", b"c"])
-    after = assign(segments, [b"a", b"b", b"c", b"d"])
+    before = _assign(segments, [b"a", b"b", b"c"])
+    assert sorted(Counter(before.values()).values()) == [100, 100, 100]
+    after = _assign(segments, [b"a", b"b", b"c", b"d"])
     stay = sum(before[one] == after[one] for one in segments)
     assert stay > 150  # 225 at best
-    assert assign(segments[::-1], [b"c", b"a", b"b"]) == before
+    assert _assign(segments[::-1], [b"c", b"a", b"b"]) == before
