@@ -9,7 +9,7 @@ An export is one line an entry, each the canonical JSON of `AuditEntry`; its dig
 names as `previous`. The entry of number 0 begins the log, with random bytes for `previous`, so no two logs
 are ever alike. No entry holds a secret, or anything of a report.
 
->>> begun = begin_log(at=1, nonce=bytes(32))
+>>> begun = AuditEntry.begin(at=1, nonce=bytes(32))
 >>> signed = begun.next_entry(at=2, deed=Deed(act=AuditAct.SIGN_TASK, actor=THIS_SERVICE))
 >>> verify_lines([begun.encode(), signed.encode()]).num_entries
 2
@@ -30,7 +30,7 @@ MOST_NAME: Final = 300
 """Characters of a name in an entry; the rest is cut."""
 DONE: Final = "done"
 """The outcome of an act that was done; any other is the code of a refusal (docs/reference/errors.md)."""
-_MAX_SEQUENCE: Final = (1 << 63) - 1
+_MAX_SEQUENCE: Final = (1 << 63) - 1  # of a signed integer in a database
 _MOST_SUBJECTS: Final = 40
 
 
@@ -131,6 +131,19 @@ class Deed:
     outcome: str = DONE
     count: int = 1
 
+    def entry(self, *, sequence: int, previous: bytes, at: float) -> "AuditEntry":
+        """Return the entry of this deed at its place in a chain."""
+        return AuditEntry(
+            sequence=sequence,
+            previous=previous,
+            at=int(at),
+            act=self.act,
+            actor=self.actor,
+            subject={name: clean_name(value) for name, value in self.subject},
+            outcome=self.outcome,
+            count=self.count,
+        )
+
 
 @canonical
 class AuditEntry:
@@ -156,6 +169,12 @@ class AuditEntry:
     outcome: Annotated[str, Field(min_length=1, max_length=40)]
     count: Annotated[int, Field(ge=1)] = 1
 
+    @classmethod
+    def begin(cls, *, at: float, nonce: bytes) -> "AuditEntry":
+        """Return the entry of number 0, which begins a log; `nonce` is 32 random bytes."""
+        deed = Deed(act=AuditAct.BEGIN_LOG, actor=THIS_SERVICE)
+        return deed.entry(sequence=0, previous=nonce, at=at)
+
     def encode(self) -> bytes:
         """Return the entry as a line of an export, without the line's end."""
         return encode(self)
@@ -167,7 +186,7 @@ class AuditEntry:
 
     def next_entry(self, *, at: float, deed: Deed) -> "AuditEntry":
         """Return the entry after this one."""
-        return entry_of(deed, sequence=self.sequence + 1, previous=self.digest, at=at)
+        return deed.entry(sequence=self.sequence + 1, previous=self.digest, at=at)
 
 
 @frozen
@@ -195,26 +214,6 @@ def digest_of_line(line: bytes) -> bytes:
     return digest("audit entry", line)
 
 
-def begin_log(*, at: float, nonce: bytes) -> AuditEntry:
-    """Return the entry of number 0; `nonce` is 32 random bytes."""
-    deed = Deed(act=AuditAct.BEGIN_LOG, actor=THIS_SERVICE)
-    return entry_of(deed, sequence=0, previous=nonce, at=at)
-
-
-def entry_of(deed: Deed, *, sequence: int, previous: bytes, at: float) -> AuditEntry:
-    """Return the entry of a deed at its place in a chain."""
-    return AuditEntry(
-        sequence=sequence,
-        previous=previous,
-        at=int(at),
-        act=deed.act,
-        actor=deed.actor,
-        subject={name: clean_name(value) for name, value in deed.subject},
-        outcome=deed.outcome,
-        count=deed.count,
-    )
-
-
 def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> VerifiedLog:
     """Verify an export: each line is an entry, and names the one before it.
 
@@ -238,6 +237,7 @@ def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> Verif
                 f"{first.sequence + count}, whose `previous` is {previous.hex()}; an entry was removed, "
                 "changed or moved"
             )
+        # Of the line as it came: `decode` has refused any other spelling of the entry.
         previous, count = digest_of_line(line.rstrip(b"\r\n")), count + 1
         is_noted = is_noted or previous == after
     if first is None:
@@ -247,6 +247,7 @@ def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> Verif
             f"the log does not hold the entry {(after or b'').hex()}: its newest entries are missing, it was "
             "restored from a backup and went on, or it is another log"
         )
+    # Without its beginning, nothing says how many entries were cut off, or that the log is this service's.
     if first.sequence and after is None:
         raise InvalidTask(
             f"the log begins with entry {first.sequence}: give the digest of the entry before it (--after), "

@@ -56,10 +56,8 @@ class Stream:
 
 
 def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
-    """Derive a 32-byte key for a purpose and context by HKDF-SHA256 (RFC 5869), with both as info.
-
-    context`.
-    """
+    """Derive a 32-byte key for a purpose and context by HKDF-SHA256 (RFC 5869), with both as info."""
+    # Extract with no salt, then the first block of Expand, which is all that 32 bytes take.
     return hmac_sha256(_NO_SALT.tag(secret), _info(purpose, context))
 
 

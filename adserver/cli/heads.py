@@ -23,7 +23,7 @@ def read_loss(loss: Loss | None, heads: Path | None) -> "str | Heads | None":
         return loss
     if loss is not None:
         raise typer.BadParameter("expected only one of --loss and --heads")
-    from maskedlark.model.heads import heads_of
+    from maskedlark.model.heads import Heads
 
     try:
         listed = json.loads(heads.read_text())
@@ -33,4 +33,4 @@ def read_loss(loss: Loss | None, heads: Path | None) -> "str | Heads | None":
         raise typer.BadParameter(
             f"--heads: {heads.name} must be a list of heads, each with output and targets"
         )
-    return heads_of(listed)
+    return Heads.of(listed)

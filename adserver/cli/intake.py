@@ -26,7 +26,7 @@ def _intake_tls(
         typer.BadParameter: only one file is named, one does not exist, or files are named together with
             --insecure.
     """
-    from maskedlark.rpc.tls_files import without_peers
+    from maskedlark.rpc.tls_files import TlsFiles
 
     if insecure and not (tls_cert or tls_key):
         return None
@@ -34,7 +34,7 @@ def _intake_tls(
         raise typer.BadParameter(
             "TLS is not configured: give both --tls-cert and --tls-key, or only --insecure (loopback)"
         )
-    files = without_peers(tls_cert, tls_key)
+    files = TlsFiles.without_peers(tls_cert, tls_key)
     for path in (files.certificate, files.private_key):
         if not path.is_file():
             raise typer.BadParameter(f"{path} is not a file: give the path of an existing PEM file")

@@ -213,7 +213,7 @@ def _evaluate_command(
     from adserver.training.eval_set import read_eval_set
     from adserver.training.inference import evaluate, evaluate_heads
     from adserver.training.model_file import read_model
-    from maskedlark.model.heads import Heads, check_heads, trained_loss
+    from maskedlark.model.heads import Heads, check_trained, trained_loss
     from maskedlark.model.onnx_file import parse
 
     examples = read_eval_set(eval_set.read_bytes())
@@ -223,7 +223,7 @@ def _evaluate_command(
         raise typer.BadParameter("expected exactly one of --loss and --heads")
     trained = trained_loss(measured)
     if isinstance(trained, Heads):
-        check_heads(model, trained, len(trained.heads[0].targets))
+        check_trained(model, trained, len(trained.heads[0].targets))
     examples.check_fits(model, trained)
     evaluation = evaluate(encoded, examples.features, examples.labels, trained)
     each = (

@@ -146,12 +146,12 @@ def _simulate_command(
 
 def _population(held: "ExampleSet", *, devices: int, shard_size: int, least: int, seed: int) -> "Population":
     """Build one device a user, or deal shards to devices."""
-    from maskedlark.federated.populations import by_user, in_shards
+    from maskedlark.federated.populations import Population
     from maskedlark.randomness import seeded
 
     if held.users:
-        return by_user(held.users, least=least)
-    return in_shards(
+        return Population.by_user(held.users, least=least)
+    return Population.in_shards(
         held.training.labels,
         devices=devices,
         shards_each=2,

@@ -45,7 +45,7 @@ def _simulate_draws_command(
     from maskedlark.federated.draw_and_discard import DrawAndDiscard
     from maskedlark.federated.generalised_linear import Batches, Multinomial
     from maskedlark.federated.local_training import shuffle
-    from maskedlark.federated.populations import in_equal_parts
+    from maskedlark.federated.populations import Population
     from maskedlark.randomness import seeded
 
     byte = np.float32(255)
@@ -59,7 +59,7 @@ def _simulate_draws_command(
     settings = build(DrawAndDiscard, given)
     held = read_examples(examples, label=label, user=user)
     model = Multinomial(features=held.width, classes=held.classes)
-    dealt = in_equal_parts(len(held.training), each=each, randomness=seeded(seed, "population"))
+    dealt = Population.in_equal_parts(len(held.training), each=each, randomness=seeded(seed, "population"))
     members = np.stack(dealt.members)
     clients = Batches(features=held.training.features[members] / byte, labels=held.training.labels[members])
     stream = seeded(seed, "simulated draws")

@@ -19,7 +19,7 @@ from adserver.views.job_comparison import compare_jobs
 from adserver.views.plan import tell_path
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
-from maskedlark.model.heads import heads_of
+from maskedlark.model.heads import Heads
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
 
@@ -326,7 +326,7 @@ def _submission(
     """Return the request of `Client.train`'s arguments."""
     return Submission(
         model=model,
-        loss=loss if isinstance(loss, str) else heads_of(loss),
+        loss=loss if isinstance(loss, str) else Heads.of(loss),
         rounds=rounds,
         batch_size=batch_size,
         epsilon=epsilon,

@@ -29,7 +29,7 @@ from adserver.store.local.models import LocalModels
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_job import LocalUpdate, update_bytes
+from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.federated.spam import SpamTest
 from maskedlark.federated.strategies.line import Line
 from maskedlark.randomness import Randomness, system_randomness
@@ -90,7 +90,7 @@ class LocalIntake:
             JobRefused(UNKNOWN_JOB)
         """
         _, plan = self._find(job_id)
-        return update_bytes(read_local_plan(plan).model.size)
+        return LocalUpdate.num_bytes(read_local_plan(plan).model.size)
 
     def take(self, job_id: bytes, body: bytes) -> bool:
         """Take one update: whether it is new.

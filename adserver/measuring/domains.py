@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import build, canonical
-from maskedlark.encoding.encoder import Encoder, words_of
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.counting import key_index
 from maskedlark.releases.query import MAX_DOMAIN
@@ -87,7 +87,7 @@ def words_by_code(key: Key, encoder: Encoder) -> dict[int, str]:
     """
     words: dict[int, list[str]] = {}
     for column in encoder.columns:
-        for word in words_of(column):
+        for word in column.words:
             if not word.isdecimal():  # a number is its own code
                 words.setdefault(key.code(word), []).append(word)
     return {code: " or ".join(dict.fromkeys(same)) for code, same in words.items()}

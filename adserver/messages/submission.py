@@ -9,7 +9,7 @@ from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from maskedlark.frozen import pick_attributes
-from maskedlark.model.heads import Heads, heads_of
+from maskedlark.model.heads import Heads
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import StepNoise
 
@@ -52,7 +52,7 @@ def loss_received(sent: str | tuple[HeadSetting, ...]) -> str | Heads:
     Raises:
         InvalidTask: a head is not valid.
     """
-    return sent if isinstance(sent, str) else heads_of(head.model_dump() for head in sent)
+    return sent if isinstance(sent, str) else Heads.of(head.model_dump() for head in sent)
 
 
 class SubmitJob(SamplingRequest):

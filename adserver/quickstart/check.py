@@ -17,7 +17,7 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from maskedlark.encoding import dates
-from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, count_bytes
+from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS
 from maskedlark.encoding.fit import PlannedTraining, id_column
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidModel, InvalidTask
@@ -234,7 +234,7 @@ def _width(table: Table, name: str, data: DataSettings, planned: PlannedTraining
     vocabularies = data.vocabularies()
     if name not in vocabularies:
         return 1
-    return count_bytes(id_column(name, table.columns[name], vocabularies[name], planned))
+    return id_column(name, table.columns[name], vocabularies[name], planned).num_bytes
 
 
 def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:

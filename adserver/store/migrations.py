@@ -5,7 +5,7 @@ A step may add tables and columns and fill them; it never loses a report, a data
 
 from typing import Final
 
-from maskedlark.runtime.migrations import Migrations
+from maskedlark.runtime.database import Migrations
 
 MIGRATIONS: Final[Migrations] = {}
 """Each step, under the version that it starts from. Version 1 is the schema of release 1.0."""

@@ -17,7 +17,7 @@ from adserver.training.logit_scaling import chances_of, least_loss, logits_of
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind, columns_of, is_told
+from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
@@ -152,11 +152,11 @@ def evaluate_heads(
     model = parse(encoded_model, num_features=features.shape[1])
     found = {}
     for head in heads.heads:
-        rows = is_told(head)[labels.astype(np.int64)]
+        rows = head.known_codes()[labels.astype(np.int64)]
         targets = np.array([target or 0 for target in head.targets]) / UNITS
         if rows.any():
             told = targets[labels[rows].astype(np.int64)]
-            found[head.name] = evaluate_outputs(outputs[rows][:, columns_of(model, head)], told, head.loss)
+            found[head.name] = evaluate_outputs(outputs[rows][:, head.columns(model)], told, head.loss)
     return found
 
 

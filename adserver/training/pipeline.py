@@ -30,7 +30,6 @@ from maskedlark.encoding.encoder import (
     ImageColumn,
     NumberColumn,
     coder,
-    count_bytes,
 )
 from maskedlark.errors import InvalidTask
 
@@ -218,7 +217,7 @@ def _id(build: _Build, column: IdColumn) -> str:
     words = dict.fromkeys(_spellings(), row(None)) | {word: row(word) for word in column.words}
     rest = _look_up(build, column.name, words, 1)
     base, parts = build.constant(np.array(TOP + 1, np.int64)), []
-    for _ in range(count_bytes(column)):
+    for _ in range(column.num_bytes):
         parts.append(build.node("Mod", [rest, base]))
         rest = build.node("Div", [rest, base])
     return build.node("Cast", [build.node("Concat", parts, axis=1)], to=TensorProto.FLOAT)

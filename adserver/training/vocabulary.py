@@ -21,7 +21,6 @@ from maskedlark.encoding.encoder import (
     IdColumn,
     ImageColumn,
     NumberColumn,
-    count_bytes,
 )
 from maskedlark.errors import InvalidModel, ModelReason
 
@@ -76,7 +75,7 @@ def _last_rows(encoder: Encoder) -> NDArray[np.float32]:
     spelt = [
         _last_code(column) >> 8 * place & 255
         for column in encoder.columns
-        for place in range(count_bytes(column))
+        for place in range(column.num_bytes)
     ]
     return np.array([spelt], np.float32) / np.float32(256)
 
@@ -90,7 +89,7 @@ def _last_code(column: Column) -> int:
         case IdColumn() | HashColumn():
             return column.rows - 1
         case ImageColumn():
-            return (1 << 8 * count_bytes(column)) - 1
+            return (1 << 8 * column.num_bytes) - 1
     assert_never(column)
 
 

@@ -16,7 +16,7 @@ from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
-from maskedlark.federated.populations import Population, by_user, in_shards
+from maskedlark.federated.populations import Population
 from maskedlark.frozen import frozen
 
 _USER: Final = "user"
@@ -62,7 +62,7 @@ def mnist_in_shards(
     """
     source = load_mnist(folder or default_folder())
     labels = source.records.labels.astype(np.int64)
-    population = in_shards(
+    population = Population.in_shards(
         labels,
         devices=devices,
         shards_each=shards_each,
@@ -102,7 +102,7 @@ def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings
     return Holdings(
         features=records.features,
         labels=records.labels.astype(np.int64),
-        population=by_user([person for person in people if person is not None], least=least),
+        population=Population.by_user([person for person in people if person is not None], least=least),
         rows=rows,
     )
 
@@ -131,7 +131,7 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
         users += [speaker] * len(windows)
     if not users:
         raise InvalidTask(f"no speaker has {least} characters or more: give a smaller --least")
-    population = by_user(users, least=least)
+    population = Population.by_user(users, least=least)
     return Holdings(features=np.concatenate(features), labels=np.concatenate(labels), population=population)
 
 

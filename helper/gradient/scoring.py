@@ -22,7 +22,7 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import Heads, TrainedLoss, columns_of
+from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 
@@ -67,7 +67,7 @@ def score(
     outputs = _forward(model, loss).outputs(weights, features, interrupt)
     if isinstance(loss, Heads):
         (head,) = loss.heads
-        outputs, loss = np.ascontiguousarray(outputs[:, columns_of(model, head)]), head.loss
+        outputs, loss = np.ascontiguousarray(outputs[:, head.columns(model)]), head.loss
     if loss is not Loss.CROSS_ENTROPY:
         return Scores(
             bins=count_edges_up_to(np.ascontiguousarray(outputs[:, 0]), _edge_logits(num_bins)), choices=None

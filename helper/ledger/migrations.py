@@ -6,6 +6,6 @@ chain. `tests/maskedlark/runtime/test_migrations.py` runs every step on the tabl
 
 from typing import Final
 
-from maskedlark.runtime.migrations import Migrations
+from maskedlark.runtime.database import Migrations
 
 MIGRATIONS: Final[Migrations] = {}

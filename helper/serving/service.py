@@ -26,14 +26,12 @@ from maskedlark.errors import JobReason, JobRefused, MaskedLarkError
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareColumns, as_told
-from maskedlark.rpc.actors import actor_of
+from maskedlark.rpc.callers import actor_of, client_names, peers_of
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import answering
-from maskedlark.rpc.peer_quota import peers_of
 from maskedlark.rpc.protocols import PROTOCOLS
 from maskedlark.rpc.receipts import METADATA_KEY, find_receipt
 from maskedlark.rpc.stream_timeouts import within
-from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.wire import chunks, join
 from maskedlark.runtime.database import database_at_hand
 from protos import helper_pb2 as pb

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from maskedlark.autodiff.recurrent import gru, lstm
 from maskedlark.model.graph import Constant, Model, Node
 
 _Attributes: TypeAlias = Mapping[str, Any]  # maskedlark.model.operators fixed their types
+_States: TypeAlias = tuple[Tensor, ...]
+_Step: TypeAlias = Callable[[Tensor, _States], _States]
 _Operator: TypeAlias = Callable[[_Attributes, Sequence[Tensor]], Tensor | Sequence[Tensor]]
 
 _ABSENT: Final = torch.empty(0)
@@ -250,6 +251,90 @@ def _reduce_sum(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     )
 
 
+def _lstm(attributes: _Attributes, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return every hidden state (steps, directions, records, hidden), the last one, the last cell state.
+
+    Source: the equations of the ONNX operators LSTM and GRU. Gates lie in ONNX's order: input, output,
+    forget, cell; and update, reset, hidden.
+    """
+
+    def step_of(recurrence: Tensor, bias: Tensor) -> _Step:
+        offset = bias.reshape(2, -1).sum(0)
+
+        def step(projected: Tensor, states: _States) -> _States:
+            hidden, cell = states
+            gates = projected + hidden @ recurrence.T + offset
+            enter, leave, keep, candidate = gates.chunk(4, -1)
+            cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
+            return torch.sigmoid(leave) * torch.tanh(cell), cell
+
+        return step
+
+    return _recur(attributes, inputs, step_of, num_states=2)
+
+
+def _gru(attributes: _Attributes, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return every hidden state (steps, directions, records, hidden), and the last one."""
+
+    def step_of(recurrence: Tensor, bias: Tensor) -> _Step:
+        before, after = bias.reshape(2, -1)
+        split = 2 * attributes["hidden_size"]  # update and reset before it, the candidate after
+        to_gates, to_candidate = recurrence[:split], recurrence[split:]
+        gates_bias, candidate_bias = after[:split], after[split:]
+
+        def step(projected: Tensor, states: _States) -> _States:
+            (hidden,) = states
+            entering = projected + before
+            gates_in, candidate_in = entering[:, :split], entering[:, split:]
+            update, reset = torch.sigmoid(gates_in + hidden @ to_gates.T + gates_bias).chunk(2, -1)
+            if attributes["linear_before_reset"]:
+                candidate = torch.tanh(candidate_in + reset * (hidden @ to_candidate.T + candidate_bias))
+            else:
+                candidate = torch.tanh(candidate_in + (reset * hidden) @ to_candidate.T + candidate_bias)
+            return ((1 - update) * candidate + update * hidden,)
+
+        return step
+
+    return _recur(attributes, inputs, step_of, num_states=1)
+
+
+def _recur(
+    attributes: _Attributes,
+    inputs: Sequence[Tensor],
+    step_of: Callable[[Tensor, Tensor], _Step],
+    num_states: int,
+) -> Sequence[Tensor]:
+    """Run each direction over the steps.
+
+    Shapes: inputs as ONNX orders them: data (steps, records, width), weights, recurrences, biases, lengths
+        (absent), start states.
+    """
+    # Written out step by step, because torch's own cells cannot be vectorised over records by torch.func.
+    data, weights, recurrences, biases, _, *starts = inputs
+    steps, records, _ = data.shape
+    directions, hidden = len(weights), attributes["hidden_size"]
+    results, lasts = [], []
+    for direction in range(directions):
+        backward = direction == 1 or attributes["direction"] == "reverse"
+        bias = biases[direction] if biases.numel() else data.new_zeros(2 * weights.shape[1])
+        step = step_of(recurrences[direction], bias)
+        states = tuple(
+            start[direction] if start.numel() else data.new_zeros(records, hidden)
+            for start in starts[:num_states]
+        )
+        projected = data @ weights[direction].T
+        every: list[Tensor] = []
+        for position in reversed(range(steps)) if backward else range(steps):
+            states = step(projected[position], states)
+            every.append(states[0])
+        results.append(torch.stack(every[::-1] if backward else every))
+        lasts.append(states)
+    return [
+        torch.stack(results, 1),
+        *(torch.stack([states[i] for states in lasts]) for i in range(num_states)),
+    ]
+
+
 _OPERATORS: Final[Mapping[str, _Operator]] = {
     "Add": lambda _, inputs: inputs[0] + inputs[1],
     "Sub": lambda _, inputs: inputs[0] - inputs[1],
@@ -283,8 +368,8 @@ _OPERATORS: Final[Mapping[str, _Operator]] = {
     "LayerNormalization": _layer_normalization,
     "ReduceMean": _reduce_mean,
     "ReduceSum": _reduce_sum,
-    "LSTM": lstm,
-    "GRU": gru,
+    "LSTM": _lstm,
+    "GRU": _gru,
     "Reshape": lambda attributes, inputs: inputs[0].reshape(attributes["shape"]),
     "Transpose": lambda attributes, inputs: inputs[0].permute(attributes["perm"]),
     "Expand": lambda attributes, inputs: inputs[0].expand(attributes["shape"]),

@@ -39,7 +39,7 @@ _GRAPH_RANGE: Final = 256.0
 
 
 @frozen(eq=False)
-class TorchModel:
+class _TorchModel:
     """A classifier with softmax cross-entropy, as a `LocalModel`.
 
     Attributes:
@@ -113,14 +113,14 @@ class TorchModel:
         return single
 
 
-def torch_model(model: DenseModel | GraphModel) -> TorchModel:
+def torch_model(model: DenseModel | GraphModel) -> _TorchModel:
     """Build a job's model for torch. Called by a device before it tosses a coin, and by a simulation.
 
     Raises:
         InvalidModel: the parser does not accept the graph, or it is not the one that the job describes.
     """
     if isinstance(model, DenseModel):
-        return TorchModel(layer_sizes=model.layer_sizes, forward=_dense(model.widths, model.layer_sizes))
+        return _TorchModel(layer_sizes=model.layer_sizes, forward=_dense(model.widths, model.layer_sizes))
     features, classes = model.widths
     graph = parse(model.file(), num_features=features)
     check_loss(graph, Loss.CROSS_ENTROPY, classes)
@@ -137,7 +137,7 @@ def torch_model(model: DenseModel | GraphModel) -> TorchModel:
         )
         return scored
 
-    return TorchModel(layer_sizes=model.layer_sizes, forward=forward)
+    return _TorchModel(layer_sizes=model.layer_sizes, forward=forward)
 
 
 def _dense(widths: tuple[int, ...], layer_sizes: tuple[int, ...]) -> Forward:

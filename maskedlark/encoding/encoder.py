@@ -83,6 +83,11 @@ class _Column:
     first: First
     missing: Byte
 
+    @property
+    def num_bytes(self) -> int:
+        """How many features the column becomes."""
+        return 1
+
 
 @canonical
 class NumberColumn(_Column):
@@ -103,6 +108,11 @@ class NumberColumn(_Column):
         if len(self.edges) > TOP - self.first:
             raise ValueError("there is a byte for each bin")
         return self
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that the column names: none."""
+        return ()
 
     def byte_of_bin(self, index: int) -> int:
         """Return the byte of a bin: bins are spread evenly over the bytes, halves rounded up."""
@@ -138,6 +148,11 @@ class CategoryColumn(_Column):
         if self.other > TOP:
             raise ValueError("there is a byte for each category and one for other words")
         return self
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that the column names."""
+        return self.categories
 
     @property
     def other(self) -> int:
@@ -176,6 +191,11 @@ class IdColumn:
         """The rows of a table for this column."""
         return ID_ROWS + len(self.words)
 
+    @property
+    def num_bytes(self) -> int:
+        """How many features the column becomes."""
+        return _bytes_of_row(self.rows)
+
 
 @canonical
 class HashColumn:
@@ -190,6 +210,16 @@ class HashColumn:
     kind: Literal["hash"] = "hash"
     name: ColumnName
     rows: Annotated[int, Field(ge=2, le=MAX_ROWS)]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that the column names: none."""
+        return ()
+
+    @property
+    def num_bytes(self) -> int:
+        """How many features the column becomes."""
+        return _bytes_of_row(self.rows)
 
 
 @canonical
@@ -207,6 +237,16 @@ class ImageColumn:
     name: ColumnName
     height: Side
     width: Side
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that the column names: none."""
+        return ()
+
+    @property
+    def num_bytes(self) -> int:
+        """How many features the column becomes."""
+        return hog_bytes(self.height, self.width)
 
     @property
     def num_pixels(self) -> int:
@@ -316,13 +356,13 @@ class Encoder:
         return tuple(
             column.name if place == 0 else f"{column.name} byte {place}"
             for column in self.columns
-            for place in range(count_bytes(column))
+            for place in range(column.num_bytes)
         )
 
     @property
     def num_features(self) -> int:
         """The number of bytes that a row of cells becomes."""
-        return sum(map(count_bytes, self.columns))
+        return sum(column.num_bytes for column in self.columns)
 
     def features(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.uint8]:
         """Encode a table as u8 (rows, features); cells by column, as `said` gives them.
@@ -378,16 +418,8 @@ class Encoder:
         return np.array(_each(self.label.name, _cells(cells, self.label.name), self.label.label), np.float64)
 
 
-def count_bytes(column: Column) -> int:
-    """Return how many features a column becomes."""
-    match column:
-        case NumberColumn() | CategoryColumn():
-            return 1
-        case IdColumn() | HashColumn():
-            return max(1, -(-(column.rows - 1).bit_length() // 8))
-        case ImageColumn():
-            return hog_bytes(column.height, column.width)
-    assert_never(column)
+def _bytes_of_row(rows: int) -> int:
+    return max(1, -(-(rows - 1).bit_length() // 8))
 
 
 def coder(column: CodedColumn) -> Callable[[str | None], int]:
@@ -403,18 +435,6 @@ def coder(column: CodedColumn) -> Callable[[str | None], int]:
             return lambda cell: 0 if cell is None else places.get(cell, 1)
         case HashColumn():
             return lambda cell: 0 if cell is None else 1 + _hash_word(cell) % (column.rows - 1)
-    assert_never(column)
-
-
-def words_of(column: Column) -> tuple[str, ...]:
-    """Return the words that a column names; nothing of one that names none."""
-    match column:
-        case CategoryColumn():
-            return column.categories
-        case IdColumn():
-            return column.words
-        case NumberColumn() | HashColumn() | ImageColumn():
-            return ()
     assert_never(column)
 
 
@@ -447,12 +467,12 @@ def _cells(cells: Mapping[str, Sequence[str | None]], name: str) -> Sequence[str
 
 
 def _features(column: Column, cells: Sequence[str | None]) -> NDArray[np.uint8]:
-    """Encode one column, (rows, `count_bytes`)."""
+    """Encode one column, (rows, `num_bytes`)."""
     if isinstance(column, ImageColumn):
         pixels = b"".join(_each(column.name, cells, column.pixels))
         return hog(np.frombuffer(pixels, np.uint8).reshape(-1, column.height, column.width))
     codes = np.array(_each(column.name, cells, coder(column)), np.int64)
-    places = [(codes >> 8 * place & TOP).astype(np.uint8) for place in range(count_bytes(column))]
+    places = [(codes >> 8 * place & TOP).astype(np.uint8) for place in range(column.num_bytes)]
     return np.stack(places, axis=1)
 
 

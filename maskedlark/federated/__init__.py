@@ -34,7 +34,7 @@ pass), then LINE's noise. Real devices use the system's source.
 a checkpoint stores. The mean has a fixed denominator q W, or, with `least_weight`, max(q W_min, noised sum of
 weights).
 
-**Bytes that all parties agree on.** `strategies.encode(strategy)` (canonical JSON with its kind),
+**Bytes that all parties agree on.** `canonical.encode(strategy)` (JSON with its kind),
 `Round.encode` (canonical terms, then float32 little-endian weights) and `Round.digest`, which goes into HPKE
 `info` and the helpers' transcript.
 

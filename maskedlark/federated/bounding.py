@@ -2,8 +2,8 @@
 
 The steps are: clip, weigh, quantise toward zero.
 
-    bound = UpdateBound(clip_norm=1.0, frac_bits=24) vectors = bounded(differences, counts, bound,
-    layer_sizes)     # (devices, parameters + extra coordinates), int64
+    bound = UpdateBound(clip_norm=1.0, frac_bits=24)
+    vectors = bound_updates(differences, counts, bound, layer_sizes)  # (devices, parameters + extra), int64
 
 The order matters: the float clip only brings the norm near the bound; the *integers* are checked, exactly,
 and shrunk until they are within it. So the sensitivity that is charged is true of what leaves the device,
@@ -113,6 +113,12 @@ class UpdateBound:
             return (examples > 0).astype(np.float64)
         return np.minimum(examples / self.weight_cap, 1.0)
 
+    def project(self, differences: Differences, layer_sizes: Sequence[int]) -> Differences:
+        """Clip the differences to this bound in floats: the paper clips after every local batch."""
+        values = differences.astype(np.float64)
+        _clip(values, self, layer_sizes)
+        return values.astype(np.float32)
+
 
 def bound_updates(
     differences: Differences, counts: Sequence[int], bound: UpdateBound, layer_sizes: Sequence[int]
@@ -129,8 +135,7 @@ def bound_updates(
         (devices, parameters + bound.extra_coordinates).
 
     Guarantees: each row's part of parameters has an exact integer L2 norm of at most the clip's; each layer's
-    of at most
-        its share, where layers are clipped apart; a row depends on its own device alone.
+        of at most its share, where layers are clipped apart; a row depends on its own device alone.
 
     Raises:
         ValueError: a difference is not finite.
@@ -139,6 +144,7 @@ def bound_updates(
         raise ValueError("a difference is not finite: use a smaller learning rate on the device")
     weights = bound.weights(counts)
     values = differences.astype(np.float64)
+    # Before the clip or after it: the bound is on the weighted difference, or on the difference.
     if bound.is_weight_aware:
         values *= weights[:, None]
     norms, within = _clip(values, bound, layer_sizes)
@@ -153,13 +159,6 @@ def bound_updates(
     return np.concatenate([quantised, *(column[:, None] for column in extra)], axis=1)
 
 
-def project(differences: Differences, bound: UpdateBound, layer_sizes: Sequence[int]) -> Differences:
-    """Clip the differences to the bound in floats: the paper clips after every local batch."""
-    values = differences.astype(np.float64)
-    _clip(values, bound, layer_sizes)
-    return values.astype(np.float32)
-
-
 def _norm_squares(vectors: SignedVector) -> list[int]:
     """Return the exact square of each row's L2 norm; coordinates below 2^31 in magnitude."""
     squares = vectors * vectors
@@ -172,10 +171,7 @@ def _norm_squares(vectors: SignedVector) -> list[int]:
 def _clip(
     values: NDArray[np.float64], bound: UpdateBound, layer_sizes: Sequence[int]
 ) -> tuple[list[Clip], NDArray[np.bool_]]:
-    """Scale rows, or layers of rows, down to the bound in place.
-
-    Give each part's clip, and the rows within.
-    """
+    """Scale rows, or their layers, to the bound in place; return each part's clip, and the rows within."""
     parts = _parts(bound, layer_sizes)
     within = np.ones(len(values), np.bool_)
     start = 0
@@ -200,6 +196,7 @@ def _quantise(
         place = slice(start, start + size)
         limit = clip.sensitivity**2
         over = [row for row, square in enumerate(_norm_squares(quantised[:, place])) if square > limit]
+        # What floats rounded up is taken back in steps of a part in 16 million, until the integers fit.
         while over:
             scaled[over, place] *= 1.0 - 2.0**-24
             quantised[over, place] = np.trunc(scaled[over, place]).astype(np.int64)

@@ -74,6 +74,7 @@ class DenseModel:
             gradient = self.mean_gradient(trained, features, labels)
             if steps.proximal:
                 gradient += np.float32(steps.proximal) * (trained - parameters)
+            # Devices with fewer steps stand still, multiplied by 0 and not left out: the stack stays whole.
             is_active = (places[:, :1] != IDLE).astype(np.float32)
             trained -= rate * is_active * gradient
             if steps.project is not None:
@@ -159,6 +160,7 @@ def _batch(
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return probabilities over the last axis."""
+    # Less the largest, so that no exponential overflows.
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities: NDArray[np.float32] = shifted / shifted.sum(axis=-1, keepdims=True)
     return probabilities

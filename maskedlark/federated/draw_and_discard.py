@@ -113,8 +113,7 @@ class DrawAndDiscard:
             randomness: Of the noise.
 
         Guarantees: before noise, each coordinate (unit `feature`) or the L1 norm (unit `model`) of the
-        integer step is at most
-            gamma c in units, so each row has its epsilon exactly.
+            integer step is at most gamma c in units, so each row has its epsilon exactly.
 
         Raises:
             ValueError: a gradient is not finite.
@@ -142,6 +141,7 @@ class DrawAndDiscard:
                 clipped = np.clip(gradient, -clip, clip)
             case _:
                 assert_never(self.unit)
+        # Toward zero: rounding must not lengthen the step beyond what the noise is for.
         units: SignedVector = np.trunc(np.ldexp(clipped * self.learning_rate, self.frac_bits)).astype(
             np.int64
         )

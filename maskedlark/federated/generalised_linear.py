@@ -73,9 +73,9 @@ class Multinomial:
         return (self.features + 1) * self.classes
 
     def mean_gradient(self, weights: Reals, batches: Batches) -> Reals:
-        """See `LinearModel.mean_gradient`. In float32: a step's rounding is far below its noise."""
+        """See `LinearModel.mean_gradient`."""
         devices, examples = batches.labels.shape
-        slopes = weights.astype(np.float32)
+        slopes = weights.astype(np.float32)  # whose rounding is far below a step's noise
         inputs = batches.features.astype(np.float32, copy=False)
         matrix = slopes[:, : -self.classes].reshape(devices, self.features, self.classes)
         scores = inputs @ matrix + slopes[:, None, -self.classes :]

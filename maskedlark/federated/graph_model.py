@@ -64,6 +64,7 @@ class GraphModel:
             InvalidModel(TOO_LARGE): it unpacks to more than its weights and 1 MiB.
         """
         most = 4 * self.size + _STRUCTURE_BYTES
+        # Bounded as it unpacks: seven kilobytes can hold seven megabytes of zeros.
         unpacking = zlib.decompressobj()
         try:
             file = unpacking.decompress(b64decode(self.packed, validate=True), most)

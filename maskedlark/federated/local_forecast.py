@@ -1,13 +1,13 @@
 """What a job without helpers will cost a person, and how much noise it will meet, before it is submitted.
 
 expected = forecast(job, updates_each=3)      # ad server, for `adserver job plan --no-helpers`
-expected.person.epsilon, expected.update_noise, expected.model_noise
+expected.person_epsilon, expected.update_noise, expected.model_noise
 """
 
 import math
 
 from maskedlark.federated.local_description import LocalJob
-from maskedlark.federated.local_job import LocalCost, cost_of, read_local_job, update_bytes
+from maskedlark.federated.local_job import LocalCost, LocalUpdate, cost_of, read_local_job
 from maskedlark.federated.single_use_logs import OneUseLogs
 from maskedlark.federated.strategies.line import Line
 from maskedlark.frozen import frozen
@@ -48,7 +48,7 @@ def forecast(job: LocalJob, *, updates_each: int) -> LocalForecast:
         InvalidTask, InvalidModel: as `read_local_job`.
     """
     settings, model = read_local_job(job)
-    cost, length = cost_of(job), update_bytes(model.size)
+    cost, length = cost_of(job), LocalUpdate.num_bytes(model.size)
     if isinstance(settings, Line):
         events = OneUseLogs(used_events=updates_each)
         noise = math.ldexp(settings.noise_units, -settings.bound.frac_bits)

@@ -28,13 +28,11 @@ from maskedlark.federated.local_description import LocalJob
 from maskedlark.federated.strategies.line import Line
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
-from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import tail_bound
 
 LocalSettings: TypeAlias = Line | DrawAndDiscard
 MAX_PARAMETERS: Final = 130_000
 _HEADER: Final = struct.Struct("<16sq")
-_LARGEST_SUM: Final = 1 << 62
+_LARGEST_SUM: Final = 1 << 62  # a round is summed in int64
 _DIGEST_BYTES: Final = 16
 
 
@@ -90,13 +88,8 @@ def _check_line(line: Line, model: DenseModel) -> None:
         raise InvalidTask("a weight or clip count is for helpers' sums: leave is_weight_summed and quantile")
     if model.size > MAX_PARAMETERS:
         raise InvalidTask(f"the model has {model.size} weights, and at most {MAX_PARAMETERS} are sent")
-    if line.devices * largest_value(line, model.size) >= _LARGEST_SUM:
+    if line.devices * line.largest_value(model.size) >= _LARGEST_SUM:
         raise InvalidTask("a round's sum could pass 62 bits: use fewer devices a round, or fewer frac_bits")
-
-
-def largest_value(line: Line, parameters: int) -> int:
-    """Return a bound that an honest update's values exceed with a probability of at most 2^-64 an update."""
-    return line.bound.sensitivity + tail_bound(Mechanism.GAUSSIAN, line.noise_units, parameters)
 
 
 class LocalCost(NamedTuple):
@@ -137,11 +130,6 @@ def check_epsilon(job: LocalJob, most: float) -> None:
         )
 
 
-def update_bytes(length: int) -> int:
-    """Return the length in bytes of an update of so many values."""
-    return _HEADER.size + 8 * length
-
-
 @frozen(eq=False)
 class LocalUpdate:
     """What a device sends: noised already.
@@ -155,6 +143,11 @@ class LocalUpdate:
     update_id: bytes
     position: int
     vector: SignedVector = field(repr=False)
+
+    @staticmethod
+    def num_bytes(length: int) -> int:
+        """Return the length in bytes of an update of so many values."""
+        return _HEADER.size + 8 * length
 
     @property
     def digest(self) -> bytes:
@@ -173,10 +166,10 @@ class LocalUpdate:
             ReportRejected(WRONG_LENGTH): another number of values than the job's model has.
             ReportRejected(MALFORMED): a negative position.
         """
-        if len(body) != update_bytes(length):
+        if len(body) != cls.num_bytes(length):
             raise ReportRejected(
                 ReportReason.WRONG_LENGTH,
-                f"an update of this job has {update_bytes(length)} bytes, not {len(body)}",
+                f"an update of this job has {cls.num_bytes(length)} bytes, not {len(body)}",
             )
         update_id, position = _HEADER.unpack_from(body)
         if position < 0:

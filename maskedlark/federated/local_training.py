@@ -22,7 +22,7 @@ Differences: TypeAlias = NDArray[np.float32]
 """(devices, parameters): trained minus received weights, one row a device."""
 
 Projection: TypeAlias = Callable[[Differences], Differences]
-"""Clips each row to a bound. `keep` leaves all rows as they are."""
+"""Clips each row to a bound."""
 
 IDLE: Final = -1
 """In a schedule of batches: no example at this place."""
@@ -125,5 +125,6 @@ def batch_schedule(
 
 def shuffle(count: int, randomness: Randomness) -> NDArray[np.int64]:
     """Return the numbers 0 to count-1, sorted by 8 random bytes each: the same order on every machine."""
+    # Not numpy's own shuffle, whose order is promised of no version.
     keys = np.frombuffer(randomness(8 * count), "<u8")
     return np.argsort(keys, kind="stable").astype(np.int64)

@@ -1,12 +1,13 @@
 """Which examples each device holds: a labelled set in shards, in equal parts, or by a user key.
 
-    population = in_shards(labels, devices=100, shards_each=2, shard_size=300, randomness=seeded(1))
+    population = Population.by_user(users, least=2)
     population.examples(features, labels, device=7)
 
 A network's devices and a simulation that partition alike train the same model.
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,61 +36,71 @@ class Population:
         chosen = self.members[device]
         return Examples(features=features[chosen], labels=labels[chosen])
 
+    @classmethod
+    def in_shards(
+        cls,
+        labels: NDArray[np.integer],
+        *,
+        devices: int,
+        shards_each: int,
+        shard_size: int,
+        randomness: Randomness,
+    ) -> Self:
+        """Sort by label, cut into shards, and deal some to each device: most devices see two labels only.
 
-def in_shards(
-    labels: NDArray[np.integer], *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
-) -> Population:
-    """Sort by label, cut into shards, and deal some to each device: most devices see two labels only.
+        Where there are more devices than shards for them, the shards are dealt again, in a new order.
 
-    Where there are more devices than shards for them, the shards are dealt again, in a new order.
+        Raises:
+            InvalidTask: the set does not hold the shards of one device.
 
-    Raises:
-        InvalidTask: the set does not hold the shards of one device.
+        Source: McMahan et al. 2017 and Geyer et al. 2017: MNIST in shards of 300, two a device.
+        """
+        shards = len(labels) // shard_size if shard_size > 0 else 0
+        if devices < 1 or shards_each < 1 or shards < shards_each:
+            raise InvalidTask(
+                f"{len(labels)} examples do not give {shards_each} shards of {shard_size} to a device: use "
+                "smaller shards"
+            )
+        order = np.argsort(labels, kind="stable")
+        members: list[NDArray[np.int64]] = []
+        while len(members) < devices:
+            dealt = shuffle(shards, randomness)[: shards // shards_each * shards_each].reshape(
+                -1, shards_each
+            )
+            for hand in dealt[: devices - len(members)]:
+                members.append(
+                    np.concatenate([order[one * shard_size : (one + 1) * shard_size] for one in hand])
+                )
+        return cls(members=tuple(members))
 
-    Source: McMahan et al. 2017 and Geyer et al. 2017: MNIST in shards of 300, two a device.
-    """
-    shards = len(labels) // shard_size if shard_size > 0 else 0
-    if devices < 1 or shards_each < 1 or shards < shards_each:
-        raise InvalidTask(
-            f"{len(labels)} examples do not give {shards_each} shards of {shard_size} to a device: use "
-            "smaller shards"
-        )
-    order = np.argsort(labels, kind="stable")
-    members: list[NDArray[np.int64]] = []
-    while len(members) < devices:
-        dealt = shuffle(shards, randomness)[: shards // shards_each * shards_each].reshape(-1, shards_each)
-        for hand in dealt[: devices - len(members)]:
-            members.append(np.concatenate([order[one * shard_size : (one + 1) * shard_size] for one in hand]))
-    return Population(members=tuple(members))
+    @classmethod
+    def in_equal_parts(cls, count: int, *, each: int, randomness: Randomness) -> Self:
+        """Deal examples in random order, `each` to a device; a remainder that is too small is left out.
 
+        Raises:
+            InvalidTask: fewer examples than one device takes.
+        """
+        devices = count // each if each > 0 else 0
+        if not devices:
+            raise InvalidTask(f"{count} examples are too few for {each} a device")
+        dealt = shuffle(count, randomness)[: devices * each].reshape(devices, each)
+        return cls(members=tuple(dealt))
 
-def in_equal_parts(count: int, *, each: int, randomness: Randomness) -> Population:
-    """Deal examples in random order, `each` to a device; a remainder that is too small is left out.
+    @classmethod
+    def by_user(cls, users: Sequence[str], *, least: int = 1) -> Self:
+        """Put all examples of a user on one device, users in the order of their names.
 
-    Raises:
-        InvalidTask: fewer examples than one device takes.
-    """
-    devices = count // each if each > 0 else 0
-    if not devices:
-        raise InvalidTask(f"{count} examples are too few for {each} a device")
-    dealt = shuffle(count, randomness)[: devices * each].reshape(devices, each)
-    return Population(members=tuple(dealt))
+        Args:
+            users: Whose each example is.
+            least: Users with fewer examples are left out.
 
-
-def by_user(users: Sequence[str], *, least: int = 1) -> Population:
-    """Put all examples of a user on one device, users in the order of their names.
-
-    Args:
-        users: Whose each example is.
-        least: Users with fewer examples are left out.
-
-    Raises:
-        InvalidTask: no user has enough examples.
-    """
-    held: dict[str, list[int]] = {}
-    for number, user in enumerate(users):
-        held.setdefault(user, []).append(number)
-    members = tuple(np.array(held[user], np.int64) for user in sorted(held) if len(held[user]) >= least)
-    if not members:
-        raise InvalidTask(f"no user has {least} examples: lower the least number")
-    return Population(members=members)
+        Raises:
+            InvalidTask: no user has enough examples.
+        """
+        held: dict[str, list[int]] = {}
+        for number, user in enumerate(users):
+            held.setdefault(user, []).append(number)
+        members = tuple(np.array(held[user], np.int64) for user in sorted(held) if len(held[user]) >= least)
+        if not members:
+            raise InvalidTask(f"no user has {least} examples: lower the least number")
+        return cls(members=members)

@@ -1,7 +1,7 @@
 """What the ad server does with a round's noisy mean: averaging, momentum, Adam or Yogi.
 
-    state = optimizer.start(parameters) state = optimizer.step(state, mean_update)          # mean_update
-    points where the devices went, as theta' - theta
+    state = optimizer.start(parameters)
+    state = optimizer.step(state, mean_update)  # points where the devices went, as theta' - theta
 
 All of them work on what is public already, so none costs privacy. Plain element-wise float64, so that a
 resumed job and a simulation take the same bits.

@@ -1,6 +1,6 @@
 """Draw and discard's spam test: whether a returned model is plausible, given the instances.
 
-    test = SpamTest.calibrated(settings, weights=387, in_flight=0.0, randomness=seeded(1))
+    test = SpamTest.calibrate(settings, weights=387, in_flight=0.0, randomness=seeded(1))
     test.is_spam(returned, instances)
 
 The paper tests each weight by itself at t = 4. With 387 weights and k = 20 it rejects 25 % of honest updates:
@@ -75,6 +75,7 @@ class SpamTest:
     def score(self, returned: SignedVector, instances: SignedVector) -> float:
         """Return how far the worse statistic is from its limit; above 1 is spam."""
         found = self.statistics(returned, instances)
+        # A floor, for a returned model that is the mean itself.
         low = self.low_spread / max(float(found.spread), 1e-300)
         return max(low, float(found.spread) / self.high_spread, float(found.step) / self.high_step)
 
@@ -102,6 +103,7 @@ class SpamTest:
                 JobReason.WRONG_STATE, "a spam test needs at least two instances to compare with"
             )
         found = _honest_statistics(settings.instances, weights, round(in_flight), randomness)
+        # Half of the honest refusals by the spread, a quarter at each end, and half by the step.
         share = HONEST_REFUSED / 4
         grid = 4.0**settings.frac_bits
         return cls(

@@ -263,6 +263,7 @@ class Strategy:
         optimizer = self.server.step(state.optimizer, mean)
         if not (np.abs(optimizer.masters) <= _LARGEST).all():  # also false for NaN
             raise InvalidModel(ModelReason.DIVERGED, "training diverged: use a smaller learning rate")
+        # The count's coordinate is the last of all, after the weight's.
         share = state.clip_share
         if self.quantile is not None:
             excess = float(summed[-1]) / (bound.extra_units * asked.terms.sampling_rate * self.devices)

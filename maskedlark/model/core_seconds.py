@@ -49,6 +49,7 @@ def round_seconds(model: Model, path: str, *, records: int, candidates: int) -> 
     """
     is_exact = path == "exact"
     prices = _EXACT if is_exact else _GENERAL
+    # The exact path adds only the rows that a record looks up; the general one a whole gradient.
     touched = model.num_parameters - (_in_tables(model) if is_exact else 0)
     each = (
         prices.multiplication * model.work.multiplications

@@ -63,6 +63,7 @@ def dense_network(
     randomness = seeded(seed, "dense_network")
     nodes, initializers, value = [], [], "features"
     if centres is not None:
+        # Of rank 0: `parse` takes such an initializer for a constant, not for a weight.
         initializers.append(float_tensor("unit", np.float32(2.0)))
         nodes += [
             constant_bytes("centres", centres),

@@ -81,6 +81,40 @@ class Head:
             "weights": tuple(weight / UNITS for weight in self.weights),
         }
 
+    def columns(self, model: "Model") -> slice:
+        """Return the columns of the model's output that this head reads.
+
+        Raises:
+            InvalidModel(WRONG_LOSS): the model has no such output.
+        """
+        start = 0
+        chosen = _COLUMN.fullmatch(self.output)
+        for name, width in model.outputs:
+            # The whole name first: an output may itself be called "logits[1]".
+            if self.output == name:
+                return slice(start, start + width)
+            if chosen and chosen[1] == name and int(chosen[2]) < width:
+                return slice(start + int(chosen[2]), start + int(chosen[2]) + 1)
+            start += width
+        outputs = ", ".join(f"{name!r} of {width}" for name, width in model.outputs)
+        raise _reject(f"the head {self.name!r} reads the output {self.output!r}: the model has {outputs}")
+
+    def known_codes(self) -> NDArray[np.bool_]:
+        """Return (codes,) whether each code says anything about this head."""
+        return np.array([target is not None for target in self.targets])
+
+    def classes(self) -> NDArray[np.int64]:
+        """Return (codes,) the class that each code is for a head of classes; 0 where it says nothing.
+
+        Raises:
+            InvalidModel(WRONG_LOSS): the targets are not classes.
+        """
+        if self.loss not in (Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS) or any(
+            target is not None and target % UNITS for target in self.targets
+        ):
+            raise _reject(f"the head {self.name!r} is not of classes: only heads of classes are evaluated")
+        return np.array([(target or 0) // UNITS for target in self.targets], np.int64)
+
 
 @canonical
 class Heads:
@@ -98,6 +132,18 @@ class Heads:
         if sum(len(head.targets) for head in self.heads) > _MAX_ENTRIES:
             raise ValueError(f"heads must have at most {_MAX_ENTRIES} targets in all")
         return self
+
+    @classmethod
+    def of(cls, settings: Iterable[Mapping[str, Any]]) -> Self:
+        """Return heads as a person writes them.
+
+        Each has `output`, `targets` (one a label code, None where the code says nothing) and, if they are not
+        the defaults, `loss` (binary_cross_entropy_with_logits), `weights` (1 each) and `name` (the output's).
+
+        Raises:
+            InvalidTask: naming what is wrong.
+        """
+        return build(cls, {"heads": [_head(number, dict(one)) for number, one in enumerate(settings)]})
 
     @property
     def value(self) -> str:
@@ -123,7 +169,7 @@ TrainedLoss: TypeAlias = Loss | Heads
 
 
 @frozen
-class BoundHead:
+class _BoundHead:
     """One head as engines use it.
 
     Attributes:
@@ -148,20 +194,8 @@ class BoundHeads:
         codes: How many label codes there are.
     """
 
-    heads: tuple[BoundHead, ...]
+    heads: tuple[_BoundHead, ...]
     codes: int
-
-
-def heads_of(settings: Iterable[Mapping[str, Any]]) -> Heads:
-    """Return heads as a person writes them.
-
-    Each has `output`, `targets` (one a label code, None where the code says nothing) and, if they are not the
-    defaults, `loss` (binary_cross_entropy_with_logits), `weights` (1 each) and `name` (the output's).
-
-    Raises:
-        InvalidTask: naming what is wrong.
-    """
-    return build(Heads, {"heads": [_head(number, dict(one)) for number, one in enumerate(settings)]})
 
 
 def _head(number: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -215,22 +249,17 @@ def check_trained(model: "Model", loss: TrainedLoss, num_classes: int | None) ->
         num_classes: The classes of the task, or None where labels are numbers.
 
     Raises:
-        InvalidModel(WRONG_LOSS)
+        InvalidModel(WRONG_LOSS): the loss does not fit; or the task's labels are not classes, a table lacks a
+            code or has too many, an output is unknown, is read by two heads, or has a width that the loss
+            does not take, or a target is none of its loss.
     """
     if isinstance(loss, Heads):
-        check_heads(model, loss, num_classes)
+        _check_heads(model, loss, num_classes)
     else:
         check_loss(model, loss, num_classes)
 
 
-def check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
-    """Refuse heads that do not fit the model's outputs and the task's label codes.
-
-    Raises:
-        InvalidModel(WRONG_LOSS): the task's labels are not classes; a table lacks a code or has too many; an
-            output is unknown, is read by two heads, or has a width that the loss does not take; a target is
-            none of its loss.
-    """
+def _check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
     if num_classes is None:
         raise _reject("heads require a task of classes: the labels of this one are numbers")
     taken: dict[int, str] = {}
@@ -240,7 +269,7 @@ def check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
                 f"the head {head.name!r} has targets for {len(head.targets)} label codes, the task has "
                 f"{num_classes}: give one a code, null where it says nothing"
             )
-        columns = columns_of(model, head)
+        columns = head.columns(model)
         _check_targets(head, columns.stop - columns.start)
         for column in range(columns.start, columns.stop):
             if column in taken:
@@ -250,37 +279,19 @@ def check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
             taken[column] = head.name
 
 
-def columns_of(model: "Model", head: Head) -> slice:
-    """Return the columns of the model's output that a head reads.
-
-    Raises:
-        InvalidModel(WRONG_LOSS): the model has no such output.
-    """
-    start = 0
-    chosen = _COLUMN.fullmatch(head.output)
-    for name, width in model.outputs:
-        if head.output == name:
-            return slice(start, start + width)
-        if chosen and chosen[1] == name and int(chosen[2]) < width:
-            return slice(start + int(chosen[2]), start + int(chosen[2]) + 1)
-        start += width
-    outputs = ", ".join(f"{name!r} of {width}" for name, width in model.outputs)
-    raise _reject(f"the head {head.name!r} reads the output {head.output!r}: the model has {outputs}")
-
-
 def _check_targets(head: Head, width: int) -> None:
-    told = [target for target in head.targets if target is not None]
+    given = [target for target in head.targets if target is not None]
     if head.loss is Loss.BINARY_CROSS_ENTROPY:
         raise _reject(f"the head {head.name!r} takes logits: use binary_cross_entropy_with_logits")
     if head.loss is Loss.CROSS_ENTROPY:
-        if width < 2 or any(target % UNITS or not 0 <= target < width * UNITS for target in told):
+        if width < 2 or any(target % UNITS or not 0 <= target < width * UNITS for target in given):
             raise _reject(
                 f"the head {head.name!r} needs targets that are classes 0..{width - 1} of its output"
             )
         return
     if width != 1:
         raise _reject(f"the head {head.name!r} needs an output of one column, {head.output!r} has {width}")
-    if head.loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS and not all(0 <= one <= UNITS for one in told):
+    if head.loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS and not all(0 <= one <= UNITS for one in given):
         raise _reject(f"the head {head.name!r} needs targets from 0 to 1")
 
 
@@ -292,7 +303,7 @@ def bind(loss: TrainedLoss, model: "Model") -> "Loss | BoundHeads":
     for head in loss.heads:
         targets, weights = _numbers(head)
         bound.append(
-            BoundHead(loss=head.loss, columns=columns_of(model, head), targets=targets, weights=weights)
+            _BoundHead(loss=head.loss, columns=head.columns(model), targets=targets, weights=weights)
         )
     return BoundHeads(heads=tuple(bound), codes=len(loss.heads[0].targets))
 
@@ -300,7 +311,7 @@ def bind(loss: TrainedLoss, model: "Model") -> "Loss | BoundHeads":
 @lru_cache(maxsize=64)
 def _numbers(head: Head) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return a head's targets and weights, exact float64 numbers, 0 where a code says nothing."""
-    known = np.array([target is not None for target in head.targets])
+    known = head.known_codes()
     targets = np.array([target or 0 for target in head.targets], np.float64) / UNITS
     return targets, np.where(known, np.array(head.weights, np.float64) / UNITS, 0.0)
 
@@ -308,27 +319,9 @@ def _numbers(head: Head) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def classes_scored(model: "Model", loss: TrainedLoss) -> int | None:
     """Return how many classes an evaluation by a loss, or by one head, chooses among; None of one score."""
     if isinstance(loss, Heads):
-        columns = columns_of(model, loss.heads[0])
+        columns = loss.heads[0].columns(model)
         return columns.stop - columns.start if loss.heads[0].loss is Loss.CROSS_ENTROPY else None
     return model.output_width if loss is Loss.CROSS_ENTROPY else None
-
-
-def is_told(head: Head) -> NDArray[np.bool_]:
-    """Return (codes,) whether each code says anything about a head."""
-    return np.array([target is not None for target in head.targets])
-
-
-def classes_told(head: Head) -> NDArray[np.int64]:
-    """Return (codes,) the class that each code is for a head of classes; 0 where it says nothing.
-
-    Raises:
-        InvalidModel(WRONG_LOSS): the targets are not classes.
-    """
-    if head.loss not in (Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS) or any(
-        target is not None and target % UNITS for target in head.targets
-    ):
-        raise _reject(f"the head {head.name!r} is not of classes: only heads of classes are evaluated")
-    return np.array([(target or 0) // UNITS for target in head.targets], np.int64)
 
 
 def _reject(why: str) -> InvalidModel:

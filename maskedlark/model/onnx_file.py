@@ -8,19 +8,21 @@ bytes are scanned (`wire_scan`), decoded by protobuf, each node is held against 
 classes is used, and only `InvalidModel` comes out.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final
+from hashlib import sha256
+from typing import Any, Final
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from maskedlark.canonical import digest
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.digest import graph_digest
-from maskedlark.model.graph import Constant, Model, Parameter
+from maskedlark.model.graph import Constant, Model, Node, Parameter
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import DEFAULT_DOMAINS, RawNode, read_node
 from maskedlark.model.operators.call import ValueKind
@@ -67,6 +69,7 @@ def parse(
     graph, is_batched = _read_graph(proto, num_features, limits)
     resolved = resolve(graph, 1, limits)
     width = _output_width(resolved, 1)
+    # A file that fixes its first axis at 1 cannot be asked: engines run it for one record at a time.
     if is_batched:
         _check_record_axis(graph, width, limits)
     return _model(graph, resolved, width, trained)
@@ -100,7 +103,7 @@ def replace_parameters(encoded: bytes, model: Model, values: Sequence[NDArray[np
         if not np.isfinite(value).all():
             raise InvalidModel(ModelReason.NOT_FINITE, f"the new value of {parameter.name!r} is not finite")
         tensor = tensors[parameter.name]
-        tensor.ClearField("float_data")
+        tensor.ClearField("float_data")  # else the values would stand in two fields, which `parse` refuses
         tensor.raw_data = np.ascontiguousarray(value, "<f4").tobytes()
     return proto.SerializeToString(deterministic=True)
 
@@ -227,19 +230,16 @@ def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_names
             if name in defined:
                 raise InvalidModel(ModelReason.NOT_ONNX, f"the value {name[:80]!r} is defined twice")
             defined.add(name)
-        usable.update(
-            node.outputs[:1] if node.operator == "Dropout" else node.outputs
-        )  # the mask of Dropout does not exist
+        # The mask of Dropout does not exist.
+        usable.update(node.outputs[:1] if node.operator == "Dropout" else node.outputs)
     for name in output_names:
         if name not in usable - {""}:
             raise InvalidModel(ModelReason.NOT_ONNX, f"the output {name[:80]!r} is not defined")
 
 
 def _find_trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dict[str, Constant]:
-    """Return the initializers that are trained, in the file's order.
-
-    A float64 weight is refused, because it would silently stay untrained.
-    """
+    """Return the initializers that are trained, in the file's order."""
+    # From the outputs back, so that a weight is found behind nodes that only move it on its way.
     reaching: set[str] = set()
     for node in reversed(nodes):
         positions = node.row.parameters
@@ -249,6 +249,7 @@ def _find_trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -
     found = {
         name: value for name, value in initializers.items() if name in reaching and value.ndim and value.size
     }
+    # A float64 weight would silently stay as it is: exporters mean it to be trained.
     for name, value in found.items():
         if value.dtype == np.float64:
             raise InvalidModel(
@@ -308,7 +309,7 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int, trained: Sequen
         frozen=tuple(frozen),
         num_axes=resolved.num_axes,
     )
-    return replace(model, digest=graph_digest(model))
+    return replace(model, digest=_digest(model))
 
 
 def _freeze(values: Mapping[str, Constant], trained: Sequence[str]) -> dict[str, Constant]:
@@ -332,3 +333,36 @@ def _freeze(values: Mapping[str, Constant], trained: Sequence[str]) -> dict[str,
             "not all, each once, in the model's order",
         )
     return {name: quantise(values[name], name).to_float().astype(np.float32) for name in frozen}
+
+
+def _digest(model: Model) -> bytes:
+    """Return the 32 bytes that both helpers and the ad server compute alike; ignores `model.digest`.
+
+    The canonical form is JSON of plain lists: attributes and constants in the order of their names, floats as
+    Python's shortest exact decimals (an int and a float of one value differ), each constant by the hash of
+    its little-endian bytes.
+    """
+    structure: list[Any] = [
+        [model.input_name, model.input_width, model.output_name, model.output_width],
+        [_as_list(node) for node in model.nodes],
+        [[parameter.name, parameter.shape] for parameter in model.parameters],
+        [[name, *_array(model.constants[name])] for name in sorted(model.constants)],
+    ]
+    # Absent unless used: models of one output, or without frozen parameters, keep the digests that they have.
+    if len(model.outputs) > 1:
+        structure.append([list(one) for one in model.outputs])
+    if model.frozen:  # their values are among the constants
+        structure.append({"frozen": model.frozen})
+    return digest(
+        "model",
+        json.dumps(structure, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii"),
+    )
+
+
+def _as_list(node: Node) -> list[Any]:
+    return [node.operator, node.inputs, node.outputs, sorted(node.attributes.items())]
+
+
+def _array(value: Constant) -> list[Any]:
+    little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+    return [little.dtype.str, value.shape, sha256(little.data).hexdigest()]

@@ -134,6 +134,7 @@ def _with_column(state: _State, output_name: str, records: int, others: Sequence
         return output_name
     column = (records, 1)
     made_by = {name: node for node in state.nodes for name in node.outputs}
+    # A value that others read too keeps its shape: they expect a vector.
     read = Counter([*others, *(name for node in state.nodes for name in node.inputs)])
     after: list[Node] = []  # activations between the squeeze and the output
     name = output_name
@@ -183,9 +184,8 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
         inputs=inputs,
         types=tuple(state.types[name] if name else _ABSENT for name in inputs),
         constants=state.constants,
-        attributes=cast(
-            "Mapping[str, AttributeValue]", node.attributes
-        ),  # only Constant and its kin carry tensors
+        # Only operators without a rule, such as Constant, carry tensors.
+        attributes=cast("Mapping[str, AttributeValue]", node.attributes),
         num_outputs=len(node.outputs),
         opset=opset,
     )
@@ -201,6 +201,7 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
             ModelReason.TOO_LARGE,
             f"the model needs more than {limits.max_multiplications} multiplications a record",
         )
+    # Bounded before it is computed: a broadcast of a small constant may be larger than memory.
     folded = None
     if all(name in state.constants for name in checked.inputs):
         _check_computed(state, checked.outputs[0].size, limits)
@@ -208,7 +209,7 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
     if folded is not None:
         _define(state, node.outputs[0], folded)
         return
-    state.types.update(zip(node.outputs, checked.outputs, strict=False))
+    state.types.update(zip(node.outputs, checked.outputs, strict=False))  # later outputs may have no name
     state.nodes.append(
         Node(
             operator=checked.operator,
@@ -290,6 +291,7 @@ def _fill(state: _State, node: RawNode, limits: Limits) -> Constant:
     if value.size != 1:
         raise InvalidModel(ModelReason.WRONG_SHAPE, "ConstantOfShape: the value must be one number")
     sizes = tuple(int(size) for size in shape)
+    # Before `full`: the file may ask for any number of bytes by a few integers.
     _check_size(state, node.operator, ValueType(KIND_OF_DTYPE[value.dtype.kind], sizes), limits)
     _check_computed(state, prod(sizes), limits)
     return np.full(sizes, value.reshape(()), value.dtype)

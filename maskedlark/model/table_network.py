@@ -24,7 +24,6 @@ from maskedlark.encoding.encoder import (
     IdColumn,
     ImageColumn,
     NumberColumn,
-    count_bytes,
 )
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import IR_VERSION, OPSET, constant_bytes, float_tensor, value_info
@@ -77,7 +76,7 @@ def table_network(
             f"centres must be {encoder.num_features}, one a feature, not {len(centres)}",
         )
     graph = _Graph(seed)
-    starts = [0, *accumulate(map(count_bytes, encoder.columns))]
+    starts = [0, *accumulate(column.num_bytes for column in encoder.columns)]
     numbers = [
         at for at, column in zip(starts, encoder.columns, strict=False) if isinstance(column, NumberColumn)
     ]
@@ -128,6 +127,7 @@ class _Graph:
     def __init__(self, seed: int) -> None:
         self._randomness: Randomness = seeded(seed, "table_network")
         self._nodes: list[onnx.NodeProto] = []
+        # Of rank 0: `parse` takes such initializers for constants, not for weights.
         self._initializers: list[onnx.TensorProto] = [
             float_tensor("scale", np.float32(_BYTE)),
             float_tensor("unit", np.float32(_NUMBER_SCALE)),
@@ -141,6 +141,7 @@ class _Graph:
 
     def row_of_table(self, column: int, features: range, rows: int) -> str:
         """Return the row that a column's bytes, lowest first, pick of a table, (records, WIDTH)."""
+        # Horner's rule, from the highest byte down.
         index = self._byte(features[-1])
         for feature in reversed(features[:-1]):
             index = self.node("Add", self.node("Mul", index, self._base()), self._byte(feature))

@@ -73,8 +73,10 @@ def _shape(tensor: onnx.TensorProto, limits: Limits) -> tuple[int, ...]:
     shape = tuple(tensor.dims)
     if any(dimension < 0 for dimension in shape):
         raise InvalidModel(ModelReason.WRONG_SHAPE, f"tensor {name!r} has a negative dimension")
+    # Raw bytes are viewed as they are; entries listed one by one are read by a loop.
     is_raw = tensor.data_type == onnx.TensorProto.FLOAT and tensor.HasField("raw_data")
     most = limits.max_parameters if is_raw else limits.max_elements
+    # Each axis too: the product of an empty tensor is 0, whatever its other axes are.
     if prod(shape) > most or max(shape, default=0) > most:
         raise InvalidModel(
             ModelReason.TOO_LARGE, f"tensor {name!r} has {prod(shape)} entries, the limit is {most}"
@@ -101,7 +103,6 @@ def _contents(tensor: onnx.TensorProto, encoding: _Encoding, count: int) -> Cons
         )
     if not filled:
         return np.frombuffer(raw, encoding.stored)
-    wide = (
-        np.dtype(np.int64) if encoding.stored.kind in "iu" else encoding.stored
-    )  # int32_data can hold a bool of any size
+    # int32_data can hold a bool of any size.
+    wide = np.dtype(np.int64) if encoding.stored.kind in "iu" else encoding.stored
     return np.fromiter(getattr(tensor, encoding.field), dtype=wide, count=count)

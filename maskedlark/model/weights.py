@@ -48,6 +48,7 @@ def quantise(tensor: NDArray[np.float32], name: str = "tensor") -> QuantisedTens
     exponent = (
         MAX_EXPONENT if largest == 0.0 else min(MAX_EXPONENT, _MAGNITUDE_BITS - int(np.frexp(largest)[1]))
     )
+    # Scaled, the largest is below 2^13 = 8192, and two digits reach 8127: what lies between is cut.
     grid = np.rint(np.ldexp(tensor.astype(np.float64), exponent))
     return QuantisedTensor(
         values=grid.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.int16), exponent=exponent
@@ -89,6 +90,7 @@ def decode(encoded: bytes, parameters: Sequence[Parameter]) -> tuple[QuantisedTe
         offset += 1 + found.nbytes
         if not MIN_EXPONENT <= exponent <= MAX_EXPONENT:
             raise JobRefused(JobReason.MALFORMED, f"weights of {parameter.name!r} have exponent {exponent}")
+        # As Python's integers: the magnitude of -2^15 is no int16.
         if max(int(values.max(initial=0)), -int(values.min(initial=0))) > MAX_MAGNITUDE:
             raise JobRefused(JobReason.MALFORMED, f"weights of {parameter.name!r} exceed {MAX_MAGNITUDE}")
         tensors.append(QuantisedTensor(values=values, exponent=exponent))

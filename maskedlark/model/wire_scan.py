@@ -19,7 +19,7 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.model.limits import Limits
 
-_MAX_DEPTH: Final = 12
+_MAX_DEPTH: Final = 12  # a dimension of a value lies seven deep; a hostile file must not exhaust the stack
 _MAX_TEXT_BYTES: Final = 1 << 16
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -54,6 +54,8 @@ _REFUSED: Final = {
         "quantised graphs are not supported: export in float32",
     ),
 }
+# Of as many bytes in memory as in the file. A packed integer is a byte in the file and eight in memory, so
+# integers count as structure.
 _CONTENTS: Final = frozenset(
     {"onnx.TensorProto.raw_data", "onnx.TensorProto.float_data", "onnx.TensorProto.double_data"}
 )

@@ -126,11 +126,12 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
     def _count_connection(self, context: grpc.ServicerContext) -> None:
         if b"ssl" not in context.auth_context().get("transport_security_type", ()):
             return
-        peer = context.peer()
+        peer = context.peer()  # with its port: one for each connection
         with self._lock:
             if peer in self._peers:
                 return
             self._peers[peer] = None
+            # The oldest is forgotten, so that strangers cannot fill memory; at worst it is counted again.
             if len(self._peers) > _MAX_CONNECTIONS:
                 self._peers.pop(next(iter(self._peers)))
         self._used.inc()

@@ -122,6 +122,7 @@ class _Server(ThreadingHTTPServer):
     def get_request(self) -> tuple[Any, Any]:
         """Accept a connection; its handshake is made by its own thread."""
         request, address = super().get_request()
+        # On this thread, which accepts for all, a client that is silent in its handshake would block others.
         if self._context is not None:
             request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         return request, address
@@ -131,6 +132,7 @@ class _Server(ThreadingHTTPServer):
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        # Once the thread runs, it gives the place back itself; here only if there is no thread to be had.
         try:
             super().process_request(request, client_address)
         except BaseException:
@@ -152,9 +154,8 @@ class _Server(ThreadingHTTPServer):
             is_late = monotonic() > until
             if is_late:
                 with suppress(OSError):  # it has ended by itself
-                    socket.socket.shutdown(
-                        request, socket.SHUT_RDWR
-                    )  # an SSLSocket's own would go on in plaintext
+                    # The plain socket's method: an SSLSocket's own would go on in plaintext.
+                    socket.socket.shutdown(request, socket.SHUT_RDWR)
             return is_late
 
         with self._watch.looking(look):

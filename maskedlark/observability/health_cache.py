@@ -30,7 +30,7 @@ class Wellness:
         self._check = check
         self._clock = clock
         self._finding_out = Lock()
-        self._asked_at = clock() - FRESH_S
+        self._asked_at = clock() - FRESH_S  # so that the first question runs the check
         self._is_well = True
 
     @property
@@ -46,6 +46,7 @@ class Wellness:
             return self._is_well and self._clock() - self._asked_at < STALE_S
         try:
             if self._clock() - self._asked_at >= FRESH_S:
+                # Before the check: one that never returns makes this result stale.
                 self._asked_at = self._clock()
                 self._find_out()
         finally:

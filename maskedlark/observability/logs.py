@@ -62,6 +62,7 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        # Public ids: they join a line to its trace.
         span = trace.get_current_span().get_span_context()
         if span.is_valid:
             line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
@@ -97,6 +98,7 @@ class _LimitedHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, unless its statement has used up its lines."""
         if record.levelno >= logging.WARNING:
+            # By the statement and not by its text: what a client wrote must not earn it new lines.
             now_s = self._elapsed()
             budget = self._budgets.setdefault(
                 (record.pathname, record.lineno), _LineBudget(lines=BURST_LINES, at_s=now_s)
@@ -123,6 +125,7 @@ def _say_dropped(following: logging.LogRecord, count: int) -> logging.LogRecord:
 def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
     """Return a record with its message escaped; the one that other handlers get stays as it is."""
     own = copy(record)
+    # The arguments are in the message by now: a second formatting would read a client's % as a directive.
     own.msg, own.args = escape(record.getMessage()), None
     return own
 

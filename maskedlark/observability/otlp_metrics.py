@@ -63,6 +63,7 @@ def _observe(meter: metrics.Meter, registry: CollectorRegistry) -> None:
     """Create an instrument for each counter and gauge; calls have histograms of their own."""
     scrapes = _Scrapes(registry)
     for family in scrapes.current().values():
+        # Instruments are made once, of the families that exist by now: one that registers later is not sent.
         create: Callable[..., object]
         match family.type:
             case "counter":

@@ -4,7 +4,9 @@ Counted, traced, patient within bounds, and answering the gRPC health protocol.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition
 from time import monotonic
 from typing import Any, Final, NoReturn
 
@@ -15,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from maskedlark.frozen import frozen
 from maskedlark.observability.call_metrics import CallMetrics
 from maskedlark.observability.certificate_expiry import CertificateExpiry
-from maskedlark.observability.draining import DrainInterceptor
 from maskedlark.observability.health_cache import Wellness
 from maskedlark.observability.tracing import ServerTracing
+from maskedlark.rpc.handlers import wrap
 from maskedlark.rpc.peer_quota import REFUSING_THREADS, LightThreads, PeerQuota
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.stream_timeouts import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
@@ -26,6 +28,9 @@ from maskedlark.rpc.transport import make_server
 
 _LOG: Final = logging.getLogger(__name__)
 _WHOLE_SERVER: Final = ""
+_HEALTH: Final = "/grpc.health."
+_STARTING: Final = "the server is starting: retry later"
+_ENDING: Final = "the server is shutting down: retry later"
 _AFTER_GRACE_S: Final = 2.0
 
 
@@ -76,6 +81,52 @@ class _Probed(health.HealthServicer):
         raise AssertionError("context.abort returned")
 
 
+class _Draining(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """Knows how many calls are under way, and lets none in before `open` or once the server drains.
+
+    Those are refused with a request to retry. Health may always be asked. gRPC's own `stop` closes the port
+    at once, so that a load balancer could not see that the server drains.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._under_way = 0
+        self._refusal: str | None = _STARTING
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through, and count it."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(_HEALTH):
+            return handler
+        return wrap(handler, self._count)
+
+    def open(self) -> None:
+        """Let calls in from now on."""
+        with self._changed:
+            self._refusal = None
+
+    def drain(self, timeout_s: float) -> None:
+        """Refuse new calls from now on; return when those under way have ended, or after the timeout."""
+        with self._changed:
+            self._refusal = _ENDING
+            self._changed.wait_for(lambda: self._under_way == 0, timeout_s)
+
+    @contextmanager
+    def _count(self, context: grpc.ServicerContext) -> Iterator[None]:
+        # Under one lock: a call that is let in is counted before `drain` looks.
+        with self._changed:
+            refusal = self._refusal
+            self._under_way += refusal is None
+        if refusal is not None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, refusal)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
+
 class WatchedServer:
     """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end.
 
@@ -100,15 +151,18 @@ class WatchedServer:
         if settings.tls is not None:
             registry.register(CertificateExpiry(settings.tls))
         self._is_listening = False
-        self._draining = DrainInterceptor()
+        self._draining = _Draining()
         self.server, self.port = make_server(
             settings.listen,
             settings.tls,
             threads=settings.threads + REFUSING_THREADS,
             is_open=settings.is_open,
+            # From the outside in: threads first, as `LightThreads` needs; then what counts others' refusals.
+            # Only calls that are let in and still trusted take a part of their peer's quota.
             interceptors=[
                 LightThreads(),
                 metrics,
+                # Of an open server nothing is traced: a span would record when a person's browser reported.
                 *([] if settings.is_open else [ServerTracing()]),
                 self._draining,
             ],

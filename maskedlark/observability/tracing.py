@@ -59,7 +59,7 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
     try:
         yield
     finally:
-        _calls.wait_until_ended()
+        _calls.wait_until_ended()  # spans that end after `shutdown` would be lost
         provider.shutdown()
 
 
@@ -78,6 +78,7 @@ def _provider_of(service: str, exporter: "SpanExporter | None") -> "TracerProvid
 @contextmanager
 def span(name: str, **attributes: str | int) -> Iterator[None]:
     """Trace a part of what this service does; the attributes are public."""
+    # An exception's message may hold what a peer wrote: of an error a span says the type alone.
     with _TRACER.start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     ) as current:
@@ -102,6 +103,7 @@ class ServerTracing(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-s
 
 @contextmanager
 def _answering(attributes: dict[str, str | int], context: grpc.ServicerContext) -> Iterator[None]:
+    # Text alone: binary metadata, such as receipts, holds no trace.
     carrier = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
     parent = propagate.extract(carrier)
     name = str(attributes["rpc.method"])

@@ -26,7 +26,7 @@ from maskedlark.canonical import Bytes16, Bytes32, canonical
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import Head, Heads, TrainedLoss, check_heads, classes_told, is_told
+from maskedlark.model.heads import Head, Heads, TrainedLoss, check_trained
 from maskedlark.model.losses import Loss, check_loss
 from maskedlark.numbers.field import FieldVector, SignedVector, add, from_limbs, multiply
 from maskedlark.numbers.fixed_point import check_no_overflow
@@ -143,8 +143,8 @@ def loss_to_evaluate(task: Task, model: Model, head: Head | None = None) -> Trai
         )
     if head is not None:
         heads = Heads(heads=(head,))
-        check_heads(model, heads, task.labels.size)
-        classes_told(head)  # refuses one that is not of classes
+        check_trained(model, heads, task.labels.size)
+        head.classes()  # refuses one that is not of classes
         return heads
     if model.output_width != 1:
         loss = Loss.CROSS_ENTROPY
@@ -208,7 +208,7 @@ def answer_evaluation(
     labels, masks = shares.labels.astype(np.int64), shares.mask_shares
     if spec.head is not None:
         # A code that says nothing of the head is counted with a share of 0, and takes every step of others.
-        labels, told = classes_told(spec.head)[labels], is_told(spec.head)[labels]
+        labels, told = spec.head.classes()[labels], spec.head.known_codes()[labels]
         masks = masks * told.astype(np.uint64)
     rows = labels if choices is None else (labels == choices[:, None]).astype(np.int64)
     cells = rows * spec.num_bins + bins[:, None]

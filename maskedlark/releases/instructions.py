@@ -26,7 +26,7 @@ class Instructions:
     """The content of `UpdateJob.instructions` where devices train a dense network.
 
     Attributes:
-        strategy: `strategies.encode` of the strategy.
+        strategy: The canonical bytes of the strategy, as text.
         widths: Of the dense model: features, hidden widths, classes.
     """
 
@@ -42,7 +42,7 @@ class GraphInstructions:
         version: Of this layout.
         graph: `GraphModel.packed`.
         layer_sizes: `GraphModel.layer_sizes`.
-        strategy: `strategies.encode` of the strategy.
+        strategy: The canonical bytes of the strategy, as text.
         widths: Features and classes.
     """
 
@@ -74,7 +74,7 @@ def update_job(
         Phase(rounds=len(list(same)), sampling_rate=rate, noise_multiplier=noise)
         for (rate, noise), same in groupby(settings)
     )
-    spelt = strategies.encode(strategy).decode("ascii")
+    spelt = encode(strategy).decode("ascii")
     written: Instructions | GraphInstructions = Instructions(strategy=spelt, widths=model.widths)
     if isinstance(model, GraphModel):
         written = GraphInstructions(

@@ -71,7 +71,9 @@ def write_certificate(
     unsigned = begun(holder, holder, key.public_key(), now=now, days=days)
     certificate = for_handshakes(unsigned, (name, *hosts)).sign(key, hashes.SHA256())
     files = TlsFiles.in_folder(folder)
+    # Before any file is made: a keeper that is away leaves no half of an identity behind.
     secret = seal_by(keeper, as_pem(key))
+    # Private before the key is in it, and never over a key that is in use.
     files.private_key.touch(mode=0o600, exist_ok=False)
     files.private_key.write_bytes(secret)
     for path in (files.certificate, files.trusted_authorities):

@@ -38,7 +38,7 @@ _EXPIRED: Final = re.compile(r"certificate has expired")
 _GRPC_PREFIX: Final = "failed to connect to all addresses; last error: "
 _NOBODY_LISTENS: Final = re.compile(r"(?:ipv6:(\S+): .*)?Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
-_LONGEST_HINT_S: Final = 600.0
+_LONGEST_HINT_S: Final = 600.0  # else a hostile peer could have its callers wait for days
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -75,7 +75,7 @@ def answering(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except MaskedLarkError as error:
         _abort(context, error)
-    except grpc.RpcError:
+    except grpc.RpcError:  # of a body that reads from a client which has gone
         raise
     except Exception as error:
         if type(error) is Exception:  # context.abort has already ended this call

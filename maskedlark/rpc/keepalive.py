@@ -29,10 +29,8 @@ class Keepalive:
         return (
             ("grpc.keepalive_time_ms", round(1_000 * self.every_s)),
             ("grpc.keepalive_timeout_ms", round(1_000 * self.answer_s)),
-            (
-                "grpc.http2.ping_timeout_ms",
-                round(1_000 * self.answer_s),
-            ),  # without it gRPC waits a minute, whatever the line above says
+            # Without it gRPC waits a minute, whatever the line above says.
+            ("grpc.http2.ping_timeout_ms", round(1_000 * self.answer_s)),
             ("grpc.http2.max_pings_without_data", 0),  # no limit: a round is silent for minutes
         )
 

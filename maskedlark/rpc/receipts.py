@@ -15,7 +15,7 @@ _DIGEST_BYTES: Final = 32
 PLACE_BYTES: Final = _HELPER_BYTES + _SEQUENCE_BYTES
 """Of one helper's encoded receipts, the later one has the greater first bytes, so many."""
 _BYTES: Final = _HELPER_BYTES + _SEQUENCE_BYTES + 2 * _DIGEST_BYTES
-_MAX_SEQUENCE: Final = (1 << 63) - 1
+_MAX_SEQUENCE: Final = (1 << 63) - 1  # of a signed integer in a database
 
 
 @frozen

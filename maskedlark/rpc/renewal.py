@@ -33,7 +33,10 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
             is away.
     """
     in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
-    names = sorted(names_in(certificate_in(in_use.certificate)), key=lambda name: ("://" not in name, name))
+    # An origin first: the first name is the one that the certificate is labelled with, as by `keygen`.
+    names = sorted(
+        names_in(certificates_in(in_use.certificate)[0]), key=lambda name: ("://" not in name, name)
+    )
     if not names:
         raise InvalidTask(f"{in_use.certificate} names no party: make another certificate")
     new_folder.mkdir(mode=0o700, exist_ok=True)
@@ -48,7 +51,7 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
         days=days,
         keeper=keeper_of(in_use.private_key),
     )
-    made.trusted_authorities.unlink()
+    made.trusted_authorities.unlink()  # a renewal changes nothing about whom this party trusts
     for path, like in ((made.private_key, in_use.private_key), (made.certificate, in_use.certificate)):
         with path.open("rb") as stream:
             keep_owner(stream.fileno(), like)
@@ -72,6 +75,7 @@ def activate(folder: Path) -> TlsFiles:
     in_use, new = TlsFiles.in_folder(folder), TlsFiles.in_folder(folder / RENEWAL_FOLDER)
     if not new.certificate.exists():
         raise InvalidTask(f"{folder / RENEWAL_FOLDER} contains no renewal: prepare one first")
+    # The key first: after a crash in between only the certificate is left to move, and this can be repeated.
     if new.private_key.exists():
         if in_use.private_key.exists():
             _keep_form(new.private_key, in_use.private_key)
@@ -79,7 +83,7 @@ def activate(folder: Path) -> TlsFiles:
     new.certificate.replace(in_use.certificate)
     with suppress(OSError):
         (folder / RENEWAL_FOLDER).rmdir()
-    in_use.read()
+    in_use.read()  # refuses now what would keep the server from starting
     return in_use
 
 
@@ -88,11 +92,6 @@ def _keep_form(key: Path, like: Path) -> None:
     keeper = keeper_of(like)
     if keeper_of(key) != keeper:
         wrap_file(key, keeper)
-
-
-def certificate_in(path: Path) -> x509.Certificate:
-    """Read the first certificate of a PEM file; raise as `certificates_in`."""
-    return certificates_in(path)[0]
 
 
 def certificates_in(path: Path) -> list[x509.Certificate]:

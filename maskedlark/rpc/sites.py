@@ -91,4 +91,5 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
         address = ip_address(bare)
     except ValueError:
         return None
+    # A socket of both families shows IPv4 callers as ::ffff:a.b.c.d: the same site as over IPv4.
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

@@ -106,6 +106,7 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
     def __init__(self, patience: Patience, on_slow: Callable[[], None] = lambda: None) -> None:
         self._patience = patience
         self._on_slow = on_slow
+        # A quarter of each wait: a client exceeds its time by no more.
         every_s = min(_POLL_S, patience.idle_s / 4, patience.first_s / 4)
         self._watch = SharedWatch(name="patience", every_s=every_s)
 
@@ -122,6 +123,7 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
             is_slow = waiting.is_too_long()
             if is_slow:
                 self._on_slow()
+                # `abort` would raise here, in the watch's thread; the body ends when its streams do.
                 context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
             return is_slow
 

@@ -47,6 +47,16 @@ class TlsContents:
     trusted_authorities: bytes
     authority_names: bytes = b""
 
+    def warn_of_end(self) -> None:
+        """Log a warning if this party's own certificate has expired or will within two weeks."""
+        own = x509.load_pem_x509_certificates(self.certificate)[0]
+        if own.not_valid_after_utc - datetime.now(UTC) < _SOON:
+            _LOG.warning(
+                "this party's TLS certificate ends %s (%s), then peers refuse it: `certificate renew`",
+                own.not_valid_after_utc.isoformat(sep=" ", timespec="minutes"),
+                time_left(own),
+            )
+
 
 @frozen
 class TlsFiles:
@@ -67,6 +77,11 @@ class TlsFiles:
             private_key=folder / "tls.key",
             trusted_authorities=folder / "trusted.crt",
         )
+
+    @classmethod
+    def without_peers(cls, certificate: Path, private_key: Path) -> Self:
+        """Return the files of a server that only browsers call, which show no certificate."""
+        return cls(certificate=certificate, private_key=private_key, trusted_authorities=Path(os.devnull))
 
     @property
     def authority_names(self) -> Path:
@@ -139,11 +154,6 @@ class TlsFiles:
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
-def without_peers(certificate: Path, private_key: Path) -> TlsFiles:
-    """Return the files of a server that only browsers call, which show no certificate."""
-    return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=Path(os.devnull))
-
-
 class Reloaded(Generic[_Made]):
     """Something made of TLS files, made anew when they change. Safe to share between threads."""
 
@@ -162,7 +172,7 @@ class Reloaded(Generic[_Made]):
             self._stamp = files.stamp()
         contents = files.read()
         self._made = make(contents)
-        warn_of_end(contents)
+        contents.warn_of_end()
 
     def current(self) -> _Made:
         """Return the newest usable value."""
@@ -187,7 +197,7 @@ class Reloaded(Generic[_Made]):
             return False
         self._stamp = stamp
         _LOG.info("reloaded the TLS files")
-        warn_of_end(contents)
+        contents.warn_of_end()
         return True
 
 
@@ -197,17 +207,6 @@ def time_left(certificate: x509.Certificate) -> str:
     if left <= timedelta(0):
         return "expired"
     return f"in {left.days} days" if left.days > 1 else f"in {left // timedelta(hours=1)} hours"
-
-
-def warn_of_end(contents: TlsContents) -> None:
-    """Log a warning if this party's own certificate has expired or will within two weeks."""
-    own = x509.load_pem_x509_certificates(contents.certificate)[0]
-    if own.not_valid_after_utc - datetime.now(UTC) < _SOON:
-        _LOG.warning(
-            "this party's TLS certificate ends %s (%s), then peers refuse it: `certificate renew`",
-            own.not_valid_after_utc.isoformat(sep=" ", timespec="minutes"),
-            time_left(own),
-        )
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -225,6 +224,8 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     ) -> None:
         connection.context = newest.current()
 
+    # OpenSSL asks at each handshake, also of clients that name no server: a context cannot change its own
+    # certificate, but a connection can be given another context.
     first = newest.current()
     first.sni_callback = choose
     return first
@@ -237,7 +238,7 @@ def _plain_context(files: TlsFiles, contents: TlsContents) -> ssl.SSLContext:
         if keeper_of(files.private_key) == PLAIN:
             context.load_cert_chain(files.certificate, files.private_key)
             return context
-        # ssl reads files alone: this one is in memory, on Linux
+        # ssl reads files alone: this one is in memory, on Linux, so that no plaintext key reaches a disk.
         with os.fdopen(os.memfd_create("tls", os.MFD_CLOEXEC), "wb") as both:
             both.write(contents.private_key + b"\n" + contents.certificate)
             both.flush()

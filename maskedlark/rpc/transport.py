@@ -5,9 +5,11 @@ only, and only when asked for by name.
 """
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -16,9 +18,9 @@ import grpc
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.rpc.certificate_recheck import StillTrusted
+from maskedlark.rpc.handlers import wrap
 from maskedlark.rpc.keepalive import Keepalive
-from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles, warn_of_end
+from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
 from maskedlark.rpc.trust import Trust
 from maskedlark.rpc.wire import MAX_REPORT_BYTES
 
@@ -40,15 +42,11 @@ gRPC answers more, whoever's, with RESOURCE_EXHAUSTED, which `faults.calling` kn
 
 _SERVER_OPTIONS: Final = (
     *_OPTIONS,
-    (
-        "grpc.keepalive_time_ms",
-        60_000,
-    ),  # a client that is dead holds a connection no longer than this and the next
+    # A client that is dead holds a connection no longer than this and the next.
+    ("grpc.keepalive_time_ms", 60_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
-    (
-        "grpc.server_handshake_timeout_ms",
-        10_000,
-    ),  # a client that has not finished TLS and the HTTP/2 preface by then is disconnected
+    # A client that has not finished TLS and the HTTP/2 preface by then is disconnected.
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
@@ -64,9 +62,8 @@ _OPEN_SERVER_OPTIONS: Final = (
 
 What all of them can make the server hold.
 """
-
-
 _KEEPALIVE: Final = Keepalive()
+_PEM_END: Final = b"-----END CERTIFICATE-----"
 
 
 @frozen
@@ -112,6 +109,7 @@ def make_server(
     server = grpc.server(
         ThreadPoolExecutor(threads),
         maximum_concurrent_rpcs=(_OPEN_CALLS_A_THREAD if is_open else _CALLS_A_THREAD) * threads,
+        # A dict: what is set later replaces the general setting of the same name.
         options=tuple(
             dict(
                 [
@@ -124,7 +122,7 @@ def make_server(
         ),
         interceptors=[
             *interceptors,
-            *([StillTrusted(tls)] if tls is not None and not is_open else []),
+            *([_StillTrusted(tls)] if tls is not None and not is_open else []),
             *inside,
         ],
     )
@@ -158,7 +156,7 @@ def make_channel(
     """
     if isinstance(tls, TlsFiles):
         contents = tls.read()
-        warn_of_end(contents)
+        contents.warn_of_end()
         return _secure_channel(address, contents, keepalive)
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
@@ -205,6 +203,7 @@ class RenewedChannel:
         """Return the channel for the next call. Calls under way keep the one that they have."""
         newest = self._newest.current() if self._newest else self._opened[0]
         with self._lock:
+            # The ones before stay open, because calls under way end on them.
             if newest is not self._opened[-1]:
                 self._opened.append(newest)
         return grpc.intercept_channel(newest, *self._interceptors)
@@ -249,10 +248,8 @@ def _open_configuration(contents: TlsContents) -> Any:
 
 
 def _read_authorities(contents: TlsContents) -> bytes:
-    """Return the authorities, of which there must be one.
-
-    Without any, TLS libraries would fall back to everybody's.
-    """
+    """Return the authorities, of which there must be one."""
+    # Without any, TLS libraries would fall back to the system's authorities, which certify anybody.
     if not contents.trusted_authorities.strip():
         raise InvalidTask(
             "the file of trusted authorities is empty: add the peers' certificates to it "
@@ -261,19 +258,40 @@ def _read_authorities(contents: TlsContents) -> bytes:
     return contents.trusted_authorities
 
 
-def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
-    """Return the subject alternative names in the client's certificate.
+class _StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """Refuses calls on connections whose client would not be let in any more.
 
-    None on a plaintext (loopback) connection.
-
-    The common name does not count: it is a label of 64 characters that no party checks.
+    For servers whose clients all have certificates. TLS checks a certificate once, when a connection begins,
+    and a connection may last for months. Key usages and path lengths cannot change in that time. This checks
+    what can, and what TLS does not know: the current pins, the authorities and the names that each may
+    certify (`maskedlark.rpc.trust`), and the time. So removing a certificate, or its expiry, takes effect at
+    the next call.
     """
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Read the files; raises as `Reloaded` does."""
+        self._trust = Reloaded(files, Trust.read)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Look at the client's certificate, then let the call through."""
+        handler = continuation(handler_call_details)
+        return None if handler is None else wrap(handler, self._check)
+
+    @contextmanager
+    def _check(self, context: grpc.ServicerContext) -> Iterator[None]:
+        if not self._trust.current().vouches_for(_chain(context), datetime.now(UTC)):
+            context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the client's certificate is no longer trusted, or has expired",
+            )
+        yield
+
+
+def _chain(context: grpc.ServicerContext) -> tuple[bytes, ...]:
+    """Return the client's certificate, and what it sent along."""
     auth: Any = context.auth_context()
-    if b"ssl" not in auth.get("transport_security_type", ()):
-        return None
-    return frozenset(
-        name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())
-    )
+    sent = b"".join(auth.get("x509_pem_cert_chain", ())).split(_PEM_END)[:-1]
+    return (*auth.get("x509_pem_cert", ()), *(one + _PEM_END for one in sent))
 
 
 def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:

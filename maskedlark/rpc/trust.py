@@ -62,6 +62,7 @@ class Trust:
     def __init__(self, pinned: frozenset[x509.Certificate], authorities: tuple[_Authority, ...]) -> None:
         self._pinned = pinned
         self._authorities = authorities
+        # Signatures are checked once a chain, not at each call: only the time passes while this trust stands.
         self._until: Callable[[tuple[bytes, ...]], datetime] = lru_cache(_REMEMBERED)(self._trust_end)
 
     @classmethod
@@ -119,6 +120,8 @@ class Trust:
             return _NEVER
         if leaf in self._pinned:
             return leaf.not_valid_after_utc
+        # From the leaf up, through certificates sent in any order; none is visited twice, so a loop ends. An
+        # authority has to allow the leaf's names, however far above the leaf it stands.
         names = names_in(leaf)
         reached, best = {leaf: leaf.not_valid_after_utc}, _NEVER
         waiting = [leaf]

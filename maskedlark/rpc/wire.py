@@ -18,7 +18,7 @@ MAX_REPORT_BYTES: Final = 1 << 20
 
 def chunks(encoded: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     """Split into consecutive pieces of at most `size` bytes; one empty piece for no bytes."""
-    view = memoryview(encoded)
+    view = memoryview(encoded)  # whose slices copy nothing
     for start in range(0, max(len(view), 1), size):
         yield bytes(view[start : start + size])
 

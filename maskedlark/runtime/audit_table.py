@@ -36,10 +36,8 @@ from maskedlark.audit_log import (
     AuditEntry,
     Deed,
     VerifiedLog,
-    begin_log,
     clean_name,
     digest_of_line,
-    entry_of,
     verify_lines,
 )
 from maskedlark.canonical import decode, encode
@@ -109,7 +107,7 @@ class AuditTable:
         try:
             with engine.begin() as connection:
                 if self.head(connection, 0) is None:
-                    self._insert(connection, begin_log(at=at, nonce=system_randomness(32)))
+                    self._insert(connection, AuditEntry.begin(at=at, nonce=system_randomness(32)))
         except IntegrityError:
             return  # another process was faster
 
@@ -119,9 +117,7 @@ class AuditTable:
         In PostgreSQL it locks the beginning of the chain, and other transactions wait for that.
         """
         before = self.lock(connection)
-        return self._insert(
-            connection, entry_of(deed, sequence=before.sequence + 1, previous=before.head, at=at)
-        )
+        return self._insert(connection, deed.entry(sequence=before.sequence + 1, previous=before.head, at=at))
 
     def lock(self, connection: Connection) -> Link:
         """Return the place of the newest entry, which stays that until the transaction ends or appends."""

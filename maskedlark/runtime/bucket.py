@@ -1,6 +1,6 @@
 """Object storage by URL, through obstore: the extra `cluster`.
 
-    store = opened_bucket("s3://bucket/prefix")
+    store = open_bucket("s3://bucket/prefix")
 
 Credentials, region and endpoint come from the environment, as obstore reads it (`AWS_ACCESS_KEY_ID`,
 `AWS_REGION`, `AWS_ENDPOINT_URL`, ...). obstore is imported only once a bucket is opened.
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from maskedlark.errors import InvalidTask
-from maskedlark.runtime.objects import Listed, ObjectExists, ObjectLost, ObjectTooLong, StoreFailed
+from maskedlark.runtime.objects import (
+    Listed,
+    ObjectExists,
+    ObjectLost,
+    ObjectStore,
+    ObjectTooLong,
+    StoreFailed,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Obstore
@@ -50,7 +57,7 @@ def check_bucket_url(url: str, schemes: Sequence[str] = SCHEMES) -> None:
         raise InvalidTask("the URL of object storage holds no credentials: they come from the environment")
 
 
-def open_bucket(url: str) -> "Bucket":
+def open_bucket(url: str) -> ObjectStore:
     """Open the store of a URL: `s3://bucket/prefix`, `gs://`, `az://`; in tests `file://`, `memory://`.
 
     Nothing is asked of it yet.
@@ -68,13 +75,13 @@ def open_bucket(url: str) -> "Bucket":
         if url.startswith("file:"):
             Path(urlsplit(url).path).mkdir(mode=0o700, parents=True, exist_ok=True)
         if urlsplit(url).scheme in LOCAL:
-            return Bucket(from_url(url), is_local=True)
-        return Bucket(from_url(url, retry_config=_NO_RETRIES))
+            return _Bucket(from_url(url), is_local=True)
+        return _Bucket(from_url(url, retry_config=_NO_RETRIES))
     except (BaseError, OSError, ValueError) as error:
         raise InvalidTask(f"object storage cannot be opened: {type(error).__name__}") from None
 
 
-class Bucket:
+class _Bucket:
     """One store of obstore, as `maskedlark.runtime.objects.ObjectStore`."""
 
     def __init__(self, store: "Obstore", *, is_local: bool = False) -> None:

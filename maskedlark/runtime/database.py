@@ -4,14 +4,15 @@ A party declares its tables, `schema_version_of` among them, and calls `open_dat
 SQLite and PostgreSQL run the same code. Nothing of the protocol is here; browsers do without this module.
 """
 
+import errno
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from sqlalchemy import (
     URL,
@@ -35,9 +36,21 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from maskedlark.errors import HelperUnavailable, InvalidTask
-from maskedlark.runtime.disk import is_disk_full
-from maskedlark.runtime.migrations import Migrations, is_migratable, migrate
 from maskedlark.runtime.ownership import check_own, check_secret_file
+
+if TYPE_CHECKING:
+    from alembic.operations import Operations
+
+Migrations: TypeAlias = "Mapping[int, Callable[[Operations], None]]"
+"""Each step to a newer schema version, under the version that it starts from.
+
+A step changes tables through Alembic's operations, and commits nothing itself::
+
+    def _to_3(operations: Operations) -> None:
+        operations.add_column("tasks", Column("unit", String(8), nullable=False, server_default="report"))
+
+    MIGRATIONS: Final[Migrations] = {2: _to_3}  # from version 2 to version 3
+"""
 
 _LOG: Final = logging.getLogger(__name__)
 _DIALECTS: Final = ("sqlite", "postgresql")
@@ -53,6 +66,7 @@ _SQLITE_AWAY: Final = frozenset(
     }
 )  # fmt: skip
 _POSTGRESQL_DISK_FULL: Final = "53100"
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
 """Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least."""
 _NOTICES_SILENCE: Final = {
@@ -107,7 +121,7 @@ def open_database(url: str) -> Engine:
             pool_size=8,
             max_overflow=64,
             pool_pre_ping=dialect != "sqlite",  # whose connections are no server's to end
-            hide_parameters=True,
+            hide_parameters=True,  # an error would show a statement's values: shares, masks, keys
             connect_args=_silence_noticed(parsed),
         )
     except (ArgumentError, SQLAlchemyError, ImportError) as error:
@@ -141,15 +155,20 @@ def is_away(error: BaseException) -> bool:
                 getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _SQLITE_AWAY
             )
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
-    return isinstance(error, NoConnectionInTime) or is_disk_full(error)
+    return isinstance(error, NoConnectionInTime) or _is_disk_full(error)
 
 
 def _is_full(error: BaseException) -> bool:
     """Return whether an error means that there is no space left, for the database or for another file."""
     if not isinstance(error, DBAPIError):
-        return is_disk_full(error)
+        return _is_disk_full(error)
     code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK) & _PRIMARY_CODE
     return code == sqlite3.SQLITE_FULL or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_DISK_FULL
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    """Return whether a file could not be written because the disk, or a quota of it, is full."""
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
 
 
 @contextmanager
@@ -193,7 +212,8 @@ def create_tables(
 ) -> None:
     """Create all tables in an empty database, or bring those of an older version to this one.
 
-    Several processes may do so at once. Tables of this version are left as they are.
+    Several processes may do so at once. All steps and the new version number are one transaction, on SQLite
+    as on PostgreSQL: a crash in between leaves the old version as it was. Tables of this version stay.
 
     Args:
         engine: The database.
@@ -214,8 +234,8 @@ def create_tables(
             if found is None:
                 metadata.create_all(connection)
                 connection.execute(insert(metadata.tables[_VERSION_TABLE]).values(version=version))
-            elif is_migratable(found, version, migrations):
-                migrate(connection, found, version, migrations)
+            elif _is_migratable(found, version, migrations):
+                _migrate(connection, found, version, migrations)
                 connection.execute(update(metadata.tables[_VERSION_TABLE]).values(version=version))
                 _LOG.warning("the database was of schema version %d and is now of %d", found, version)
                 found = version
@@ -257,6 +277,31 @@ def _found_version(connection: Connection, metadata: MetaData) -> int | None:
     if _VERSION_TABLE in names:
         return int(connection.execute(select(metadata.tables[_VERSION_TABLE].c.version)).scalar_one())
     return None if metadata.tables.keys().isdisjoint(names) else 0
+
+
+def _is_migratable(found: int, version: int, migrations: Migrations) -> bool:
+    """Return whether steps lead from the version that was found to a newer one."""
+    return found < version and all(step in migrations for step in range(found, version))
+
+
+def _migrate(connection: Connection, found: int, version: int, migrations: Migrations) -> None:
+    """Run every step from one version to another, in the caller's transaction.
+
+    Args:
+        connection: In a transaction that holds the write lock.
+        found: The version of the tables.
+        version: The version that they are to have; `_is_migratable` says that steps lead there.
+        migrations: The steps.
+
+    Raises:
+        SQLAlchemyError: a step failed; the caller's transaction is to be rolled back.
+    """
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
+    operations = Operations(MigrationContext.configure(connection))
+    for step in range(found, version):
+        migrations[step](operations)
 
 
 def _make_private(path: str | None) -> None:

@@ -1,6 +1,5 @@
-"""Detection of a full disk: as the cause of an error, and in advance, while a little room is left."""
+"""Detection of a full disk in advance, while a little room is left."""
 
-import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -9,12 +8,6 @@ from maskedlark.errors import HelperUnavailable
 
 LEAST_FREE_BYTES: Final = 16 << 20
 """What must be free for a party to be well: room for its database's next transactions."""
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether a file could not be written because the disk, or a quota of it, is full."""
-    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def check_room(folder: Path, num_bytes: int = LEAST_FREE_BYTES) -> None:

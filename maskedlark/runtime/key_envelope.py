@@ -49,7 +49,7 @@ _MOST_REMEMBERED: Final = 4
 _LABEL: Final = b"maskedlark data key"
 
 
-class KeyKeeper(Protocol):
+class _KeyKeeper(Protocol):
     """Wraps data keys with a key that never leaves it."""
 
     def wrap(self, data_key: bytes) -> bytes:
@@ -104,6 +104,7 @@ def seal_by(keeper: str, content: bytes) -> bytes:
         return content
     data_key, nonce = secrets.token_bytes(_DATA_KEY_BYTES), secrets.token_bytes(_NONCE_BYTES)
     wrapped = _keeper(keeper).wrap(data_key)
+    # A keeper that cannot unwrap what it wrapped would lose the secret for good.
     if _unwrap_once(keeper, wrapped) != data_key:
         raise InvalidTask(f"{keeper} does not give back what it wrapped: nothing was written")
     envelope = {
@@ -150,6 +151,7 @@ def _decode(content: bytes) -> Mapping[str, str] | None:
 
 
 def _context(keeper: str) -> bytes:
+    # Authenticated with the secret: an envelope cannot be made to name another keeper.
     return f"{_FORMAT} {keeper}".encode()
 
 
@@ -179,7 +181,7 @@ def _unwrap_once(keeper: str, wrapped: bytes) -> bytes:
     return data_key
 
 
-def _keeper(name: str) -> KeyKeeper:
+def _keeper(name: str) -> _KeyKeeper:
     """Return the keeper of a name.
 
     Raises:

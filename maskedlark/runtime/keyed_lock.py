@@ -31,6 +31,7 @@ class KeyedLock:
     @contextmanager
     def hold(self, key: bytes) -> Iterator[None]:
         """Wait until no other caller acts under this key, then act."""
+        # Counted before the wait, so that the one who leaves does not drop a lock that another waits for.
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
             turn.callers += 1

@@ -1,7 +1,7 @@
 """What libraries do as they load that no command needs: command lines turn it off before they load them.
 
     def main() -> None:
-        libraries.settle()
+        library_env.settle()
         app()
 
 numpy's BLAS has a thread for each further core, which waits by spinning for 2^26 ticks of the processor's
@@ -18,5 +18,6 @@ _SETTINGS: Final = {"OPENBLAS_THREAD_TIMEOUT": "4", "PYDANTIC_DISABLE_PLUGINS": 
 
 def settle() -> None:
     """Set what is not set yet, for this process and those that it starts; before numpy and pydantic load."""
+    # Defaults only: what the operator set stays.
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -24,7 +24,7 @@ def memory_limit(groups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
     except OSError:
         lines = []
     folder = groups / next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
-    for one in (folder, *folder.parents):
+    for one in (folder, *folder.parents):  # a group has no more than any group that it is in
         if one.is_relative_to(groups):
             limits += [limit for name in _LIMIT_FILES if (limit := _number(one / name)) is not None]
     return min(limits)

@@ -1,6 +1,6 @@
 """Objects in a store: written once, read whole, never changed. So segments and reports leave a machine.
 
-    store = Retrying(opened_bucket("s3://bucket/prefix"))
+    store = Retrying(open_bucket("s3://bucket/prefix"))
     store.put(name, content)                     # refused if the name is taken
     content = read_exactly(store, name, num_bytes, digest)  # these bytes or a typed error
 
@@ -160,6 +160,7 @@ class Retrying:
             try:
                 return request()
             except StoreFailed:
+                # A random wait: callers that failed together do not come back together.
                 self._sleep(self._random.uniform(0, wait_s))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
         try:

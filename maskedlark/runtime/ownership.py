@@ -71,6 +71,7 @@ def check_program(path: Path) -> None:
         raise InvalidTask(f"{path} is run as code: give its absolute path")
     check_own(path)  # and that links end
     check_not_writable(path)
+    # Step by step: `resolve` would skip the links in between, which their owners could point elsewhere.
     at, ahead = Path(path.root), [*reversed(path.parts)]
     while ahead:
         name = ahead.pop()

@@ -32,6 +32,7 @@ def ahead(
         behind. Once it is closed, `work` is not running any more.
     """
     source, context = iter(items), copy_context()
+    # Two pools: a wait for the next item must not take a thread from the work, nor two threads read at once.
     reading = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
     working = ThreadPoolExecutor(at_once, thread_name_prefix="work-ahead")
 

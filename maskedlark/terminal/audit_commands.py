@@ -107,6 +107,7 @@ def _row(entry: "AuditEntry") -> tuple[Any, ...]:
     who = " ".join(filter(None, (actor.kind.value, actor.name, actor.identity[:12])))
     subject = " ".join(f"{name}={_shorten(value)}" for name, value in entry.subject.items())
     times = f" x {entry.count}" if entry.count > 1 else ""
+    # An export of somebody's may hold any number: the year 9999 is the last that Python can show.
     when = datetime.fromtimestamp(min(entry.at, 253_402_300_799), UTC).strftime("%Y-%m-%d %H:%M:%S")
     return entry.sequence, when, entry.act.value, entry.outcome + times, who, actor.address, subject
 

@@ -70,7 +70,7 @@ def _standing_json(standing: Standing) -> dict[str, float | None]:
     values = pick_attributes(standing, ("budget", "spent", "reserved", "held", "left"))
     if math.isinf(standing.held):
         values |= {"spent": math.inf, "reserved": math.inf, "left": math.inf}
-    return {name: finite(value) for name, value in values.items()}
+    return {name: _finite(value) for name, value in values.items()}
 
 
 def _forecast_json(forecast: Forecast) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def _use_json(one: CostedUse) -> dict[str, Any]:
 
 def _epsilons_json(epsilons: Epsilons) -> dict[str, float | None]:
     """Return two epsilons as JSON; null for infinity."""
-    return {"ad_server": finite(epsilons.ad_server), "colluding": finite(epsilons.colluding)}
+    return {"ad_server": _finite(epsilons.ad_server), "colluding": _finite(epsilons.colluding)}
 
 
-def finite(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     """Return a number for JSON; None for one that is not finite."""
     return value if math.isfinite(value) else None

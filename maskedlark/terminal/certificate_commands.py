@@ -75,10 +75,10 @@ def certificate_app(envvar: str) -> typer.Typer:
 
 
 def _show(files: "TlsFiles") -> None:
-    from maskedlark.rpc.renewal import certificate_in
+    from maskedlark.rpc.renewal import certificates_in
     from maskedlark.rpc.trust import fingerprint, names_in
 
-    certificate = certificate_in(Path(files.certificate))
+    certificate = certificates_in(files.certificate)[0]
     typer.echo(f"names        {_names(names_in(certificate))}")
     typer.echo(f"fingerprint  {fingerprint(certificate)}")
     typer.echo(f"ends         {_end(certificate)}")

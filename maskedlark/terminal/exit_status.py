@@ -41,12 +41,13 @@ def run(app: Callable[[], Any]) -> None:
         sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
     except ModuleNotFoundError as error:
         needed_by = _module_of(error)
+        # A module of our own that is missing is a bug, and no extra that could be installed.
         if error.name is None or error.name.partition(".")[0] == needed_by.partition(".")[0]:
             _end_with_traceback()
         sys.stderr.write(f"{escape(_how_to_install(error.name, needed_by))}\n")
         sys.exit(REFUSED)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None:  # not about a file of the user's: a bug
             _end_with_traceback()
         sys.stderr.write(f"{escape(f'{error.filename}: {error.strerror}')}\n")
         sys.exit(REFUSED)

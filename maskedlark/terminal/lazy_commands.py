@@ -36,6 +36,7 @@ class Lazy(NamedTuple):
         """Return the list entry of a command, importing nothing but the packages that it is in."""
         if self.help or not isinstance(self.source, str):
             return self.help
+        # Parsed, not imported: a list of commands would otherwise load numpy, SQLAlchemy and gRPC.
         module, _, function = self.source.partition(":")
         found = find_spec(module)
         text = "" if found is None or found.origin is None else Path(found.origin).read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ def print_whole(table: "RenderableType") -> None:
     from rich.console import Console
 
     console = Console()
+    # Where nobody's window limits it, rich assumes 80 columns.
     if not (console.is_terminal or console.is_jupyter or os.environ.get("COLUMNS")):
         console.width = max(console.width, Console(width=_WIDEST).measure(table).maximum)
     console.print(table)

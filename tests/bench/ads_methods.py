@@ -19,7 +19,7 @@ from adserver.quickstart.defaults import ROUNDS, choose_learning_rate
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.training_plan import Schedule
 from adserver.training.inference import predict
-from maskedlark.encoding.encoder import IdColumn, NumberColumn, count_bytes
+from maskedlark.encoding.encoder import IdColumn, NumberColumn
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Epsilons
 from tests.bench.ads_data import Prepared
@@ -124,7 +124,7 @@ class Tables(nn.Module):
     def __init__(self, data: Prepared) -> None:
         super().__init__()
         encoder = data.encoder
-        self._starts = [0, *accumulate(map(count_bytes, encoder.columns))]
+        self._starts = [0, *accumulate(column.num_bytes for column in encoder.columns)]
         self._encoder = encoder
         values = [
             torch.from_numpy(value.copy())

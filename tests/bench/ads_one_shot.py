@@ -32,7 +32,6 @@ from maskedlark.encoding.encoder import (
     HashColumn,
     IdColumn,
     NumberColumn,
-    count_bytes,
 )
 from tests.bench.ads_data import Prepared, Source, adult, frappe, online_shoppers
 from tests.bench.ads_methods import Score, rule, score, train_ours
@@ -81,7 +80,7 @@ def in_bins(encoder: Encoder, features: NDArray[np.uint8]) -> Any:
     """One-hot rows (records, bins): a bin for each word, and 16 for each number."""
     places, sizes, at = [], [], 0
     for column in encoder.columns:
-        wide = count_bytes(column)
+        wide = column.num_bytes
         value = sum(features[:, at + byte].astype(np.int64) << 8 * byte for byte in range(wide))
         at += wide
         match column:

@@ -31,7 +31,7 @@ from maskedlark.federated.generalised_linear import Batches, Logistic, Multinomi
 from maskedlark.federated.kinds import ServerOptimizerKind
 from maskedlark.federated.local_training import Examples, LocalTraining
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
-from maskedlark.federated.populations import in_equal_parts, in_shards
+from maskedlark.federated.populations import Population
 from maskedlark.federated.server_optimizer import ServerOptimizer
 from maskedlark.federated.spam import SpamTest
 from maskedlark.federated.strategies.client_level import ClientLevel
@@ -369,7 +369,7 @@ def _shards_accuracy(strategy: ClientLevel | DpFedAvg, model: DenseModel) -> flo
     images, digits = mnist.load_training_set()
     test_images, test_digits = mnist.load_test_set()
     test = Examples(features=test_images, labels=test_digits)
-    population = in_shards(
+    population = Population.in_shards(
         digits, devices=strategy.devices, shards_each=2, shard_size=300, randomness=seeded(1)
     )
     simulated = Simulated(
@@ -390,7 +390,7 @@ def _dad_clients() -> tuple[Batches, np.ndarray, np.ndarray, np.ndarray]:
     """6,000 clients of 10 digits, 20 passes over them, and the whole training set."""
     images, digits = mnist.load_training_set()
     features = images / np.float32(255)
-    members = np.stack(in_equal_parts(len(digits), each=10, randomness=seeded(1)).members)
+    members = np.stack(Population.in_equal_parts(len(digits), each=10, randomness=seeded(1)).members)
     clients = Batches(features=features[members], labels=digits[members])
     order = np.concatenate([np.random.default_rng(turn).permutation(len(members)) for turn in range(20)])
     return clients, order, features, digits

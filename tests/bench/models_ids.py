@@ -21,7 +21,7 @@ from adserver.training.inference import predict
 from docs.tutorial.fleet import HELPERS, Fleet
 from helper.gradient.engine import Batch
 from helper.gradient.exact.engine import ExactEngine
-from maskedlark.encoding.encoder import Encoder, IdColumn, count_bytes
+from maskedlark.encoding.encoder import Encoder, IdColumn
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.model.losses import Loss
@@ -86,7 +86,7 @@ def logistic_on_ids(encoder: Encoder) -> bytes:
     powers = np.zeros((encoder.num_features, len(encoder.columns)))
     feature = 0
     for place, column in enumerate(encoder.columns):
-        for byte in range(count_bytes(column)):
+        for byte in range(column.num_bytes):
             powers[feature, place] = 256.0 ** (byte + 1)
             feature += 1
     nodes = [

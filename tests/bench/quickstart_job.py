@@ -16,7 +16,7 @@ from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.model.heads import Heads, TrainedLoss, heads_of
+from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.model.table_network import table_network
@@ -60,7 +60,7 @@ def train_by_defaults(
         split: Labels are classes, or codes where there are heads.
         epsilon: Against the ad server.
         seed: Of the initial weights, and names the job.
-        heads: As `heads_of` takes them, without their outputs: the network has one for each.
+        heads: As `Heads.of` takes them, without their outputs: the network has one for each.
         learning_rate: See `train_as_quickstart`.
         network: Another network and clip bound than quickstart's.
         clip_quantile: See `train_as_quickstart`.
@@ -93,7 +93,7 @@ def train_by_defaults(
         network=network,
         epsilon=epsilon,
         seed=seed,
-        loss=heads_of(listed) if heads else usual_loss(classes),
+        loss=Heads.of(listed) if heads else usual_loss(classes),
         classes=classes,
         learning_rate=learning_rate,
         clip_quantile=clip_quantile,

@@ -19,7 +19,7 @@ import helper.cli.main
 from helper.executors.ray_worker import TLS_VARIABLE
 from helper.serving.cluster import check_machine
 from helper.trust.cluster_secrets import worker_tls, write_cluster_secrets
-from maskedlark.rpc.renewal import certificate_in
+from maskedlark.rpc.renewal import certificates_in
 from maskedlark.rpc.trust import names_in
 from tests.docker.chart import VERSIONS, containers, found_helm, mistakes, pods, rendered, serving
 
@@ -269,7 +269,7 @@ def test_each_pod_makes_its_own_certificate_and_does_so_again(tmp_path: Path) ->
         )
         made.append((folders["/cluster"] / "tls.crt").read_bytes())
     assert made[0] != made[1]
-    assert names_in(certificate_in(folders["/cluster"] / "tls.crt")) == {
+    assert names_in(certificates_in(folders["/cluster"] / "tls.crt")[0]) == {
         POD_IP,
         "maskedlark-helper-ray",
         "localhost",

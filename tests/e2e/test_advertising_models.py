@@ -18,7 +18,7 @@ from adserver.training.as_onnx import as_onnx
 from adserver.training.inference import evaluate_heads
 from docs.tutorial.fleet import CommandFailed, Fleet
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, read_encoder
-from maskedlark.model.heads import heads_of
+from maskedlark.model.heads import Heads
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.table_network import table_network
 from tests.bench.examples import frappe, rare_rows, table_of_adult
@@ -147,7 +147,7 @@ def test_two_heads_are_trained_together(coded: Coded) -> None:
     trained = coded.fleet.folder / "trained.onnx"
     coded.fleet.adserver("model", "export", "--job", job, str(trained), options=False)
     cells, codes = table_of_codes("test")
-    found = evaluate_heads(trained.read_bytes(), coded.encoder.features(cells), codes, heads_of(heads))
+    found = evaluate_heads(trained.read_bytes(), coded.encoder.features(cells), codes, Heads.of(heads))
     assert (found["earns"].auc or 0) > 0.87
     assert (found["works"].auc or 0) > 0.68
 

@@ -17,7 +17,7 @@ from browser_sim.devices.device import DeviceRequest
 from maskedlark import canonical
 from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask, JobReason, ReportReason
-from maskedlark.federated.populations import by_user, in_equal_parts, in_shards
+from maskedlark.federated.populations import Population
 from maskedlark.numbers.field import MODULUS, from_signed, subtract, to_bytes
 from maskedlark.randomness import seeded
 from maskedlark.releases.update import UpdateSpec
@@ -303,12 +303,14 @@ def test_a_strategy_setting_out_of_range_is_refused_by_name_and_nothing_is_store
 
 def test_data_whose_users_have_too_few_examples_is_refused_by_name() -> None:
     with pytest.raises(InvalidTask, match="no user has 3 examples"):
-        by_user(["a", "b", "a", "c"], least=3)
-    assert len(by_user(["a", "b", "a", "c"], least=2)) == 1
+        Population.by_user(["a", "b", "a", "c"], least=3)
+    assert len(Population.by_user(["a", "b", "a", "c"], least=2)) == 1
     with pytest.raises(InvalidTask, match="too few"):
-        in_equal_parts(9, each=10, randomness=seeded(1))
+        Population.in_equal_parts(9, each=10, randomness=seeded(1))
     with pytest.raises(InvalidTask, match="shards"):
-        in_shards(np.zeros(9, np.int64), devices=1, shards_each=2, shard_size=5, randomness=seeded(1))
+        Population.in_shards(
+            np.zeros(9, np.int64), devices=1, shards_each=2, shard_size=5, randomness=seeded(1)
+        )
 
 
 def plain(one: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from maskedlark.audit_log import (
     AuditAct,
     AuditEntry,
     Deed,
-    begin_log,
     clean_name,
     parse_digest,
     verify_lines,
@@ -34,7 +33,7 @@ DEED = Deed(act=AuditAct.SUBMIT_JOB, actor=ALICE, subject=(("job", "00ff"),))
 
 
 def lines(count: int = 5, nonce: bytes = bytes(32)) -> list[bytes]:
-    entries = [begin_log(at=100, nonce=nonce)]
+    entries = [AuditEntry.begin(at=100, nonce=nonce)]
     while len(entries) < count:
         entries.append(entries[-1].next_entry(at=100.9 + len(entries), deed=DEED))
     return [one.encode() for one in entries]
@@ -98,7 +97,7 @@ def test_the_end_of_a_log_is_verified_from_the_entry_before_it() -> None:
 
 def test_names_that_others_chose_are_stored_as_text_that_a_terminal_does_not_obey() -> None:
     hostile = "\x1b[2Jroot\n\u202e\x7f" + "x" * 1_000
-    entry = begin_log(at=1, nonce=bytes(32)).next_entry(
+    entry = AuditEntry.begin(at=1, nonce=bytes(32)).next_entry(
         at=2, deed=replace(DEED, subject=(("name", hostile),))
     )
     assert entry.subject["name"].isprintable()

@@ -23,7 +23,7 @@ from adserver.store.jobs import change_state
 from adserver.store.local.accepted_updates import accepted_before
 from adserver.store.schema import jobs, local_updates, noised_rounds
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
-from maskedlark.federated.local_job import LocalUpdate, largest_value
+from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Round, ServerState
 from maskedlark.numbers.field import SignedVector
@@ -94,7 +94,7 @@ class NoisedRounds:
             job = _row(connection, job_id, is_locked=True)
             total, updates = np.frombuffer(job.total, "<i8").astype(np.int64), job.updates
             state = ServerState.decode(bytes(job.state))
-            largest = largest_value(line, len(total))
+            largest = line.largest_value(len(total))
             seen = accepted_before(connection, job_id, [one.digest for one in batch])
             new = []
             for one in batch:

@@ -32,11 +32,6 @@ def strategy_class(kind: str) -> type[Strategy]:
     return STRATEGIES[kind]
 
 
-def encode(strategy: Strategy) -> bytes:
-    """Encode a strategy's canonical bytes, including its kind. All parties."""
-    return canonical.encode(strategy)
-
-
 def decode(encoded: bytes) -> Strategy:
     """Parse a strategy from a peer.
 
@@ -45,6 +40,7 @@ def decode(encoded: bytes) -> Strategy:
     """
     if len(encoded) > canonical.MAX_BYTES:
         raise InvalidTask(f"a strategy has at most {canonical.MAX_BYTES} bytes")
+    # Read twice: the kind says which class checks the bytes.
     try:
         parsed = json.loads(encoded)
     except (ValueError, RecursionError):

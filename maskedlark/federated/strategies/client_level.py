@@ -54,7 +54,7 @@ class ClientLevel(Strategy):
 
     def last_round(self) -> int:
         """Return the number of rounds before the first one that the budget does not allow."""
-        return affordable_rounds(self)
+        return _affordable_rounds(self)
 
     def terms(self, index: int, clip_share: float = 1.0) -> RoundTerms:
         """Return the terms of a round, by its stage."""
@@ -93,10 +93,11 @@ class ClientLevel(Strategy):
 
 
 @lru_cache(maxsize=64)
-def affordable_rounds(strategy: ClientLevel) -> int:
+def _affordable_rounds(strategy: ClientLevel) -> int:
     """Return how many of a strategy's rounds its budget allows: all of them without a budget."""
     if strategy.epsilon is None:
         return strategy.rounds
+    # The cost grows with each round, so that halving finds the last one that the budget allows.
     enough, too_many = 0, strategy.rounds + 1
     while too_many - enough > 1:
         middle = (enough + too_many) // 2

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Literal
 
 from maskedlark.canonical import canonical
-from maskedlark.federated.bounding import project
 from maskedlark.federated.local_training import Differences, Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.randomness import Randomness
@@ -34,8 +33,9 @@ class DpFedAvg(Strategy):
         bound = asked.terms.bound
 
         def project_onto_bound(differences: Differences) -> Differences:
-            return project(differences, bound, model.layer_sizes)
+            return bound.project(differences, model.layer_sizes)
 
+        # The bound of weight-aware clipping is on weight times difference, which a device has at its end.
         is_projected = self.is_clipped_each_batch and not bound.is_weight_aware
         steps = replace(self.steps(stack, randomness), project=project_onto_bound if is_projected else None)
         return model.train(asked.parameters, stack, steps)

@@ -25,7 +25,8 @@ from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import GAUSSIAN_SLACK
 from maskedlark.privacy.composing.analytic_gaussian import analytic_sigma
-from maskedlark.privacy.noise import MIN_SCALE
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import MIN_SCALE, tail_bound
 from maskedlark.privacy.samplers import MAX_SCALE, discrete_gaussian
 from maskedlark.randomness import Randomness, uniform
 
@@ -77,6 +78,10 @@ class Line(Strategy):
         The accountant's slack is added, by which a discrete Gaussian is less private than a continuous one.
         """
         return math.ceil(2 * self.bound.sensitivity * self.sigma / GAUSSIAN_SLACK)
+
+    def largest_value(self, parameters: int) -> int:
+        """Return a bound that an honest update exceeds with a probability of at most 2^-64."""
+        return self.bound.sensitivity + tail_bound(Mechanism.GAUSSIAN, self.noise_units, parameters)
 
     def device_vectors(
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]

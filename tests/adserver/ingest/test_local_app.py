@@ -13,7 +13,7 @@ from adserver.ingest.local_app import LARGEST_WEIGHT
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
-from maskedlark.federated.local_job import LocalUpdate, update_bytes
+from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.federated.spam import SpamTest
 from tests.local_jobs import LocalJobs
 from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws
@@ -78,7 +78,7 @@ def test_limits_are_made_once_for_each_step_of_updates_in_flight(
 
 
 def test_a_body_may_be_as_long_as_an_update_and_no_longer(jobs: LocalJobs) -> None:
-    assert jobs.intake().most_bytes(DRAWS_ID) == update_bytes(PARAMETERS) == len(update(1))
+    assert jobs.intake().most_bytes(DRAWS_ID) == LocalUpdate.num_bytes(PARAMETERS) == len(update(1))
 
 
 def test_a_closed_job_serves_nothing_and_an_unknown_one_is_refused(jobs: LocalJobs) -> None:

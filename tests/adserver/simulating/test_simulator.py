@@ -9,7 +9,7 @@ from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_training import Examples, LocalTraining
 from maskedlark.federated.participation import Part, toss
-from maskedlark.federated.populations import in_equal_parts
+from maskedlark.federated.populations import Population
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Strategy, device_stream
@@ -40,7 +40,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def simulated(strategy: Strategy) -> Simulated:
-    population = in_equal_parts(400, each=10, randomness=seeded(1))
+    population = Population.in_equal_parts(400, each=10, randomness=seeded(1))
     return Simulated(strategy=strategy, model=MODEL, population=population, features=FEATURES, labels=LABELS)
 
 

@@ -20,7 +20,7 @@ from adserver.training.submission import plan_job
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
-from maskedlark.model.heads import Heads, heads_of
+from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
@@ -34,7 +34,7 @@ LISTED: list[dict[str, Any]] = [
     {"name": "click", "output": f"{OUTPUT}[0]", "targets": [0, 1, 1]},
     {"name": "sale", "output": f"{OUTPUT}[1]", "targets": [None, 0, 1], "weights": [1, 1, 2.5]},
 ]
-HEADS = heads_of(LISTED)
+HEADS = Heads.of(LISTED)
 TASK = task_of(mechanism="none", labels={"kind": "classes", "size": 3, "default_label": 0}, num_decoys=2)
 ASKED = replace(SUBMISSION, model=ENCODED, loss=HEADS, epsilon=None, eval_set=None)
 
@@ -78,7 +78,7 @@ def test_heads_that_do_not_fit_are_refused_before_anything_is_stored(
     heads: list[dict[str, Any]], why: str
 ) -> None:
     with pytest.raises(InvalidModel, match=why) as refused:
-        planned(loss=heads_of(heads))
+        planned(loss=Heads.of(heads))
     assert refused.value.reason is ModelReason.WRONG_LOSS
 
 

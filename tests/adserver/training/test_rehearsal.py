@@ -24,7 +24,7 @@ from adserver.training.rehearsal_training import (
 )
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
-from maskedlark.model.heads import heads_of
+from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -248,8 +248,8 @@ def test_heads_score_by_their_mean_area() -> None:
         {"output": f"{name}[0]", "targets": [0, 1, 1]},
         {"output": f"{name}[1]", "targets": [None, 0, 1]},
     ]
-    scored = _score(model, EvalSet(features=found.features, labels=labels), heads_of(heads))
-    evaluated = evaluate_heads(model, found.features, labels, heads_of(heads))
+    scored = _score(model, EvalSet(features=found.features, labels=labels), Heads.of(heads))
+    evaluated = evaluate_heads(model, found.features, labels, Heads.of(heads))
     assert scored.value == pytest.approx(np.mean([one.auc for one in evaluated.values()]))
     assert scored.mean_over_rate is None
 

@@ -15,7 +15,7 @@ from helper.gradient.general.engine import GeneralEngine
 from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import Heads, check_trained, heads_of
+from maskedlark.model.heads import Heads, check_trained
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import reconstruct, to_signed
@@ -96,7 +96,7 @@ def autograd(model: Model, heads: Heads, clip: Clip, made: Example) -> np.ndarra
 def test_the_exact_path_sums_what_the_table_says(
     settings: list[dict[str, Any]], outputs: int, clip: Clip
 ) -> None:
-    model, heads = network(outputs), heads_of(settings)
+    model, heads = network(outputs), Heads.of(settings)
     made = records(14, model)
     check_trained(model, heads, CODES)
     got = summed(ExactEngine(model, heads, clip), model, made)
@@ -108,7 +108,7 @@ def test_the_exact_path_sums_what_the_table_says(
 
 @pytest.mark.parametrize(("settings", "outputs"), [(FUNNEL, 2), (OTHERS, 2), (CLASSES, 3)])
 def test_the_general_path_sums_the_same(settings: list[dict[str, Any]], outputs: int) -> None:
-    model, heads = network(outputs), heads_of(settings)
+    model, heads = network(outputs), Heads.of(settings)
     made = records(9, model)
     got = summed(GeneralEngine(model, heads, CLIP, CODES), model, made)
     want = autograd(model, heads, CLIP, made)
@@ -120,7 +120,7 @@ def test_one_head_without_weights_is_the_loss_itself() -> None:
     model = network(1)
     made = records(12, model)
     made.labels[:] %= 2
-    heads = heads_of([{"output": "out", "targets": [0, 1]}])
+    heads = Heads.of([{"output": "out", "targets": [0, 1]}])
     plain = ExactEngine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, WIDE)
     found, want = summed(ExactEngine(model, heads, WIDE), model, made), summed(plain, model, made)
     scale = np.linalg.norm(to_signed(want).astype(np.float64))
@@ -128,7 +128,7 @@ def test_one_head_without_weights_is_the_loss_itself() -> None:
 
 
 def test_no_weight_takes_a_value_over_the_clip() -> None:
-    model, heads = network(2), heads_of([{**one, "weights": [1024] * CODES} for one in FUNNEL])
+    model, heads = network(2), Heads.of([{**one, "weights": [1024] * CODES} for one in FUNNEL])
     made = records(8, model)
     expected(model, CLIP, heads, made)  # asserts each record's norm on the way
     shares = np.array([[1, 0]], np.uint64)
@@ -139,7 +139,7 @@ def test_no_weight_takes_a_value_over_the_clip() -> None:
 
 
 def test_a_label_that_is_no_code_is_refused() -> None:
-    model, heads = network(2), heads_of(FUNNEL)
+    model, heads = network(2), Heads.of(FUNNEL)
     made = records(3, model)
     made.labels[1, 1] = CODES
     with pytest.raises(JobRefused, match="outside the 4 codes") as refused:
@@ -164,13 +164,13 @@ def test_a_label_that_is_no_code_is_refused() -> None:
 def test_heads_that_do_not_fit_are_refused(settings: list[dict[str, Any]], why: str) -> None:
     model = network(2)
     with pytest.raises(InvalidModel, match=why.replace("[", r"\[")) as refused:
-        choose_engine(model, heads_of(settings), CLIP, CODES)
+        choose_engine(model, Heads.of(settings), CLIP, CODES)
     assert refused.value.reason is ModelReason.WRONG_LOSS
 
 
 def test_heads_require_classes() -> None:
     with pytest.raises(InvalidModel, match="require a task of classes"):
-        check_trained(network(2), heads_of(FUNNEL), None)
+        check_trained(network(2), Heads.of(FUNNEL), None)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_heads_require_classes() -> None:
 )
 def test_heads_that_are_wrong_by_themselves_are_refused(settings: list[dict[str, Any]], why: str) -> None:
     with pytest.raises(InvalidTask, match=why):
-        heads_of(settings)
+        Heads.of(settings)
 
 
 def test_outputs_of_a_file_are_heads_by_name() -> None:
@@ -208,7 +208,7 @@ def test_outputs_of_a_file_are_heads_by_name() -> None:
     assert model.output_width == 4
     proto.graph.output[0].name, proto.graph.output[1].name = names[1], names[0]
     assert parse(proto.SerializeToString(), num_features=6).digest != model.digest
-    heads = heads_of(
+    heads = Heads.of(
         [
             {"output": names[0], "targets": [0, 1, 1, 1]},
             {"output": names[1], "loss": "cross_entropy", "targets": [None, 0, 1, 2]},

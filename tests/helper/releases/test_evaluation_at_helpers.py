@@ -19,7 +19,7 @@ from helper.gradient.scoring import _edge_logits, score
 from maskedlark.errors import JobReason, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
-from maskedlark.model.heads import heads_of
+from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import add, from_signed, to_signed
@@ -111,7 +111,7 @@ def test_of_several_heads_one_is_counted_and_codes_that_say_nothing_are_not(
 ) -> None:
     onnx = dense_network([4, 2], "relu", seed=3)
     output = parse(onnx, num_features=4).outputs[0][0]
-    heads = heads_of(
+    heads = Heads.of(
         [
             {"name": "click", "output": f"{output}[0]", "targets": [0, 1, 1]},
             {"name": "sale", "output": f"{output}[1]", "targets": [None, 0, 1]},
@@ -142,7 +142,7 @@ def test_a_head_that_does_not_fit_is_refused_before_it_is_charged(tmp_path: Path
     ):
         name = parse(onnx, num_features=4).outputs[0][0]
         named = {**settings, "output": str(settings["output"]).replace("y[", f"{name}[")}
-        spec = spec_of(scene, dataset, onnx, head=heads_of([named]).heads[0])
+        spec = spec_of(scene, dataset, onnx, head=Heads.of([named]).heads[0])
         with refused(ModelReason.WRONG_LOSS):
             asked(scene, 0, spec, onnx)
 

@@ -14,6 +14,7 @@ from helper.datasets import segment_store, segment_writer
 from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.faults import calling
 from maskedlark.runtime import disk
+from maskedlark.runtime.database import is_away
 from protos import helper_pb2 as pb
 from tests.helper.parties import Scene
 from tests.helper.served import stub_of
@@ -111,7 +112,7 @@ def test_a_witness_that_cannot_be_written_is_a_full_disk_and_no_bug(
 
 
 def test_only_a_full_disk_or_quota_is_told_as_one() -> None:
-    assert disk.is_disk_full(OSError(errno.ENOSPC, "full"))
-    assert disk.is_disk_full(OSError(errno.EDQUOT, "quota"))
-    assert not disk.is_disk_full(OSError(errno.EACCES, "not yours"))
-    assert not disk.is_disk_full(grpc.RpcError())
+    assert is_away(OSError(errno.ENOSPC, "full"))
+    assert is_away(OSError(errno.EDQUOT, "quota"))
+    assert not is_away(OSError(errno.EACCES, "not yours"))
+    assert not is_away(grpc.RpcError())

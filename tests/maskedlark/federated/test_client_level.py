@@ -5,7 +5,7 @@ import pytest
 
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
-from maskedlark.federated.strategies.client_level import ClientLevel, affordable_rounds
+from maskedlark.federated.strategies.client_level import ClientLevel
 from maskedlark.privacy.accounting import compose_epsilon
 from maskedlark.randomness import seeded
 from tests.maskedlark.federated.federated_world import MODEL
@@ -39,7 +39,7 @@ def test_a_job_ends_before_the_round_that_passes_its_budget() -> None:
 
 
 def test_without_a_budget_all_rounds_run() -> None:
-    assert affordable_rounds(client_level(epsilon=None)) == 100
+    assert client_level(epsilon=None).last_round() == 100
 
 
 @pytest.mark.parametrize(

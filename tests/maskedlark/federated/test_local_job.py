@@ -15,7 +15,6 @@ from maskedlark.federated.local_job import (
     LocalUpdate,
     check_epsilon,
     cost_of,
-    largest_value,
     local_job,
     read_local_job,
 )
@@ -101,5 +100,5 @@ def test_honest_updates_stay_within_the_largest_value() -> None:
     assert asked is not None
     held = [examples(2, number, features=4, classes=2) for number in range(200)]
     vectors = line().device_vectors(read.model, asked, held, [seeded(n) for n in range(200)])  # type: ignore[arg-type]
-    assert np.abs(vectors).max() <= largest_value(line(), PARAMETERS)
-    assert np.abs(vectors).max() > largest_value(line(), PARAMETERS) / 10
+    assert np.abs(vectors).max() <= line().largest_value(PARAMETERS)
+    assert np.abs(vectors).max() > line().largest_value(PARAMETERS) / 10

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskedlark.canonical import build
+from maskedlark.canonical import build, encode
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.federated import strategies
 from maskedlark.federated.bounding import UpdateBound
@@ -41,7 +41,7 @@ def test_a_strategy_survives_its_bytes_and_is_named_by_them(kind: str) -> None:
     bound = {"clip_norm": 1.0}
     settings = {"devices": 10, "sampling_rate": 0.5, "rounds": 3, "noise_multiplier": 0.0, "bound": bound}
     strategy = build(strategies.strategy_class(kind), settings)
-    assert strategies.decode(strategies.encode(strategy)) == strategy
+    assert strategies.decode(encode(strategy)) == strategy
     assert strategy.kind == kind
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maskedlark.rpc.callers import peers_of
 from maskedlark.rpc.fair_quota import FairQuota
-from maskedlark.rpc.peer_quota import _is_light, peers_of
+from maskedlark.rpc.peer_quota import _is_light
 
 
 class Context:

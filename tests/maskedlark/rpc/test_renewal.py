@@ -9,7 +9,7 @@ from helper.cli.certificate import certificate_app
 from maskedlark.errors import InvalidTask
 from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.rpc.certificates import write_certificate
-from maskedlark.rpc.renewal import RENEWAL_FOLDER, activate, certificate_in, prepare
+from maskedlark.rpc.renewal import RENEWAL_FOLDER, activate, certificates_in, prepare
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
 from maskedlark.rpc.trust import names_in
 from tests.forged import holder
@@ -29,7 +29,7 @@ def test_a_renewal_changes_nothing_until_it_is_activated(files: TlsFiles, tmp_pa
     before = files.read()
     made = prepare(tmp_path, now=NOW + timedelta(days=20), days=400)
     assert files.read() == before
-    assert names_in(certificate_in(made.certificate)) == {ORIGIN, "ads.example", "127.0.0.1"}
+    assert names_in(certificates_in(made.certificate)[0]) == {ORIGIN, "ads.example", "127.0.0.1"}
     assert made.private_key.stat().st_mode & 0o777 == 0o600
     new = made.certificate.read_bytes()
     assert activate(tmp_path).read().certificate == new
@@ -94,9 +94,9 @@ def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -
     assert trusted.endswith(", in 90 days")
     assert gone.endswith(", expired")
     assert "give" in run("renew", "--days", "100")
-    new = certificate_in(tmp_path / RENEWAL_FOLDER / "tls.crt")
+    new = certificates_in(tmp_path / RENEWAL_FOLDER / "tls.crt")[0]
     assert str(new.not_valid_after_utc.date()) in run("activate")
-    assert certificate_in(files.certificate) == new
+    assert certificates_in(files.certificate)[0] == new
 
 
 def test_a_file_of_trust_that_is_no_certificate_is_named(files: TlsFiles, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.peer_quota import peers_of
+from maskedlark.rpc.callers import peers_of
 from maskedlark.rpc.sites import TrustedProxies, _site_of
 
 PROXIES = TrustedProxies.of(["10.0.0.0/8", "2001:db8:5::/48"])

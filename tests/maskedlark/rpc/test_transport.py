@@ -25,13 +25,13 @@ from maskedlark.errors import (
 )
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc import transport, wire
+from maskedlark.rpc.callers import client_names
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import answering, calling, retry_hint_s
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import (
     MAX_MESSAGE_BYTES,
     RenewedChannel,
-    client_names,
     is_loopback,
     make_channel,
     make_server,

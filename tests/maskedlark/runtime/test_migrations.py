@@ -8,8 +8,7 @@ from alembic.operations import Operations
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect, select, text
 
 from maskedlark.errors import InvalidTask
-from maskedlark.runtime.database import create_tables, open_database, schema_version_of
-from maskedlark.runtime.migrations import Migrations
+from maskedlark.runtime.database import Migrations, create_tables, open_database, schema_version_of
 
 CHARGES = [{"id": 1, "cost": 7}, {"id": 2, "cost": 8}]
 

@@ -10,7 +10,7 @@ from adserver.records.job_state import JobState
 from adserver.store.local.noised_rounds import NoisedRounds
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
-from maskedlark.federated.local_job import LocalUpdate, largest_value, local_job
+from maskedlark.federated.local_job import LocalUpdate, local_job
 from maskedlark.randomness import seeded
 from tests.local_jobs import LocalJobs, opened
 from tests.maskedlark.federated.local_world import LINE_ID, PARAMETERS, WIDTHS, line, line_job
@@ -71,7 +71,7 @@ def test_double_late_early_and_wrong_updates_are_refused_by_name(store: NoisedRo
     short = LocalUpdate(update_id=bytes(16), position=0, vector=np.zeros(3, np.int64))
     assert refused(store, short) is ReportReason.WRONG_LENGTH
     for sign in (1, -1):
-        far = largest_value(LINE, PARAMETERS) + 1
+        far = LINE.largest_value(PARAMETERS) + 1
         vector = np.full(PARAMETERS, sign * far, np.int64)
         beyond = LocalUpdate(update_id=b"f" * 16, position=0, vector=vector)
         assert refused(store, beyond) is ReportReason.IMPLAUSIBLE
