@@ -87,6 +87,7 @@ def decode(cls: type[_T], encoded: bytes, *, max_bytes: int = MAX_BYTES) -> _T:
     except ValidationError as error:
         _check_version(cls, error)
         raise InvalidTask(_explain(cls, error)) from None
+    # pydantic also takes spaces, fields in any order and upper-case hex: one object must have one digest.
     if encode(value) != encoded:
         raise InvalidTask(f"the {cls.__name__} is not in its canonical spelling")
     return value
@@ -135,6 +136,7 @@ def _check_version(cls: type[Any], error: ValidationError) -> None:
         UnsupportedVersion
     """
     for one in error.errors(include_url=False):
+        # By `type` and not `isinstance`: to Python, true is an integer, but no version.
         if one["type"] == "literal_error" and one["loc"][-1:] == ("version",) and type(one["input"]) is int:
             found, known = one["input"], one["ctx"]["expected"]
             is_newer = found > max(map(int, _NUMBER.findall(known)))

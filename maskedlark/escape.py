@@ -48,5 +48,6 @@ def escape_values(value: Any, *, verbatim: Collection[str] = ()) -> Any:
 
 
 def _escape(character: str) -> str:
+    # Python calls every space but the usual one unprintable.
     is_seen = character.isprintable() or category(character) == "Zs"
     return character if is_seen else character.encode("unicode_escape").decode()

@@ -49,6 +49,7 @@ class Stream:
 
     def __call__(self, count: int) -> bytes:
         """Return the next `count` bytes."""
+        # The key stream is what zeros encrypt to.
         return self._encrypt.update(bytes(count))
 
     def __repr__(self) -> str:
@@ -117,6 +118,7 @@ def _with_bits(bounds: range | tuple[int, ...]) -> tuple[int, tuple[tuple[int, i
     largest = max(bounds)
     if not 1 <= min(bounds) <= largest <= 1 << 63:
         raise ValueError("a bound must be in 1..2^63")
+    # A last pair, which is taken after the last bound and never used.
     return largest, (*((bound, (1 << (bound - 1).bit_length()) - 1) for bound in bounds), (0, 0))
 
 

@@ -60,6 +60,7 @@ class _Product:
 
     def add(self, total: Tensor, factors: Tensor) -> None:
         """Add the records' gradients, each times its factor."""
+        # A factor of 0 does not remove what is not finite: 0 times NaN is NaN.
         left, right = (self.g, self.x) if self.is_transposed else (self.x, self.g)
         total += torch.nan_to_num(left * factors[:, None]).T @ torch.nan_to_num(right)
 
@@ -168,6 +169,8 @@ class ClippedSums:
                 added = dict(zip(products, zeros, strict=True))
                 return self._interpreter.trace(own, record, given=given, added=added, names=vectors)
 
+            # The gradient by zeros that are added to a product is the product's own: with the vector, it
+            # stands for the matrix's gradient, which is never made.
             scores, pull_back, *seen = torch.func.vjp(outputs, whole, rows, zeros, has_aux=True)
             return pull_back(output_gradients(self._loss, scores, label.reshape(1))[0]), seen[0]
 
@@ -261,6 +264,7 @@ def _merge_tables(
         values = torch.cat(
             [rows[position].reshape(count, indices[position][0].numel(), -1) for position in own], 1
         )
+        # A row that is read twice has one gradient, the sum of both, whose norm is not the sum of theirs.
         is_equal = places[:, :, None] == places[:, None, :]
         is_first = is_equal.to(torch.int8).argmax(2) == torch.arange(places.shape[1])
         merged = (is_equal & is_first[:, :, None]).to(torch.float64) @ values
@@ -286,6 +290,7 @@ def _factors(measured: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
         bound = clip.bound
         norms = _norms(measured.sum(0, keepdim=True), clip.norm).expand_as(measured)
     is_finite = torch.isfinite(norms).all(0)
+    # The floor keeps 0 / 0 out: a gradient of zeros has the factor 1.
     factors = torch.where(is_finite, torch.clamp(bound / norms.clamp(min=1e-300), max=1.0), 0.0)
     return factors, is_finite & (norms <= bound).all(0)
 

@@ -207,6 +207,7 @@ def _conv(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 def _max_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     pool = functional.max_pool1d if inputs[0].ndim == 3 else functional.max_pool2d
+    # Padding of a maximum is never the largest entry.
     data = _pad(inputs[0], attributes["pads"], -torch.inf)
     return pool(data, attributes["kernel_shape"], attributes["strides"], 0, attributes["dilations"])
 
@@ -218,6 +219,7 @@ def _average_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     mean = pool(_pad(inputs[0], pads, 0.0), kernel, strides)
     if attributes["count_include_pad"] or not any(pads):
         return mean
+    # The part of each window that is no padding: torch pads alike on both sides, and ONNX need not.
     share = pool(_pad(inputs[0].new_ones(1, 1, *inputs[0].shape[2:]), pads, 0.0), kernel, strides)
     return mean / share
 

@@ -21,6 +21,7 @@ def output_gradients(loss: Loss | BoundHeads, outputs: Tensor, labels: Tensor) -
     if not isinstance(loss, BoundHeads):
         return _gradients(loss, outputs, labels.unsqueeze(1))
     is_code = (labels < loss.codes).to(torch.float64).unsqueeze(1)
+    # A label beyond the codes is looked up as the last one, and its gradient times 0.
     codes = labels.clamp(max=loss.codes - 1)
     columns = [torch.zeros_like(is_code)] * len(outputs)
     for head in loss.heads:

@@ -124,6 +124,7 @@ def torch_model(model: DenseModel | GraphModel) -> _TorchModel:
     features, classes = model.widths
     graph = parse(model.file(), num_features=features)
     check_loss(graph, Loss.CROSS_ENTROPY, classes)
+    # The job names sizes, by which weights are divided before the graph is seen.
     if tuple(parameter.size for parameter in graph.parameters) != model.layer_sizes:
         raise InvalidModel(ModelReason.WRONG_SHAPE, "the graph has not the parameters that the job says")
     interpreter = Interpreter(graph)

@@ -17,7 +17,9 @@ SPACE: Final = " \t\n\r\f\v"
 MISSING: Final = ("", "?", "n/a", "na", "nan", "none", "null")
 """Cells that say nothing, in lower case (ASCII)."""
 
+# [0-9] and not \d, which takes the digits of every script.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# Of ASCII alone: other letters change case differently by language and version of Unicode.
 _TO_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _MAX_NUMBER_LENGTH: Final = 400
 

@@ -33,6 +33,7 @@ _TIME: Final = (
 _ISO: Final = re.compile(rf"([0-9]{{4}})[-/.]([0-9]{{1,2}})[-/.]([0-9]{{1,2}}){_TIME}")
 _DOTTED: Final = re.compile(rf"([0-9]{{1,2}})\.([0-9]{{1,2}})\.([0-9]{{4}}){_TIME}")
 _SLASHED: Final = re.compile(rf"([0-9]{{1,2}})[/-]([0-9]{{1,2}})[/-]([0-9]{{4}}){_TIME}")
+# Seconds since 1973, so that years and small ids are no dates; or milliseconds, of more digits.
 _UNIX: Final = re.compile(r"([0-9]{9,10})(?:\.[0-9]+)?|([0-9]{12,13})")
 
 
@@ -157,6 +158,7 @@ def _order(cells: set[str]) -> _Order | None:
         InvalidTask: nothing shows it, or some show one and some the other.
     """
     found = [one for cell in cells if (one := _SLASHED.fullmatch(cell))]
+    # A cell that is no date at all makes the column none: then it does not matter what stands first.
     if not found or len(found) + sum(
         bool(_ISO.fullmatch(one) or _DOTTED.fullmatch(one)) for one in cells
     ) < len(cells):

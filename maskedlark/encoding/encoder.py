@@ -40,6 +40,7 @@ ID_ROWS: Final = 2
 """The rows of a column of ids before its words: of missing cells, and of the rest."""
 MAX_ENCODER_BYTES: Final = 4 << 20
 MAX_WORD: Final = 200
+# Python's integers have no end: hashes wrap at 64 bits, as those of other languages.
 _WORD_MASK: Final = (1 << 64) - 1
 _FNV_OFFSET: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
@@ -292,6 +293,7 @@ class ClassLabel:
         if cell in self.classes:
             return float(self.classes.index(cell))
         value = number(cell)
+        # A file may write the class 1 as 1.0.
         for index, name in enumerate(self.classes):
             if value is not None and number(name) == value:
                 return float(index)

@@ -151,6 +151,7 @@ def _category_column(name: str, cells: Cells) -> CategoryColumn:
     counts = Counter(cell for cell in cells if cell is not None and len(cell) <= MAX_WORD)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     first = int(None in cells)
+    # Ties went by the alphabet: the order of rows must not show in the encoder.
     kept = tuple(ranked[: TOP - first])
     return CategoryColumn(name=name, categories=kept, first=first, missing=0 if first else len(kept))
 
@@ -213,6 +214,7 @@ def _even_edges(ascending: Sequence[float], bins: int) -> tuple[float, ...]:
     if not width:
         return ()
     digits = _digits(width / _PARTS_OF_A_BIN)
+    # A set, because rounding may bring two edges to one number.
     edges = {float(round(Fraction(low) + index * width, digits)) for index in range(1, bins)}
     return tuple(sorted(edges))
 
@@ -250,6 +252,7 @@ def _classes(name: str, cells: Cells, first: Sequence[str]) -> ClassLabel:
     if too_long is not None:
         raise WrongCell(name, too_long, f"a class has at most {MAX_WORD} characters")
     words = {cell for cell in cells if cell is not None}
+    # 1 and 1.0 are one class, if all labels are numbers.
     numbers = {number(word) for word in words}
     if None in numbers:
         ascending, named = sorted(words), list(first)

@@ -63,6 +63,7 @@ def unpack(packed: bytes, what: str) -> bytes:
     """
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
+        # A byte beyond the limit shows that there is more, whatever a hostile file unpacks to.
         content = unpacker.decompress(packed, MAX_IDX_BYTES + 1)
     except zlib.error:
         raise InvalidTask(f"{what} is not a sound gzip file") from None

@@ -98,6 +98,7 @@ def parse_table(content: bytes, name: str) -> Table:
     lines = list[int]()
     known = dict[str, str | None]()  # equal cells are one string: that takes a third of the memory
     try:
+        # Line ends stay as they are, for csv to tell those in quotes from the others.
         reader = csv.reader(
             StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
         )
@@ -141,12 +142,14 @@ def _text(content: bytes, name: str) -> tuple[str, str]:
     elif half := _utf_16_without_mark(content):
         tried = [(half, "UTF-16 without a mark")]
     else:
+        # UTF-8 first: other encodings are hardly ever valid UTF-8. Latin-1 last: it takes any bytes.
         tried = [("utf-8", "UTF-8"), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1")]
     for codec, encoding in tried:
         try:
             text = content.decode(codec)
         except UnicodeDecodeError:
             continue
+        # Text has no zero bytes: this is a binary file, or was read in the wrong encoding.
         if "\0" not in text:
             return text, encoding
     raise InvalidTask(

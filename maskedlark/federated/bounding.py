@@ -155,6 +155,7 @@ def bound_updates(
     if bound.is_weight_summed:
         extra.append(np.trunc(weights * bound.extra_units).astype(np.int64))
     if bound.is_counted:
+        # A device without examples counts as neither: it must stay zero in all coordinates.
         extra.append(np.where(weights > 0, np.where(within, bound.extra_units, -bound.extra_units), 0))
     return np.concatenate([quantised, *(column[:, None] for column in extra)], axis=1)
 

@@ -99,6 +99,7 @@ class DenseModel:
         is_real = labels != IDLE
         device, place = np.nonzero(is_real)
         delta[device, place, labels[device, place]] -= np.float32(1)
+        # At least 1: an idle device has nothing to divide, and its step is multiplied by 0.
         count = np.maximum(is_real.sum(axis=1), 1).astype(np.float32)
         delta *= (is_real / count[:, None])[..., None].astype(np.float32)
         gradient = np.empty_like(weights)

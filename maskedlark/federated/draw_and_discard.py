@@ -66,6 +66,7 @@ class DrawAndDiscard:
 
     def noise_scale(self, epsilon: float) -> int:
         """Return the Laplace scale 2 gamma c / epsilon in units, rounded up: a step moves by 2 gamma c."""
+        # Exact: a scale that a float rounded down would promise a smaller epsilon than the noise gives.
         return math.ceil(2 * self._step_units / Fraction(epsilon))
 
     @property

@@ -67,6 +67,7 @@ def read_local_job(job: LocalJob) -> LocalRead:
         InvalidTask: not canonical, or a setting does not go with a job without helpers.
         InvalidModel: no such model.
     """
+    # What is not ASCII becomes a question mark, which is not canonical and so refused.
     written = job.settings.encode("ascii", "replace")
     if job.kind == "line":
         line, model = decode(Line, written), DenseModel(widths=job.widths)

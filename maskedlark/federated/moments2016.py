@@ -64,6 +64,7 @@ def _log_moment(sampling_rate: float, noise_multiplier: float, moment: int) -> f
     logs = []
     for k in range(2, order + 1):
         exponent = k * (k - 1) / (2 * noise_multiplier**2)
+        # From 50 on, e^x - 1 and e^x are one float64; later e^x would overflow.
         log_growth = math.log(math.expm1(exponent)) if exponent < 50 else exponent
         log_rate = k * math.log(sampling_rate)
         if k < order:

@@ -44,6 +44,7 @@ def toss(sampling_rate: float, cover_rate: float, randomness: Randomness) -> Par
     """
     if not (0 < sampling_rate <= 1 and 0 <= cover_rate <= 1):
         raise ValueError("sampling_rate must be in (0, 1] and cover_rate in [0, 1]")
+    # Both, whatever the first says: how many bytes are taken must not tell the coin.
     drawn, covered = (int.from_bytes(randomness(8), "little") for _ in range(2))
     if drawn < floor(Fraction(sampling_rate) * _WORD):
         return Part.UPDATE

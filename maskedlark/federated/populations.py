@@ -61,6 +61,7 @@ class Population:
                 f"{len(labels)} examples do not give {shards_each} shards of {shard_size} to a device: use "
                 "smaller shards"
             )
+        # Stable: equal labels keep their order, so that every machine deals the same shards.
         order = np.argsort(labels, kind="stable")
         members: list[NDArray[np.int64]] = []
         while len(members) < devices:

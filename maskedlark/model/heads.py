@@ -221,6 +221,7 @@ def _head(number: int, given: dict[str, Any]) -> dict[str, Any]:
 
 def _units(number: int, what: str, given: Any) -> int:
     """Return a number in units of 2^-16, the nearest; refuse one that would vanish."""
+    # To Python true is a number; in a table it is a mistake.
     if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= 1 << 40:
         raise InvalidTask(f"heads[{number}].{what} must be numbers below 2^20, got {str(given)[:40]!r}")
     units = round(given * UNITS)

@@ -55,12 +55,14 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
         InvalidModel: UNKNOWN_OPERATOR, UNSUPPORTED_ATTRIBUTE, NOT_ONNX (a number of inputs that no version of
             the operator has), NOT_FINITE (an attribute), or what `to_array` raises.
     """
+    # Cut, as all names in errors here: a hostile file may hold names of megabytes.
     operator = node.op_type[:80]
     row = OPERATORS.get(operator)
     if row is None or node.domain not in DEFAULT_DOMAINS or node.overload:
         named = f"{node.domain[:80]}.{operator}" if node.domain else operator
         raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, f"operator {named!r} is not supported")
     inputs, outputs = tuple(node.input), tuple(node.output)
+    # Exporters write absent inputs at the end as empty names, or leave them out.
     present = len(inputs) - next((i for i, name in enumerate(reversed(inputs)) if name), len(inputs))
     if not row.min_inputs <= present <= row.max_inputs or "" in inputs[: row.min_inputs]:
         raise InvalidModel(ModelReason.NOT_ONNX, f"{operator} cannot have {present} inputs")

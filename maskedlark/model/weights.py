@@ -99,4 +99,5 @@ def decode(encoded: bytes, parameters: Sequence[Parameter]) -> tuple[QuantisedTe
 
 def digest(encoded: bytes) -> bytes:
     """Return the SHA-256 of the wire form, for the round's transcript."""
+    # Prefixed, so that no other digest of the protocol is ever of the same bytes.
     return sha256(b"maskedlark/v1 weights\0" + encoded).digest()

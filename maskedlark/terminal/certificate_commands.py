@@ -29,6 +29,7 @@ def certificate_app(envvar: str) -> typer.Typer:
         metavar="KEEPER",
         help="What wraps it: pkcs11:token=LABEL;object=LABEL, command, or file for a plain file.",
     )
+    # Each command imports what it needs: help then shows without cryptography and gRPC.
     app = typer.Typer(no_args_is_help=True, help=HELP)
 
     @app.command("show")

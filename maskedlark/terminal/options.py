@@ -79,6 +79,7 @@ def takes(
             made = list(needed[name].values()) if name in needed else [one]
             taken = {each.name for each in parameters} | (own if name in needed else set())
             new = [each for each in made if each.name not in taken]
+            # By keyword, because options without a default may then follow those with one.
             parameters += [each.replace(kind=Parameter.KEYWORD_ONLY) for each in new]
 
         @wraps(command)
@@ -90,6 +91,7 @@ def takes(
             return command(**{name: given[name] for name in own if name in given}, **made)
 
         with_options.__signature__ = said.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+        # typer reads the annotations too, and they would be those of the command that is wrapped.
         with_options.__annotations__ = {each.name: each.annotation for each in parameters}
         return with_options
 

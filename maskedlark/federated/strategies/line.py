@@ -100,6 +100,7 @@ def _six_draws(sigma: int, count: int, randomness: Randomness) -> SignedVector:
     Floats leave traces in what they round to, so the epsilon is claimed of `Sampler.EXACT` only.
     """
     flat = uniform(2 * SIX * count, randomness).reshape(2, SIX, count)
+    # Of 1 - u, because u may be 0 and has then no logarithm.
     normals = np.sqrt(-2.0 * np.log1p(-flat[0])) * np.cos(2.0 * math.pi * flat[1])
     rounded: SignedVector = np.rint(normals.sum(axis=0) / math.sqrt(SIX) * sigma).astype(np.int64)
     return rounded

@@ -134,6 +134,7 @@ class OperatorCall:
         """Return an axis counted from the front."""
         if not -rank <= axis < rank:
             self.refuse(f"axis {axis} is outside a value of {rank} axes")
+        # Python's remainder is not negative.
         return axis % rank
 
 

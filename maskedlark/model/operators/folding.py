@@ -29,6 +29,7 @@ def _slice(values: Sequence[Constant], attributes: _Attributes, _: CheckedCall) 
 def _divide(values: Sequence[Constant]) -> Constant:
     """Divide toward zero, as ONNX divides integers."""
     quotient = np.floor_divide(*_nonzero(values))
+    # Rounded down is one too low where the quotient is negative and has a remainder.
     rounded: Constant = quotient + ((quotient < 0) & (quotient * values[1] != values[0]))
     return rounded
 
