@@ -14,7 +14,6 @@ from maskedlark.terminal.audit_commands import (
     FromOption,
     LimitOption,
     OutOption,
-    parse_noted,
     print_entries,
     print_verified,
     read_lines,
@@ -54,15 +53,13 @@ def _verify_command(
     Note that digest, on another machine. With --after it shows later that the log still holds what it held,
     and so whether the database was restored from a backup.
     """
-    from maskedlark.audit_log import verify_lines
-
     if file is not None:
         lines = read_lines(file)
     elif server is not None:
         lines = (one.encode() for one in _entries(server, 0))
     else:
         raise typer.BadParameter("nothing to verify: give --data, --url, or the file of an export")
-    print_verified(verify_lines(lines, after=parse_noted(after)), as_json=as_json)
+    print_verified(lines, after=after, as_json=as_json)
 
 
 def _entries(server: "AdServer", first: int) -> "Iterator[AuditEntry]":

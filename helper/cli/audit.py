@@ -12,7 +12,6 @@ from maskedlark.terminal.audit_commands import (
     FromOption,
     LimitOption,
     OutOption,
-    parse_noted,
     print_entries,
     print_verified,
     read_lines,
@@ -58,12 +57,10 @@ def _verify_command(
     Note that digest, on another machine. With --after it shows later that the log still holds what it held,
     and so whether the ledger was restored from a backup.
     """
-    from maskedlark.audit_log import verify_lines
-
     if file is None and data is None:
         raise typer.BadParameter("nothing to verify: give --data, or the file of an export")
     lines = read_lines(file) if file is not None else _report(data, database).lines(0)
-    print_verified(verify_lines(lines, after=parse_noted(after)), as_json=as_json)
+    print_verified(lines, after=after, as_json=as_json)
 
 
 def _report(data: "Path | None", database: str | None) -> "AuditReport":

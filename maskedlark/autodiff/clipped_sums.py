@@ -109,6 +109,7 @@ class ClippedSums:
         self._products = [one for one in uses if _is_product(one.node, shapes)]
         apart = {one.parameter for one in (*self._lookups, *self._products)}
         self._whole = [index for index in range(len(model.parameters)) if index not in apart]
+        # What one record holds: whole gradients of the small parameters, and two vectors of each large one.
         held = sum(model.parameters[index].size for index in self._whole)
         held += sum(shapes[one.node.outputs[0]].numel() for one in (*self._lookups, *self._products))
         self._chunk = max(1, min(_MAX_CHUNK, _CHUNK_NUMBERS // max(1, held)))

@@ -72,6 +72,7 @@ class Interpreter:
         Raises:
             KeyError: a value depends on a parameter.
         """
+        # Only what leads to the names, so that no parameter has to be there.
         needed, nodes = set(names), list[Node]()
         for node in reversed(self._model.nodes):
             if needed.intersection(node.outputs):
@@ -318,6 +319,7 @@ def _recur(
     results, lasts = [], []
     for direction in range(directions):
         backward = direction == 1 or attributes["direction"] == "reverse"
+        # Absent inputs are tensors without entries.
         bias = biases[direction] if biases.numel() else data.new_zeros(2 * weights.shape[1])
         step = step_of(recurrences[direction], bias)
         states = tuple(

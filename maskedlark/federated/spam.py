@@ -123,6 +123,7 @@ def _honest_statistics(
     variance = (instances + in_flight) / 2.0
     dimensions = min(weights, _DIMENSIONS)
     held = numbers.standard_normal((instances, dimensions), np.float32) * np.float32(np.sqrt(variance))
+    # Updates that are under way from the start, drawn from instances as they were then.
     waiting = deque(held[source].copy() for source in numbers.integers(0, instances, in_flight))
     drawn, replaced = numbers.integers(0, instances, (2, updates))
     spread, step = np.empty(updates), np.empty(updates)

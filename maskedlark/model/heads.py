@@ -263,6 +263,7 @@ def check_trained(model: "Model", loss: TrainedLoss, num_classes: int | None) ->
 def _check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
     if num_classes is None:
         raise _reject("heads require a task of classes: the labels of this one are numbers")
+    # By column, because one head may read a whole output of which another names a column.
     taken: dict[int, str] = {}
     for head in heads.heads:
         if len(head.targets) != num_classes:

@@ -84,6 +84,7 @@ def _given(node: onnx.NodeProto, row: Operator, limits: Limits) -> dict[str, Raw
     given: dict[str, RawAttribute] = {}
     for attribute in node.attribute:
         known = row.attributes.get(attribute.name)
+        # A reference is to an attribute of a function, and functions are refused.
         if known is None or attribute.ref_attr_name or attribute.name in given:
             raise InvalidModel(
                 ModelReason.UNSUPPORTED_ATTRIBUTE,

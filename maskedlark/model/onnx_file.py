@@ -155,6 +155,7 @@ def _read_graph(proto: onnx.ModelProto, num_features: int, limits: Limits) -> tu
 
 
 def _opset(proto: onnx.ModelProto) -> int:
+    # One default operator set decides what each node means; those of other domains are not used.
     versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
     if len(versions) != 1:
         raise InvalidModel(ModelReason.NOT_ONNX, "the file must import the default operator set once")

@@ -85,6 +85,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
     for node in graph.nodes:
         _step(state, node, graph.opset, limits)
     output_name, outputs = _join_outputs(state, graph.output_names, records)
+    # Again: undoing a squeeze and folding leave nodes that no output reads.
     nodes = leading_to((output_name,), state.nodes)
     used = {name for node in nodes for name in node.inputs}
     return ResolvedGraph(
@@ -259,6 +260,7 @@ def _replace(state: _State, node: RawNode, limits: Limits) -> None:
             if len(node.inputs) > _TRAINING_MODE
             else np.False_
         )
+        # A mode that the graph computes could turn training on for some records.
         if mode is None or np.any(mode):
             raise InvalidModel(
                 ModelReason.UNSUPPORTED_ATTRIBUTE,

@@ -75,6 +75,8 @@ def table_network(
             ModelReason.WRONG_SHAPE,
             f"centres must be {encoder.num_features}, one a feature, not {len(centres)}",
         )
+    if base_rate is not None and not 0 < base_rate < 1:
+        raise ValueError(f"base_rate must be between 0 and 1, not {base_rate}")
     graph = _Graph(seed)
     starts = [0, *accumulate(column.num_bytes for column in encoder.columns)]
     numbers = [
@@ -99,7 +101,7 @@ def table_network(
         parts.append(graph.centre_columns(numbers, middles))
     value = graph.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
     for layer, (fan_in, fan_out) in enumerate(pairwise([width, *hidden, outputs])):
-        first = log(base_rate / (1 - base_rate)) if base_rate and layer == len(hidden) else None
+        first = log(base_rate / (1 - base_rate)) if base_rate is not None and layer == len(hidden) else None
         value = graph.dense(value, layer, fan_in, fan_out, first)
         if layer < len(hidden):
             value = graph.node("Relu", value)

@@ -153,6 +153,7 @@ class _Scanner:
                 length, position = self._varint(position, end)
                 if length > end - position:
                     raise _reject_malformed("a field is longer than what holds it")
+                # Fields that onnx does not know are counted and passed over: decoding keeps them as bytes.
                 field = known.get(number)
                 if field is not None:
                     self._length_delimited(field, position, position + length, depth)
@@ -185,6 +186,7 @@ class _Scanner:
         """Return the position after a field that is not length-delimited."""
         if wire_type == _VARINT:
             return self._varint(position, end)[1]
+        # Groups, the other two types, are of an old protobuf: no message of onnx has one.
         if wire_type not in (_FIXED32, _FIXED64):
             raise _reject_malformed("a field has an unknown wire type")
         position += 4 if wire_type == _FIXED32 else 8

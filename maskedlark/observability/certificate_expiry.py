@@ -28,6 +28,7 @@ class CertificateExpiry(Collector):
         except InvalidTask:
             return [family]
         for name, pem in (("own", contents.certificate), ("trusted", contents.trusted_authorities)):
+            # Of its own chain the first is the certificate, of the trusted ones each may be some peer's.
             found = x509.load_pem_x509_certificates(pem) if pem.strip() else []
             ends = [one.not_valid_after_utc.timestamp() for one in (found[:1] if name == "own" else found)]
             if ends:

@@ -14,7 +14,7 @@ from maskedlark.terminal.options import option
 from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
-    from maskedlark.audit_log import AuditEntry, VerifiedLog
+    from maskedlark.audit_log import AuditEntry
 
 LimitOption = Annotated[int, option("Number of newest entries to show.", "--limit", min=1, max=10_000)]
 AfterOption = Annotated[
@@ -85,21 +85,26 @@ def print_entries(entries: "Iterable[AuditEntry]", *, as_json: bool) -> None:
     print_whole(table)
 
 
-def print_verified(verified: "VerifiedLog", *, as_json: bool) -> None:
-    """Print that a log holds, and the digest to note."""
+def print_verified(lines: Iterable[bytes], *, after: str, as_json: bool) -> None:
+    """Verify a log, and print that it holds, and the digest to note.
+
+    Args:
+        lines: Its entries, in order.
+        after: A digest that was noted earlier, in hexadecimal; empty for none.
+        as_json: Whether to print for programs.
+
+    Raises:
+        InvalidTask: as `verify_lines`, or the digest is none.
+    """
+    from maskedlark.audit_log import parse_digest, verify_lines
+
+    verified = verify_lines(lines, after=parse_digest(after) if after else None)
     if as_json:
         found = {"entries": verified.num_entries, "first": verified.first, "head": verified.head.hex()}
         typer.echo(json.dumps(found))
         return
     typer.echo(f"{verified.num_entries} entries, from number {verified.first}: the chain holds")
     typer.echo(f"head  {verified.head.hex()}")
-
-
-def parse_noted(after: str) -> bytes | None:
-    """Return the digest that a person noted, or None."""
-    from maskedlark.audit_log import parse_digest
-
-    return parse_digest(after) if after else None
 
 
 def _row(entry: "AuditEntry") -> tuple[Any, ...]:

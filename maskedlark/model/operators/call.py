@@ -191,6 +191,11 @@ class Attribute:
 INTEGERS: Final = Attribute(int, is_list=True)
 
 
+def defaults(**values: float | str) -> dict[str, Attribute]:
+    """Declare attributes by their defaults, whose types are theirs."""
+    return {name: Attribute(type(value), value) for name, value in values.items()}
+
+
 @frozen
 class Operator:
     """One row of the allow-list.

@@ -15,6 +15,7 @@ from maskedlark.model.operators.call import (
     ValueKind,
     ValueType,
     broadcast,
+    defaults,
 )
 
 _CAST_KINDS: Final[Mapping[int, ValueKind]] = {
@@ -142,13 +143,13 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Mul": _ARITHMETIC,
     "Div": _ARITHMETIC,
     "Pow": Operator(rule=_power, min_inputs=2, max_inputs=2, parameters=frozenset({0})),
-    "Mod": Operator(rule=_modulo, min_inputs=2, max_inputs=2, attributes={"fmod": Attribute(int, 0)}),
+    "Mod": Operator(rule=_modulo, min_inputs=2, max_inputs=2, attributes=defaults(fmod=0)),
     "Greater": Operator(rule=_greater, min_inputs=2, max_inputs=2),
     "Where": Operator(rule=_where, min_inputs=3, max_inputs=3, carries=frozenset({1, 2})),
     "Clip": Operator(rule=_clip, max_inputs=3),
     "Cast": Operator(
         rule=_cast,
-        attributes={"to": Attribute(int), "saturate": Attribute(int, 1)},
+        attributes={"to": Attribute(int), **defaults(saturate=1)},
         carries=frozenset({0}),
     ),
     "Relu": _ACTIVATION,
@@ -159,8 +160,8 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Exp": _ACTIVATION,
     "Log": _ACTIVATION,
     "Erf": _ACTIVATION,
-    "LeakyRelu": Operator(rule=_activation, attributes={"alpha": Attribute(float, 0.01)}),
-    "Elu": Operator(rule=_activation, attributes={"alpha": Attribute(float, 1.0)}),
-    "Gelu": Operator(rule=_gelu, attributes={"approximate": Attribute(str, "none")}),
+    "LeakyRelu": Operator(rule=_activation, attributes=defaults(alpha=0.01)),
+    "Elu": Operator(rule=_activation, attributes=defaults(alpha=1.0)),
+    "Gelu": Operator(rule=_gelu, attributes=defaults(approximate="none")),
     "PRelu": Operator(rule=_prelu, min_inputs=2, max_inputs=2, parameters=frozenset({1})),
 }

@@ -16,6 +16,7 @@ from maskedlark.model.operators.call import (
     ValueKind,
     ValueType,
     broadcast,
+    defaults,
 )
 
 _FIRST_OPSET_OF_PLAIN_SOFTMAX: Final = 13
@@ -222,28 +223,20 @@ _SOFTMAX: Final = Operator(rule=_softmax, attributes={"axis": Attribute(int)})
 _REDUCE: Final = Operator(
     rule=_reduce,
     max_inputs=2,
-    attributes={"axes": INTEGERS, "keepdims": Attribute(int, 1), "noop_with_empty_axes": Attribute(int, 0)},
+    attributes={"axes": INTEGERS, **defaults(keepdims=1, noop_with_empty_axes=0)},
 )
 _WINDOW: Final = {
-    "auto_pad": Attribute(str, "NOTSET"),
-    "kernel_shape": INTEGERS,
-    "strides": INTEGERS,
-    "pads": INTEGERS,
-    "dilations": INTEGERS,
+    **defaults(auto_pad="NOTSET"),
+    **dict.fromkeys(("kernel_shape", "strides", "pads", "dilations"), INTEGERS),
 }
-_POOL: Final = {**_WINDOW, "ceil_mode": Attribute(int, 0)}
+_POOL: Final = _WINDOW | defaults(ceil_mode=0)
 
 OPERATORS: Final[Mapping[str, Operator]] = {
     "Gemm": Operator(
         rule=_gemm,
         min_inputs=2,
         max_inputs=3,
-        attributes={
-            "alpha": Attribute(float, 1.0),
-            "beta": Attribute(float, 1.0),
-            "transA": Attribute(int, 0),
-            "transB": Attribute(int, 0),
-        },
+        attributes=defaults(alpha=1.0, beta=1.0, transA=0, transB=0),
         parameters=frozenset({0, 1, 2}),
     ),
     "MatMul": Operator(rule=_matmul, min_inputs=2, max_inputs=2, parameters=frozenset({0, 1})),
@@ -251,32 +244,24 @@ OPERATORS: Final[Mapping[str, Operator]] = {
         rule=_conv,
         min_inputs=2,
         max_inputs=3,
-        attributes={**_WINDOW, "group": Attribute(int, 1)},
+        attributes=_WINDOW | defaults(group=1),
         parameters=frozenset({1, 2}),
     ),
-    "MaxPool": Operator(rule=_pool, attributes={**_POOL, "storage_order": Attribute(int, 0)}),
-    "AveragePool": Operator(rule=_pool, attributes={**_POOL, "count_include_pad": Attribute(int, 0)}),
+    "MaxPool": Operator(rule=_pool, attributes=_POOL | defaults(storage_order=0)),
+    "AveragePool": Operator(rule=_pool, attributes=_POOL | defaults(count_include_pad=0)),
     "GlobalAveragePool": Operator(rule=_global_average_pool),
     "BatchNormalization": Operator(
         rule=_batch_normalization,
         min_inputs=5,
         max_inputs=5,
-        attributes={
-            "epsilon": Attribute(float, 1e-5),
-            "momentum": Attribute(float, 0.9),
-            "training_mode": Attribute(int, 0),
-        },
+        attributes=defaults(epsilon=1e-5, momentum=0.9, training_mode=0),
         parameters=frozenset({1, 2}),
     ),
     "LayerNormalization": Operator(
         rule=_layer_normalization,
         min_inputs=2,
         max_inputs=3,
-        attributes={
-            "axis": Attribute(int, -1),
-            "epsilon": Attribute(float, 1e-5),
-            "stash_type": Attribute(int, 1),
-        },
+        attributes=defaults(axis=-1, epsilon=1e-5, stash_type=1),
         parameters=frozenset({1, 2}),
     ),
     "ReduceMean": _REDUCE,

@@ -20,6 +20,7 @@ from maskedlark.model.operators.call import (
     ValueKind,
     ValueType,
     broadcast,
+    defaults,
 )
 
 _MAX_DIMENSION: Final = 1 << 31
@@ -244,10 +245,10 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Reshape": Operator(
         rule=_reshape,
         max_inputs=2,
-        attributes={"shape": INTEGERS, "allowzero": Attribute(int, 0)},
+        attributes={"shape": INTEGERS, **defaults(allowzero=0)},
         carries=_FIRST,
     ),
-    "Flatten": Operator(rule=_flatten, attributes={"axis": Attribute(int, 1)}, carries=_FIRST),
+    "Flatten": Operator(rule=_flatten, attributes=defaults(axis=1), carries=_FIRST),
     "Squeeze": Operator(rule=_squeeze, max_inputs=2, attributes=_AXES, carries=_FIRST),
     "Unsqueeze": Operator(rule=_unsqueeze, max_inputs=2, attributes=_AXES, carries=_FIRST),
     "Transpose": Operator(rule=_transpose, attributes={"perm": INTEGERS}, carries=_FIRST),
@@ -255,7 +256,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Concat": Operator(
         rule=_concat,
         max_inputs=_MOST_INPUTS,
-        attributes={"axis": Attribute(int, 0)},
+        attributes=defaults(axis=0),
         carries=frozenset(range(_MOST_INPUTS)),
     ),
     # `starts`, `ends`, `axes` and `steps` as attributes ended with opset 9, older than any that is read.
@@ -264,17 +265,17 @@ OPERATORS: Final[Mapping[str, Operator]] = {
         rule=_split,
         max_inputs=2,
         max_outputs=_MOST_INPUTS,
-        attributes={"axis": Attribute(int, 0), "split": INTEGERS, "num_outputs": Attribute(int)},
+        attributes={**defaults(axis=0), "split": INTEGERS, "num_outputs": Attribute(int)},
         carries=_FIRST,
     ),
     "Gather": Operator(
-        rule=_gather, min_inputs=2, max_inputs=2, attributes={"axis": Attribute(int, 0)}, parameters=_FIRST
+        rule=_gather, min_inputs=2, max_inputs=2, attributes=defaults(axis=0), parameters=_FIRST
     ),
     "GatherND": Operator(
         rule=_gather_nd,
         min_inputs=2,
         max_inputs=2,
-        attributes={"batch_dims": Attribute(int, 0)},
+        attributes=defaults(batch_dims=0),
         carries=_FIRST,
     ),
 }

@@ -14,6 +14,7 @@ from maskedlark.model.operators.call import (
     OperatorCall,
     ValueKind,
     ValueType,
+    defaults,
 )
 
 _GATES: Final = {"LSTM": 4, "GRU": 3}
@@ -88,9 +89,8 @@ def _row(flag: str, *, max_inputs: int, max_outputs: int) -> Operator:
         max_outputs=max_outputs,
         attributes={
             "hidden_size": Attribute(int),
-            "direction": Attribute(str, "forward"),
-            "layout": Attribute(int, 0),
             "activations": Attribute(str, is_list=True),
+            **defaults(direction="forward", layout=0),
             flag: Attribute(int, 0),
         },
         parameters=frozenset({1, 2, 3}),

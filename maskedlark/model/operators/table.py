@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from maskedlark.model.operators import elementwise, layers, layout, recurrent
-from maskedlark.model.operators.call import INTEGERS, Attribute, Operator, Tensor
+from maskedlark.model.operators.call import INTEGERS, Attribute, Operator, Tensor, defaults
 
 _END: Final = 1 << 31  # past every rank
 
@@ -27,13 +27,13 @@ OPERATORS: Final[Mapping[str, Operator]] = {
         },
     ),
     "ConstantOfShape": Operator(rule=None, attributes={"value": Attribute(Tensor)}),
-    "Shape": Operator(rule=None, attributes={"start": Attribute(int, 0), "end": Attribute(int, _END)}),
+    "Shape": Operator(rule=None, attributes=defaults(start=0, end=_END)),
     "Identity": Operator(rule=None, carries=frozenset({0})),
     "Dropout": Operator(
         rule=None,
         max_inputs=3,
         max_outputs=2,
-        attributes={"ratio": Attribute(float, 0.5), "seed": Attribute(int, 0)},
+        attributes=defaults(ratio=0.5, seed=0),
         carries=frozenset({0}),
     ),
 }

@@ -111,6 +111,12 @@ def test_numbers_are_centred_on_given_bytes() -> None:
         table_network(MIXED, hidden=(), outputs=1, seed=3, centres=(1, 2))
 
 
+@pytest.mark.parametrize("rate", [-0.1, 0.0, 1.0, 1.5])
+def test_a_base_rate_without_a_logit_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="base_rate must be between 0 and 1"):
+        table_network(MIXED, hidden=(), outputs=1, seed=3, base_rate=rate)
+
+
 def test_predictions_begin_at_the_base_rate() -> None:
     made = table_network(MIXED, hidden=(), outputs=1, seed=3, base_rate=0.01)
     rows = [[a, b, c] for a in range(0, 256, 51) for b in range(4) for c in range(0, 256, 85)]
