@@ -39,7 +39,8 @@ from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.report import Example, SplitExample
 from maskedlark.reports.sealing import OpeningKey, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
-from maskedlark.reports.upload import Report, ReportCheck, Sealer
+from maskedlark.reports.upload import Report, ReportCheck, SealedShare, Sealer
+from protos import report_pb2
 
 NOW = 1_800_000_000
 REPORT_ID = bytes(range(16))
@@ -183,6 +184,10 @@ def shares_for(sealed: list[Report], role: int) -> list[ShareForHelper]:
         ShareForHelper(report_id=one.report_id, time_bucket=one.time_bucket, share=one.shares[role])
         for one in sealed
     ]
+
+
+def share_to_message(share: SealedShare) -> report_pb2.SealedShare:
+    return report_pb2.SealedShare(key_id=share.key_id, ciphertext=share.ciphertext)
 
 
 def split(task: Task, example: Example, randomness: Randomness, report_id: bytes = REPORT_ID) -> SplitExample:

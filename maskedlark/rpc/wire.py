@@ -73,7 +73,7 @@ def report_from_message(message: report_pb2.Report) -> Report:
         task_id=message.task_id,
         report_id=message.report_id,
         time_bucket=message.time_bucket,
-        shares=(share_from_message(message.share_0), share_from_message(message.share_1)),
+        shares=(_share_from_message(message.share_0), _share_from_message(message.share_1)),
         round_id=message.round_id,
     )
 
@@ -99,11 +99,5 @@ def decode_report(encoded: bytes) -> Report:
         raise ReportRejected(ReportReason.MALFORMED, "not a report message") from None
 
 
-def share_to_message(share: SealedShare) -> report_pb2.SealedShare:
-    """Encode a sealed share's wire form."""
-    return report_pb2.SealedShare(key_id=share.key_id, ciphertext=share.ciphertext)
-
-
-def share_from_message(message: report_pb2.SealedShare) -> SealedShare:
-    """Decode a sealed share."""
+def _share_from_message(message: report_pb2.SealedShare) -> SealedShare:
     return SealedShare(key_id=message.key_id, ciphertext=message.ciphertext)

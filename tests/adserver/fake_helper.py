@@ -23,8 +23,8 @@ from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpen
 from maskedlark.reports.helper_pair_key import pair_key
 from maskedlark.reports.sealing import sign_keys
 from maskedlark.reports.task import Task, signing_bytes
+from maskedlark.reports.upload import SealedShare
 from maskedlark.rpc.faults import answering
-from maskedlark.rpc.wire import share_from_message
 from protos import helper_pb2, helper_pb2_grpc
 from tests.builders import FAR, HelperKeys, helper_keys, open_dataset
 from tests.grpc_server import grpc_server
@@ -99,7 +99,7 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                     ShareForHelper(
                         report_id=one.report_id,
                         time_bucket=one.time_bucket,
-                        share=share_from_message(one.share),
+                        share=SealedShare(key_id=one.share.key_id, ciphertext=one.share.ciphertext),
                     )
                     for one in request.chunk.shares
                 ]

@@ -38,13 +38,13 @@ from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.randomness import seeded
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel
-from maskedlark.rpc.wire import encode_report, share_to_message
+from maskedlark.rpc.wire import encode_report
 from maskedlark.runtime.database import open_database
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.alerts.prometheus import ALERTS, Target, promtool_path
-from tests.builders import NOW, examples, reports, world
+from tests.builders import NOW, examples, reports, share_to_message, world
 from tests.forged import holder
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS, Scene
 from tests.patience import HANGS_S

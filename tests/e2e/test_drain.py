@@ -34,10 +34,10 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel
-from maskedlark.rpc.wire import report_to_message, share_to_message
+from maskedlark.rpc.wire import report_to_message
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc, ingest_pb2_grpc, report_pb2
-from tests.builders import shares_for
+from tests.builders import share_to_message, shares_for
 from tests.chaos.uploads import Uploads
 from tests.e2e.same_round import FEATURES, job_over, new_reports, sealed_dataset
 from tests.fleet_commands import create_model

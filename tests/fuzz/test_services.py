@@ -23,11 +23,11 @@ from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark import canonical
 from maskedlark.rpc.transport import make_channel
-from maskedlark.rpc.wire import encode_report, share_to_message
+from maskedlark.rpc.wire import encode_report
 from maskedlark.runtime.database import open_database
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
-from tests.builders import NOW, examples, reports, shares_for, world
+from tests.builders import NOW, examples, reports, share_to_message, shares_for, world
 from tests.fuzz.mutations import FUZZ, almost
 from tests.helper.parties import MODEL, WEIGHTS, Scene
 from tests.helper.served import served

@@ -42,10 +42,10 @@ from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel, make_server
-from maskedlark.rpc.wire import chunks, share_to_message
+from maskedlark.rpc.wire import chunks
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
-from tests.builders import shares_for
+from tests.builders import share_to_message, shares_for
 from tests.helper.datasets.test_sealing_a_dataset import hostile_shares
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS, FakeEngine, Scene
 from tests.helper.served import stub_of
