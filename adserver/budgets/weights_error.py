@@ -11,7 +11,7 @@ from adserver.records.training_plan import Schedule
 from maskedlark.privacy.correlated import DENOMINATOR
 
 
-class WeightsError(NamedTuple):
+class _WeightsError(NamedTuple):
     """The root mean square error of the weights, per unit of a step's noise and of the learning rate."""
 
     at_end: float
@@ -19,7 +19,7 @@ class WeightsError(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def weights_error(carried: int, *, rounds: int, momentum: float, schedule: Schedule) -> WeightsError:
+def weights_error(carried: int, *, rounds: int, momentum: float, schedule: Schedule) -> _WeightsError:
     """Return the error after the last step, and its root mean square over all steps.
 
     The noise of step t is u_t - b u_(t-1), with b = carried / 64 and independent u of variance 1:
@@ -37,4 +37,4 @@ def weights_error(carried: int, *, rounds: int, momentum: float, schedule: Sched
         of_w += 2 * factor * before + factor * factor * of_v
         of_wv, of_wu = before + factor * of_v, factor
         total += of_w
-    return WeightsError(at_end=math.sqrt(of_w), over_steps=math.sqrt(total / rounds))
+    return _WeightsError(at_end=math.sqrt(of_w), over_steps=math.sqrt(total / rounds))

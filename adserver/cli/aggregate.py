@@ -1,6 +1,5 @@
 """`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,15 +7,13 @@ import typer
 
 from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_options
 from adserver.cli.target import connected_server_of, trace
-from adserver.views.printing import check_parts, print_json, print_table
+from adserver.views.printing import check_parts, print_json
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
-    from adserver.measuring.result import AggregateResult
-    from adserver.views.query import Statistic
 
 _what = panel("The query")
 _groups = panel("Groups")
@@ -72,14 +69,14 @@ def _aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
-    from adserver.views.query import json_of, mean_of, quantile_of, write_result
+    from adserver.views.query import Statistic, json_of, print_groups, summary_lines, write_result
     from maskedlark.reports.measurement import COUNT
 
     check_parts(out or ())
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
-    statistics = [mean_of(name) for name in mean or ()]
-    statistics += [quantile_of(name, share) for name, share in quantiles]
+    statistics = [Statistic.mean(name) for name in mean or ()]
+    statistics += [Statistic.quantile(name, share) for name, share in quantiles]
     with trace(server, "aggregate", traces):
         if again:
             result = server.repeat_aggregate(again)
@@ -104,25 +101,9 @@ def _aggregate_command(
     if as_json:
         print_json(json_of(result, statistics))
     else:
-        _print(result, statistics, is_all_shown=all_rows)
-
-
-def _print(result: "AggregateResult", statistics: Sequence["Statistic"], *, is_all_shown: bool) -> None:
-    from adserver.views.query import summary_lines, table_columns, table_rows
-
-    derived = [one.estimates(result) for one in statistics]
-    columns = table_columns(result, statistics)
-    rows = table_rows(result, statistics)
-    is_known = [all(one[place].no_interval is None for one in derived) for place in range(len(rows))]
-    told = [row for row, known in zip(rows, is_known, strict=True) if known or is_all_shown]
-    print_table(columns, told)
-    if len(told) < len(rows):
-        hidden = len(rows) - len(told)
-        typer.echo(
-            f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: add --all-rows to show all"
-        )
-    for line in (f"query {result.query_id}", *summary_lines(result)):
-        typer.echo(line)
+        print_groups(result, statistics, is_all_shown=all_rows)
+        for line in (f"query {result.query_id}", *summary_lines(result)):
+            typer.echo(line)
 
 
 def _quantile(typed: str) -> tuple[str, float]:

@@ -1,13 +1,14 @@
 """`adserver audit`: the log of acts at an ad server, with their actors."""
 
 from collections.abc import Iterator
+from inspect import signature
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from adserver.cli.options import JsonOption
-from adserver.cli.target import server_of, server_or_none_of
+from adserver.cli.target import server_of
 from maskedlark.terminal.audit_commands import (
     AfterOption,
     FileArgument,
@@ -40,7 +41,15 @@ def _export_command(*, server: "AdServer", first: FromOption = 0, out: OutOption
     write_lines((one.encode() for one in _entries(server, first)), out)
 
 
-@takes(server=server_or_none_of)
+def _server_or_none(**given: Any) -> "AdServer | None":
+    """Return as `server_of`, or None where the options name no ad server."""
+    return server_of(**given) if given["data"] or given["url"] else None
+
+
+_server_or_none.__signature__ = signature(server_of)  # type: ignore[attr-defined]  # `takes` reads it
+
+
+@takes(server=_server_or_none)
 def _verify_command(
     *,
     file: FileArgument = None,

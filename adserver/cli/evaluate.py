@@ -9,7 +9,7 @@ from adserver.cli.options import JsonOption, TracesOption, release_options
 from adserver.cli.target import connected_server_of, trace
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
-from adserver.views.printing import check_parts, print_json, print_table
+from adserver.views.printing import check_parts, print_json
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
@@ -51,12 +51,7 @@ def _evaluate_command(
     """
     from adserver.messages.evaluation import EvaluationMessage
     from adserver.training.model_file import read_model
-    from adserver.views.evaluation import (
-        calibration_rows,
-        evaluation_lines,
-        metric_rows,
-        write_plot,
-    )
+    from adserver.views.evaluation import print_evaluation, write_plot
 
     if sum(map(bool, (model if not head else None, job, again))) != 1:
         raise typer.BadParameter("expected exactly one of --model, --job and --again")
@@ -72,10 +67,6 @@ def _evaluate_command(
     if as_json:
         print_json(EvaluationMessage.of(result))
         return
-    print_table(("metric", "value"), metric_rows(result))
-    typer.echo()
-    print_table(("score from", "predicted", "observed"), calibration_rows(result))
-    for line in (f"evaluation {result.query_id}", *evaluation_lines(result)):
-        typer.echo(line)
+    print_evaluation(result)
     for warning in result.warnings():
         typer.echo(f"warning: {warning}", err=True)

@@ -1,26 +1,17 @@
-"""The options that several commands share, each also an environment variable, and what they open."""
+"""The options that several commands share, each also an environment variable, and what they make."""
 
-import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
-from adserver.peers.deadlines import ROUND_DEADLINE_S
 from adserver.records.sampling_options import SamplingOptions
 from maskedlark.observability.traces import Traces
 from maskedlark.releases.sampling import Sampling, StepNoise
-from maskedlark.rpc.keepalive import Keepalive
-from maskedlark.terminal.options import option, panel, takes
-
-if TYPE_CHECKING:
-    from adserver.peers.connect import Peers
-    from adserver.peers.retrying import Backoff
+from maskedlark.terminal.options import option, panel
 
 store = panel("Storage")
-_peers = panel("Helpers and TLS")
+peers = panel("Helpers and TLS")
 privacy = panel("Privacy")
 watching = panel("Monitoring")
 
@@ -32,21 +23,21 @@ DatabaseOption = Annotated[
     ),
 ]
 InsecureOption = Annotated[
-    bool, _peers("No TLS; loopback addresses only.", "--insecure", envvar="ADSERVER_INSECURE")
+    bool, peers("No TLS; loopback addresses only.", "--insecure", envvar="ADSERVER_INSECURE")
 ]
 TlsCertOption = Annotated[
-    Path | None, _peers("PEM: this server's certificate chain.", "--tls-cert", envvar="ADSERVER_TLS_CERT")
+    Path | None, peers("PEM: this server's certificate chain.", "--tls-cert", envvar="ADSERVER_TLS_CERT")
 ]
 TlsKeyOption = Annotated[
-    Path | None, _peers("PEM: the certificate's private key.", "--tls-key", envvar="ADSERVER_TLS_KEY")
+    Path | None, peers("PEM: the certificate's private key.", "--tls-key", envvar="ADSERVER_TLS_KEY")
 ]
 TlsCaOption = Annotated[
     Path | None,
-    _peers("PEM: the authorities that sign peers' certificates.", "--tls-ca", envvar="ADSERVER_TLS_CA"),
+    peers("PEM: the authorities that sign peers' certificates.", "--tls-ca", envvar="ADSERVER_TLS_CA"),
 ]
 WaitOption = Annotated[
     bool,
-    _peers(
+    peers(
         "Wait up to ten minutes, instead of half a minute, for helpers that are starting or unavailable.",
         "--wait",
         envvar="ADSERVER_WAIT",
@@ -162,80 +153,3 @@ def sampling_of(
         noise=noise,
         carried=carried,
     )
-
-
-Reach: TypeAlias = "Callable[[Path, str, str], Peers]"
-"""The helpers of a folder at two addresses."""
-
-
-def reach_of(
-    *,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: Annotated[
-        float,
-        _peers(
-            "Seconds to wait for an answer that needs no computation at a helper.",
-            envvar="ADSERVER_DEADLINE",
-            min=0.1,
-        ),
-    ] = 60.0,
-    round_deadline: Annotated[
-        float,
-        _peers(
-            "Seconds to wait for a helper's computation: a round, query, evaluation or dataset. A "
-            f"dead helper is detected within {Keepalive().noticed_within_s:g} s.",
-            envvar="ADSERVER_ROUND_DEADLINE",
-            min=0.1,
-        ),
-    ] = ROUND_DEADLINE_S,
-    wait: WaitOption = False,
-) -> Reach:
-    """Return how helpers are reached; raise typer.BadParameter as `tls_files`."""
-
-    def reach(data: Path, helper_0: str, helper_1: str) -> "Peers":
-        from adserver.peers.connect import Peers
-        from maskedlark.terminal.tls_options import tls_files
-
-        tls = tls_files(
-            insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
-        )
-        return Peers(
-            addresses=(helper_0, helper_1),
-            tls=tls,
-            deadline_s=deadline,
-            round_deadline_s=round_deadline,
-            backoff=patience(wait=wait),
-        )
-
-    return reach
-
-
-@takes(reach=reach_of)
-def peers_of(
-    *,
-    data: DataOption,
-    helper_0: Annotated[
-        str, _peers("The helper of role 0.", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT")
-    ],
-    helper_1: Annotated[
-        str, _peers("The helper of role 1.", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT")
-    ],
-    reach: Reach,
-) -> "Peers":
-    """Return the helpers that the options name."""
-    return reach(data, helper_0, helper_1)
-
-
-def patience(*, wait: bool) -> "Backoff":
-    """Return how long a command retries, reporting on standard error what it waits for."""
-    from adserver.peers.retrying import BRIEF, LONG
-
-    return replace(LONG if wait else BRIEF, tell=_tell)
-
-
-def _tell(cause: Exception) -> None:
-    """Report on standard error, in one line, what a command waits for."""
-    sys.stderr.write(f"waiting: {cause}\n")

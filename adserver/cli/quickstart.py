@@ -415,11 +415,10 @@ def _figure(value: object) -> object:
 def _show_measured(answer: Path) -> None:
     """Print the groups of a measurement, and how it is read."""
     from adserver.messages.query import ResultMessage
-    from adserver.views.query import means_in, summary_lines, table_columns, table_rows
+    from adserver.views.query import means_in, print_groups, summary_lines
 
     result = ResultMessage.model_validate_json(answer.read_bytes()).value()
-    means = means_in(result)
-    print_table(table_columns(result, means), table_rows(result, means))
+    print_groups(result, means_in(result))
     for line in summary_lines(result):
         typer.echo(line)
 

@@ -9,13 +9,8 @@ import typer
 
 from adserver.cli.intake import intake_of
 from adserver.cli.oidc import oidc_of
-from adserver.cli.options import (
-    DatabaseOption,
-    DataOption,
-    TracesOption,
-    peers_of,
-    watching,
-)
+from adserver.cli.options import DatabaseOption, DataOption, TracesOption, watching
+from adserver.cli.target import peers_of
 from adserver.records.server_settings import AdserverSettings, DashboardSettings, IntakeSettings
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces

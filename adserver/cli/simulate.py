@@ -91,7 +91,6 @@ def _simulate_command(
     """Run a strategy on simulated devices in this process, with the code that real devices run."""
     from adserver.simulating.example_files import read_examples
     from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
-    from adserver.views.simulation import print_simulation, simulation_json, write_simulation
     from maskedlark.canonical import build
     from maskedlark.federated.dense import DenseModel
     from maskedlark.federated.local_training import Parameters
@@ -136,11 +135,11 @@ def _simulate_command(
             bars.update(bar, completed=one.round)
     result = _result(chosen, done, delta)
     for path in out or ():
-        write_simulation(result, path)
+        result.write(path)
     if as_json:
-        print_json(simulation_json(result))
+        print_json(result.as_json())
         return
-    print_simulation(result)
+    result.print()
     typer.echo(_privacy(result))
 
 

@@ -5,24 +5,37 @@ def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     found = server.jobs()
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from adserver.cli.options import DatabaseOption, Reach, WaitOption, patience, reach_of, store
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    InsecureOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    peers,
+    store,
+)
+from adserver.peers.deadlines import ROUND_DEADLINE_S
 from maskedlark.observability.traces import Traces
+from maskedlark.rpc.keepalive import Keepalive
 from maskedlark.terminal.options import panel, takes
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
     from adserver.client.remote import RemoteAdServer
+    from adserver.peers.connect import Peers
+    from adserver.peers.retrying import Backoff
 
-_peers = panel("Helpers and TLS")
 _far = panel("A remote ad server")
 
 AnyDataOption = Annotated[
@@ -86,6 +99,79 @@ def _far_of(
     return RemoteAdServer(url=url, token=token, ca=url_ca)
 
 
+_Reach: TypeAlias = "Callable[[Path, str, str], Peers]"
+"""The helpers of a folder at two addresses."""
+
+
+def _reach_of(
+    *,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: Annotated[
+        float,
+        peers(
+            "Seconds to wait for an answer that needs no computation at a helper.",
+            envvar="ADSERVER_DEADLINE",
+            min=0.1,
+        ),
+    ] = 60.0,
+    round_deadline: Annotated[
+        float,
+        peers(
+            "Seconds to wait for a helper's computation: a round, query, evaluation or dataset. A "
+            f"dead helper is detected within {Keepalive().noticed_within_s:g} s.",
+            envvar="ADSERVER_ROUND_DEADLINE",
+            min=0.1,
+        ),
+    ] = ROUND_DEADLINE_S,
+    wait: WaitOption = False,
+) -> _Reach:
+    """Return how helpers are reached; raise typer.BadParameter as `tls_files`."""
+
+    def reach(data: Path, helper_0: str, helper_1: str) -> "Peers":
+        from adserver.peers.connect import Peers
+        from maskedlark.terminal.tls_options import tls_files
+
+        tls = tls_files(
+            insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
+        )
+        return Peers(
+            addresses=(helper_0, helper_1),
+            tls=tls,
+            deadline_s=deadline,
+            round_deadline_s=round_deadline,
+            backoff=_patience(wait=wait),
+        )
+
+    return reach
+
+
+@takes(reach=_reach_of)
+def peers_of(
+    *,
+    data: DataOption,
+    helper_0: Annotated[str, peers("The helper of role 0.", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT")],
+    helper_1: Annotated[str, peers("The helper of role 1.", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT")],
+    reach: _Reach,
+) -> "Peers":
+    """Return the helpers that the options name."""
+    return reach(data, helper_0, helper_1)
+
+
+def _patience(*, wait: bool) -> "Backoff":
+    """Return how long a command retries, reporting on standard error what it waits for."""
+    from adserver.peers.retrying import BRIEF, LONG
+
+    return replace(LONG if wait else BRIEF, tell=_tell)
+
+
+def _tell(cause: Exception) -> None:
+    """Report on standard error, in one line, what a command waits for."""
+    sys.stderr.write(f"waiting: {cause}\n")
+
+
 @takes(far=_far_of)
 def server_of(
     *, data: AnyDataOption = None, far: "RemoteAdServer | None", database: DatabaseOption = None
@@ -103,15 +189,7 @@ def server_of(
     return far or LocalAdServer(data=data or Path(), database=database)
 
 
-def server_or_none_of(**given: Any) -> "AdServer | None":
-    """Return as `server_of`, or None where the options name no ad server."""
-    return server_of(**given) if given["data"] or given["url"] else None
-
-
-server_or_none_of.__signature__ = signature(server_of)  # type: ignore[attr-defined]  # `takes` reads it
-
-
-@takes(far=_far_of, reach=reach_of)
+@takes(far=_far_of, reach=_reach_of)
 def connected_server_of(
     *,
     data: AnyDataOption = None,
@@ -119,7 +197,7 @@ def connected_server_of(
     database: DatabaseOption = None,
     helper_0: Annotated[
         str | None,
-        _peers(
+        peers(
             "The helper of role 0; for a remote ad server, give --url instead.",
             envvar="ADSERVER_HELPER_0",
             metavar="HOST:PORT",
@@ -127,23 +205,23 @@ def connected_server_of(
     ] = None,
     helper_1: Annotated[
         str | None,
-        _peers(
+        peers(
             "The helper of role 1; for a remote ad server, give --url instead.",
             envvar="ADSERVER_HELPER_1",
             metavar="HOST:PORT",
         ),
     ] = None,
-    reach: Reach,
+    reach: _Reach,
     wait: WaitOption = False,
 ) -> "AdServer":
     """Return the ad server that the options name, with its helpers; a remote one has its own.
 
     Raises:
-        typer.BadParameter: as `_far_of` and `reach_of`; or no helpers are named, and no URL.
+        typer.BadParameter: as `_far_of` and `_reach_of`; or no helpers are named, and no URL.
         InvalidTask: the folder does not exist, also not after the time that `wait` allows.
     """
     if far is not None:
-        return replace(far, backoff=patience(wait=wait))
+        return replace(far, backoff=_patience(wait=wait))
     if helper_0 is None or helper_1 is None:
         raise typer.BadParameter(
             "the helpers are not named: give --helper-0 and --helper-1, or --url for a remote ad server"
@@ -173,7 +251,7 @@ def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False
         if wait:
             from adserver.peers.retrying import with_retries
 
-            with_retries(look, patience(wait=True))
+            with_retries(look, _patience(wait=True))
         else:
             look()
     except HelperUnavailable as error:

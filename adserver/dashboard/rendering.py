@@ -50,43 +50,42 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {
-        one.__name__: one for one in (short, count, figure, percent, moment, iso, words, spelled, setting)
-    }
+    filters = (_short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting)
+    made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
     made.globals["assets_version"] = ASSETS.version
     return made
 
 
-def short(identifier: str | None) -> str:
+def _short(identifier: str | None) -> str:
     """Return the start of an id."""
     return (identifier or "")[:_ID_DIGITS]
 
 
-def count(number: float | None) -> str:
+def _count(number: float | None) -> str:
     """Format a whole number with thin spaces between its thousands."""
     return NONE if number is None else f"{number:,.0f}".replace(",", "\u2009")
 
 
-def figure(number: float | None, digits: int = 4) -> str:
+def _figure(number: float | None, digits: int = 4) -> str:
     """Format a measured number."""
     if number is None or not math.isfinite(number):
         return NONE
     return f"{number:.{digits}g}"
 
 
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     """Format a share as a percentage, never 100 while something is missing."""
     bounded = min(max(share, 0.0), 1.0)
     return f"{math.floor(1_000 * bounded) / 10:g}"
 
 
-def moment(unix_s: float | None) -> str:
+def _moment(unix_s: float | None) -> str:
     """Format a time in UTC for people."""
     return NONE if unix_s is None else _utc(unix_s).strftime("%Y-%m-%d %H:%M")
 
 
-def iso(unix_s: float) -> str:
+def _iso(unix_s: float) -> str:
     """Format a time for programs."""
     return _utc(unix_s).isoformat(timespec="seconds")
 
@@ -96,25 +95,25 @@ def _utc(unix_s: float) -> datetime:
     return datetime.fromtimestamp(min(unix_s, datetime.max.replace(tzinfo=UTC).timestamp() - 86_400), UTC)
 
 
-def words(name: str) -> str:
+def _words(name: str) -> str:
     """Convert a name of the code to words."""
     return name.replace("_", " ")
 
 
-def spelled(name: str) -> str:
+def _spelled(name: str) -> str:
     """Convert the name of a setting or a metric, which is ours, to what people call it."""
-    return _SPELLED.get(name, words(name))
+    return _SPELLED.get(name, _words(name))
 
 
-def setting(value: object) -> str:
+def _setting(value: object) -> str:
     """Format a setting of a task: yes or no, a number as people write it, or the text."""
     match value:
         case bool():
             return "yes" if value else "no"
         case int():
-            return count(value)
+            return _count(value)
         case float():
-            return figure(value, 6)
+            return _figure(value, 6)
         case _:
             return str(value)
 

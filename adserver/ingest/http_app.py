@@ -41,7 +41,7 @@ from adserver.ingest.batch import reports_in
 from adserver.ingest.body_memory import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
-from adserver.ingest.local_app import LocalIntake, local_routes
+from adserver.ingest.local_app import LocalIntake
 from adserver.ingest.task_pages import TaskPages
 from adserver.store.paging import place_in
 from adserver.store.rounds import RoundStore
@@ -180,7 +180,7 @@ def http_app(
         rounds=rounds,
         storing=None if storing_threads is None else CapacityLimiter(storing_threads),
     )
-    local_ones = [] if local is None else local_routes(local, at.read_update)
+    local_ones = [] if local is None else local.routes(at.read_update)
     return Starlette(
         routes=[
             *local_ones,

@@ -58,6 +58,35 @@ class LocalIntake:
         self._calibrating = Lock()
         self.counts: Counter[str] = Counter()
 
+    def routes(self, read_body: ReadBody) -> list[Route]:
+        """Return the routes, for `http_app`.
+
+        Args:
+            read_body: Reads a body of at most so many bytes, with `http_app`'s limits on room and time.
+        """
+
+        async def list_jobs(_request: Request) -> Response:
+            return JSONResponse({"jobs": await _in_thread(self.open_jobs)})
+
+        async def get_job(request: Request) -> Response:
+            job_id = _job_id(request)
+            body = await _in_thread(lambda: self.download(job_id))
+            if body is None:
+                return Response(status_code=HTTPStatus.NO_CONTENT)
+            return Response(body, media_type="application/octet-stream")
+
+        async def post_update(request: Request) -> Response:
+            job_id = _job_id(request)
+            body = await read_body(request, await _in_thread(lambda: self.most_bytes(job_id)))
+            is_new = await _in_thread(lambda: self.take(job_id, body))
+            return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
+
+        return [
+            Route("/v1/local", list_jobs),
+            Route("/v1/local/{job_id}", get_job, methods=["GET"]),
+            Route("/v1/local/{job_id}", post_update, methods=["POST"]),
+        ]
+
     def open_jobs(self) -> list[str]:
         """Return the ids of jobs that take updates, in hex."""
         return [job_id.hex() for job_id in self._jobs.newest_ids(JobState.OPEN, limit=MOST_LISTED)]
@@ -141,37 +170,6 @@ class LocalIntake:
     def _count(self, name: str) -> None:
         with self._lock:
             self.counts[name] += 1
-
-
-def local_routes(local: LocalIntake, read_body: ReadBody) -> list[Route]:
-    """Return the routes, for `http_app`.
-
-    Args:
-        local: Does the work.
-        read_body: Reads a body of at most so many bytes, with `http_app`'s limits on room and time.
-    """
-
-    async def list_jobs(_request: Request) -> Response:
-        return JSONResponse({"jobs": await _in_thread(local.open_jobs)})
-
-    async def get_job(request: Request) -> Response:
-        job_id = _job_id(request)
-        body = await _in_thread(lambda: local.download(job_id))
-        if body is None:
-            return Response(status_code=HTTPStatus.NO_CONTENT)
-        return Response(body, media_type="application/octet-stream")
-
-    async def post_update(request: Request) -> Response:
-        job_id = _job_id(request)
-        body = await read_body(request, await _in_thread(lambda: local.most_bytes(job_id)))
-        is_new = await _in_thread(lambda: local.take(job_id, body))
-        return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
-
-    return [
-        Route("/v1/local", list_jobs),
-        Route("/v1/local/{job_id}", get_job, methods=["GET"]),
-        Route("/v1/local/{job_id}", post_update, methods=["POST"]),
-    ]
 
 
 async def _in_thread(look_up: Callable[[], _T]) -> _T:

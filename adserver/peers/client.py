@@ -13,25 +13,13 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.peers.outgoing import OutgoingShares
 from adserver.peers.receipt_exchange import ReceiptExchange
-from adserver.peers.replies import (
-    HelperStatus,
-    PreparedReplies,
-    QueryAnswer,
-    bad_answer,
-    commit_from_reply,
-    parse_started_job,
-    reading_answer,
-    require,
-    spent_from_reply,
-    status_from_reply,
-)
+from adserver.peers.replies import HelperStatus, PreparedReplies, QueryAnswer, Replies
 from adserver.store.receipts import ReceiptBook
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.observability.tracing import ClientTracing
-from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
+from maskedlark.reports.dataset import AdmittedSet, ShareColumns, ShareForHelper
 from maskedlark.reports.task import Task
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
@@ -83,6 +71,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
                 (`maskedlark.rpc.keepalive.Keepalive`).
         """
         self.address = address
+        self._replies = Replies(address)
         self._deadline_s = deadline_s
         self._round_deadline_s = deadline_s if round_deadline_s is None else round_deadline_s
         self._cancellations = SharedWatch(name="cancel-call", every_s=_CANCELLING_S)
@@ -101,7 +90,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         """Return the helper's identity and what it holds."""
         with self._calling():
             reply = self._reply(self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s))
-        return status_from_reply(reply, self.address)
+        return self._replies.parse_status(reply)
 
     def register_task(self, task: Task) -> bytes:
         """Ask the helper to accept a task; its Ed25519 signature, 64 bytes, to be verified by the caller."""
@@ -111,7 +100,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
                     helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s
                 )
             )
-        require(len(reply.signature) == _SIGNATURE_BYTES, self.address, "a signature of the wrong length")
+        self._replies.require(len(reply.signature) == _SIGNATURE_BYTES, "a signature of the wrong length")
         return bytes(reply.signature)
 
     def prepare_dataset(
@@ -140,8 +129,8 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         header = helper_pb2.PrepareRequest(
             header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle, update_round=update_round)
         )
-        outgoing = OutgoingShares(header, share_chunks)
-        replies = PreparedReplies(self.address)
+        outgoing = _OutgoingShares(header, share_chunks)
+        replies = PreparedReplies(self._replies)
         try:
             with self._calling(cancelled):
                 call = self._stub.PrepareDataset(
@@ -173,7 +162,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
             reply = self._reply(
                 self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen))
             )
-        commit_from_reply(reply, self.address, dataset_id=dataset_id, size=int(chosen.sum()))
+        self._replies.check_commit(reply, dataset_id=dataset_id, size=int(chosen.sum()))
 
     def start_job(self, job: "JobSpec", model: bytes) -> "StartedJob":
         """Have the helper check a job and its ONNX model, and reserve its budget. Idempotent."""
@@ -181,7 +170,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         requests = _then(helper_pb2.StartJobRequest(job=encode(job)), pieces)
         with self._calling():
             reply = self._reply(self._stub.StartJob(requests, timeout=self._round_deadline_s))
-        return parse_started_job(reply, self.address)
+        return self._replies.parse_started_job(reply)
 
     def run_round(
         self,
@@ -228,7 +217,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         with self._calling(cancelled):
             call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
             with _ending(call), self._cancelling(call, cancelled):
-                spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
+                spent = self._replies.parse_spent(next(call, helper_pb2.QueryReply()))
                 return QueryAnswer(share=self._share(call, length), dataset_spent=spent)
 
     def statements(self, task_id: bytes) -> "tuple[SignedStatement, ...]":
@@ -244,18 +233,18 @@ class HelperClient(AbstractContextManager["HelperClient"]):
             call = self._stub.GetStatements(request, timeout=self._round_deadline_s)
             with _ending(call):
                 for reply in call:
-                    require(len(found) < _MOST_STATEMENTS, self.address, "too many statements")
+                    self._replies.require(len(found) < _MOST_STATEMENTS, "too many statements")
                     try:
                         found.append(decode(SignedStatement, reply.statement))
                     except InvalidTask as error:
-                        raise bad_answer(self.address, f"no statement: {error}") from None
+                        raise self._replies.bad(f"no statement: {error}") from None
         return tuple(found)
 
     def _share(self, replies: Iterable[Any], length: int) -> "AggregateShare":
         """Assemble the share from the chunks of an answer."""
         from maskedlark.releases.release import TAG_BYTES, AggregateShare
 
-        with reading_answer(self.address):
+        with self._replies.reading():
             encoded = join(
                 (reply.chunk for reply in replies), limit=TAG_BYTES + 8 * length, what="an aggregate share"
             )
@@ -275,7 +264,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
     def _reply(self, reply: _Reply | None) -> _Reply:
         """Return the one reply of a call; gRPC gives None if a helper ends the call without one."""
         if reply is None:
-            raise bad_answer(self.address, "no message")
+            raise self._replies.bad("no message")
         return reply
 
     @property
@@ -312,6 +301,47 @@ class HelperClient(AbstractContextManager["HelperClient"]):
 
         with self._cancellations.looking(look):
             yield
+
+
+class _OutgoingShares:
+    """The requests of a preparation.
+
+    Remembers the size of each chunk that was sent, and the error that ended them, if one did.
+    """
+
+    def __init__(
+        self, header: helper_pb2.PrepareRequest, share_chunks: Iterable[Sequence[ShareForHelper]]
+    ) -> None:
+        self._header = header
+        self._chunks = share_chunks
+        self.sizes: list[int] = []
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[helper_pb2.PrepareRequest]:
+        yield self._header
+        try:
+            for chunk in self._chunks:
+                self.sizes.append(len(chunk))  # before it leaves, so that no reply can come too early
+                yield _request_of(chunk)
+            yield helper_pb2.PrepareRequest(end={})
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _request_of(chunk: Sequence[ShareForHelper]) -> helper_pb2.PrepareRequest:
+    """Build the request with a chunk of shares.
+
+    Built of plain fields: messages made of messages copy each, and take several times as long.
+    """
+    of = ShareColumns.of(chunk)
+    shares = [
+        {"report_id": report_id, "time_bucket": bucket, "share": {"key_id": key_id, "ciphertext": ciphertext}}
+        for report_id, bucket, key_id, ciphertext in zip(
+            of.report_ids, of.time_buckets, of.key_ids, of.ciphertexts, strict=True
+        )
+    ]
+    return helper_pb2.PrepareRequest(chunk={"shares": shares})
 
 
 def _then(first: Any, rest: Iterable[Any]) -> Iterator[Any]:

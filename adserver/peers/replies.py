@@ -71,32 +71,115 @@ class QueryAnswer:
     dataset_spent: "Epsilons"
 
 
+class Replies:
+    """Reads one helper's replies."""
+
+    def __init__(self, peer: str) -> None:
+        """Name the helper, by its address, in errors."""
+        self._peer = peer
+
+    def parse_status(self, reply: helper_pb2.StatusReply) -> HelperStatus:
+        """Parse a status; the key list's signature is checked against the key in the same message.
+
+        Raises:
+            UnsupportedVersion: the helper does not implement this server's version of the protocol.
+            JobRefused(BAD_ANSWER)
+        """
+        # First: what else a helper of another version says may have another form.
+        check_spoken(reply.protocols, f"the helper at {self._peer}")
+        try:
+            identity = build(
+                HelperIdentity,
+                {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
+            )
+            keys = decode(SignedKeyList, reply.key_list)
+            keys.verify(identity.verify_key)
+        except InvalidTask as error:
+            raise self.bad(f"a wrong status: {error}") from None
+        for told in (reply.name, reply.version):
+            self.require(told.isprintable() and len(told) <= _MOST_NAME, "a name that cannot be printed")
+        return HelperStatus(
+            version=reply.version,
+            identity=identity,
+            keys=keys,
+            numerics_digest=reply.numerics_digest,
+            **{name: getattr(reply, name) if reply.HasField(name) else None for name in _COUNTS},
+        )
+
+    def check_commit(self, reply: helper_pb2.CommitReply, *, dataset_id: bytes, size: int) -> None:
+        """Check that what was committed is what was asked for."""
+        self.require(
+            reply.dataset_id == dataset_id and reply.size == size,
+            "it committed a different dataset than requested",
+        )
+
+    def parse_started_job(self, reply: helper_pb2.StartJobReply) -> "StartedJob":
+        """Parse the answer to a job."""
+        from maskedlark.releases.started_job import StartedJob
+
+        self.require(reply.path in ("exact", "general"), "an unknown gradient path")
+        self.require(len(reply.numerics_digest) == _DIGEST_BYTES, "a numerics digest of the wrong length")
+        self.require(reply.num_parameters > 0, "a model without parameters")
+        self._require_amounts(reply.epsilon_spent, reply.collusion_epsilon_spent)
+        return StartedJob(**{one.name: getattr(reply, one.name) for one in fields(StartedJob)})
+
+    def parse_spent(self, reply: helper_pb2.QueryReply) -> "Epsilons":
+        """Parse the first part of the answer to a query."""
+        from maskedlark.privacy.accounting import Epsilons
+
+        self.require(reply.WhichOneof("part") == "spent", "no spent budget")
+        self._require_amounts(reply.spent.epsilon, reply.spent.collusion_epsilon)
+        return Epsilons(ad_server=reply.spent.epsilon, colluding=reply.spent.collusion_epsilon)
+
+    def _require_amounts(self, *epsilons: float) -> None:
+        is_valid = all(one >= 0 and not math.isnan(one) for one in epsilons)
+        self.require(is_valid, "a spent budget that is not a valid amount")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Wrap code that reads an answer in the form that helpers read requests in too.
+
+        Its refusals are of the answer, not of the request.
+        """
+        try:
+            yield
+        except JobRefused as error:
+            raise self.bad(f"an invalid reply: {error}") from None
+
+    def require(self, condition: bool, what: str) -> None:
+        """Refuse an answer that breaks the contract."""
+        if not condition:
+            raise self.bad(what)
+
+    def bad(self, what: str) -> JobRefused:
+        """Build the error for a malformed answer."""
+        return bad_answer(self._peer, what)
+
+
 class PreparedReplies:
     """The replies of one preparation as they come: one for each chunk, then the totals."""
 
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
+    def __init__(self, replies: Replies) -> None:
+        self._of = replies
         self._is_admitted: list[NDArray[np.bool_]] = []
         self._view_tags: list[NDArray[np.uint8]] = []
         self._totals: helper_pb2.PrepareReply.Totals | None = None
 
     def take(self, reply: helper_pb2.PrepareReply, sizes: Sequence[int]) -> int:
         """Read one reply; how many reports it answers for."""
-        require(self._totals is None, self._peer, "more replies after the totals")
+        self._of.require(self._totals is None, "more replies after the totals")
         if reply.HasField("totals"):
             self._totals = reply.totals
             return 0
         position = len(self._is_admitted)
-        require(position < len(sizes), self._peer, "more replies than there were chunks")
+        self._of.require(position < len(sizes), "more replies than there were chunks")
         flags = np.frombuffer(reply.is_admitted, np.uint8)
-        require(
+        self._of.require(
             len(flags) == sizes[position] and bool((flags <= 1).all()),
-            self._peer,
             "a number of flags that differs from the number of reports",
         )
-        require(
+        self._of.require(
             len(reply.view_tags) == VIEW_TAG_BYTES * len(flags),
-            self._peer,
             "a number of view tags that differs from the number of reports",
         )
         self._is_admitted.append(flags.astype(np.bool_))
@@ -107,110 +190,26 @@ class PreparedReplies:
         """Combine all chunks if they are complete and agree with the totals."""
         totals = self._totals
         if totals is None or len(self._is_admitted) != len(sizes):
-            raise bad_answer(self._peer, "not one reply for each chunk and then the totals")
+            raise self._of.bad("not one reply for each chunk and then the totals")
         is_admitted = np.concatenate([np.empty(0, np.bool_), *self._is_admitted])
-        dropped = _parse_dropped(totals, self._peer)
+        dropped = self._parse_dropped(totals)
         counted = (totals.received, totals.admitted, dropped.total())
         num_admitted = int(is_admitted.sum())
         expected = (len(is_admitted), num_admitted, len(is_admitted) - num_admitted)
-        require(
+        self._of.require(
             counted == expected,
-            self._peer,
             f"the totals {counted} of received, admitted and dropped reports; expected {expected}",
         )
         tags = np.concatenate([np.empty((0, VIEW_TAG_BYTES), np.uint8), *self._view_tags])
         return AdmittedSet(is_admitted=is_admitted, view_tags=tags, dropped=dropped)
 
-
-def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
-    """Parse a status; the key list's signature is checked against the key in the same message.
-
-    Raises:
-        UnsupportedVersion: the helper does not implement this server's version of the protocol.
-        JobRefused(BAD_ANSWER)
-    """
-    # First: what else a helper of another version says may have another form.
-    check_spoken(reply.protocols, f"the helper at {peer}")
-    try:
-        identity = build(
-            HelperIdentity,
-            {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
-        )
-        keys = decode(SignedKeyList, reply.key_list)
-        keys.verify(identity.verify_key)
-    except InvalidTask as error:
-        raise bad_answer(peer, f"a wrong status: {error}") from None
-    for told in (reply.name, reply.version):
-        require(told.isprintable() and len(told) <= _MOST_NAME, peer, "a name that cannot be printed")
-    return HelperStatus(
-        version=reply.version,
-        identity=identity,
-        keys=keys,
-        numerics_digest=reply.numerics_digest,
-        **{name: getattr(reply, name) if reply.HasField(name) else None for name in _COUNTS},
-    )
-
-
-def commit_from_reply(reply: helper_pb2.CommitReply, peer: str, *, dataset_id: bytes, size: int) -> None:
-    """Check that what was committed is what was asked for."""
-    require(
-        reply.dataset_id == dataset_id and reply.size == size,
-        peer,
-        "it committed a different dataset than requested",
-    )
-
-
-def parse_started_job(reply: helper_pb2.StartJobReply, peer: str) -> "StartedJob":
-    """Parse the answer to a job."""
-    from maskedlark.releases.started_job import StartedJob
-
-    require(reply.path in ("exact", "general"), peer, "an unknown gradient path")
-    require(len(reply.numerics_digest) == _DIGEST_BYTES, peer, "a numerics digest of the wrong length")
-    require(reply.num_parameters > 0, peer, "a model without parameters")
-    for spent in (reply.epsilon_spent, reply.collusion_epsilon_spent):
-        require(spent >= 0 and not math.isnan(spent), peer, "a spent budget that is not a valid amount")
-    return StartedJob(**{one.name: getattr(reply, one.name) for one in fields(StartedJob)})
-
-
-def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> "Epsilons":
-    """Parse the first part of the answer to a query."""
-    from maskedlark.privacy.accounting import Epsilons
-
-    require(reply.WhichOneof("part") == "spent", peer, "no spent budget")
-    epsilons = (reply.spent.epsilon, reply.spent.collusion_epsilon)
-    require(
-        all(one >= 0 and not math.isnan(one) for one in epsilons),
-        peer,
-        "a spent budget that is not a valid amount",
-    )
-    return Epsilons(ad_server=epsilons[0], colluding=epsilons[1])
-
-
-def require(condition: bool, peer: str, what: str) -> None:
-    """Refuse an answer that breaks the contract."""
-    if not condition:
-        raise bad_answer(peer, what)
+    def _parse_dropped(self, totals: helper_pb2.PrepareReply.Totals) -> Counter[ReportReason]:
+        try:
+            return Counter({ReportReason(reason): int(count) for reason, count in totals.dropped.items()})
+        except ValueError:
+            raise self._of.bad("an unknown reason for dropping reports") from None
 
 
 def bad_answer(peer: str, what: str) -> JobRefused:
     """Build the error for a malformed answer."""
     return JobRefused(JobReason.BAD_ANSWER, f"the helper at {peer} answered with {what}")
-
-
-@contextmanager
-def reading_answer(peer: str) -> Iterator[None]:
-    """Wrap code that reads an answer in the form that helpers read requests in too.
-
-    Its refusals are of the answer, not of the request.
-    """
-    try:
-        yield
-    except JobRefused as error:
-        raise bad_answer(peer, f"an invalid reply: {error}") from None
-
-
-def _parse_dropped(totals: helper_pb2.PrepareReply.Totals, peer: str) -> Counter[ReportReason]:
-    try:
-        return Counter({ReportReason(reason): int(count) for reason, count in totals.dropped.items()})
-    except ValueError:
-        raise bad_answer(peer, "an unknown reason for dropping reports") from None

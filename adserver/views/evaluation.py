@@ -1,15 +1,14 @@
-"""An evaluation for programs and for people.
-
-JSON, lines of text, and a picture of its three curves with error bars.
-"""
+"""An evaluation for people: tables, and a picture of its three curves with error bars."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
-from adserver.views.printing import write_as
+from adserver.views.printing import print_table, write_as
 from adserver.views.query import format_estimate, noise_lines
 from maskedlark.terminal.pictures import as_png, new_figure
 
@@ -17,26 +16,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def evaluation_lines(result: EvaluationResult) -> list[str]:
-    """Return the lines under the tables."""
-    return [
+def print_evaluation(result: EvaluationResult) -> None:
+    """Print the tables of figures and of calibration, and lines about the release."""
+    print_table(("metric", "value"), [(one.name, format_estimate(one.estimate)) for one in result.metrics])
+    typer.echo()
+    print_table(
+        ("score from", "predicted", "observed"),
+        [
+            (f"{point.threshold:.3f}", f"{point.x.value:.4f}", format_estimate(point.y))
+            for point in result.calibration
+        ],
+    )
+    typer.echo(f"evaluation {result.query_id}")
+    typer.echo(
         f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling"
-        " and noise",
-        *noise_lines(result, f" on every bin: {result.noise_scale:.4g} records"),
-    ]
-
-
-def metric_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
-    """Return the rows of the table of figures."""
-    return [(one.name, format_estimate(one.estimate)) for one in result.metrics]
-
-
-def calibration_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
-    """Return the rows of the table of calibration."""
-    return [
-        (f"{point.threshold:.3f}", f"{point.x.value:.4f}", format_estimate(point.y))
-        for point in result.calibration
-    ]
+        " and noise"
+    )
+    for line in noise_lines(result, f" on every bin: {result.noise_scale:.4g} records"):
+        typer.echo(line)
 
 
 def write_plot(result: EvaluationResult, path: Path) -> None:

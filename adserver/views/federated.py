@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from maskedlark.federated.local_forecast import LocalForecast
 
 
-def rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
+def rows_of_devices(job: JobRecord, plan: FederatedPlan | LocalPlan) -> list[tuple[str, object]]:
+    """Return a job on devices as rows of a table, without its state."""
+    if isinstance(plan, LocalPlan):
+        return _rows_of_local(job, plan)
+    return [
+        ("job", job.job_id.hex()),
+        *_settings_rows(plan, job.rounds_done),
+        ("privacy so far", privacy_line_of_federated(plan, job.rounds_done)),
+    ]
+
+
+def _rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
     """Return a job without helpers as rows of a table."""
     from maskedlark.federated.draw_and_discard import DrawAndDiscard
     from maskedlark.federated.local_job import cost_of
@@ -39,15 +50,6 @@ def rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
         ("updates", job.updates),
         (f"epsilon of one update, of each {cost.unit}", number(cost.epsilon)),
         ("epsilon of a whole update", f"{number(cost.whole_update)} at delta {cost.delta:.2g}"),
-    ]
-
-
-def rows_of_federated(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, object]]:
-    """Return a federated job's settings as rows of a table."""
-    return [
-        ("job", job.job_id.hex()),
-        *_settings_rows(plan, job.rounds_done),
-        ("privacy so far", privacy_line_of_federated(plan, job.rounds_done)),
     ]
 
 

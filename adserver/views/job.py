@@ -13,7 +13,7 @@ from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
-from adserver.views.federated import rows_of_federated, rows_of_local
+from adserver.views.federated import rows_of_devices
 from adserver.views.printing import moment, print_table, progress_on, short
 from maskedlark.terminal.interactive import may_be_seen
 
@@ -48,10 +48,8 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     """Print one job as a table of settings and figures."""
     plan = job.plan
     match plan:
-        case FederatedPlan():
-            rows: list[tuple[str, object]] = [*rows_of_federated(job, plan), ("state", _outcome_line(job))]
-        case LocalPlan():
-            rows = [*rows_of_local(job, plan), ("state", _outcome_line(job))]
+        case FederatedPlan() | LocalPlan():
+            rows: list[tuple[str, object]] = [*rows_of_devices(job, plan), ("state", _outcome_line(job))]
         case TrainingPlan():
             rows = _rows(job, plan)
         case _:

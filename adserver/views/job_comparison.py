@@ -16,7 +16,7 @@ from maskedlark.frozen import frozen, pick_attributes
 
 
 @frozen
-class ComparedJob:
+class _ComparedJob:
     """A job as a row of a comparison; None where a job of its kind has no such figure, or not yet.
 
     Attributes:
@@ -55,14 +55,14 @@ class ComparedJob:
     note: str
 
 
-def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> ComparedJob:
+def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _ComparedJob:
     """Return a job's row."""
     facts, best = job_facts(job, last_evaluated(history)), best_evaluated(history)
     same = ("rounds", "rounds_done", "name", "note")
     figures: dict[str, Any] = {
         name: getattr(facts, name, None) for name in ("learning_rate", "noise_multiplier", "loss", "accuracy")
     }
-    return ComparedJob(
+    return _ComparedJob(
         job=job.job_id.hex(),
         state=job.state.value,
         batch=getattr(facts, "expected_batch_size", None),
@@ -82,7 +82,7 @@ class _JobsSource(JobSource, Protocol):
         """Return all jobs, oldest first."""
 
 
-def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[ComparedJob]:
+def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[_ComparedJob]:
     """Return a row for each of some jobs, by the starts of their ids; without any, for all jobs.
 
     Raises:
@@ -92,9 +92,9 @@ def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[Compared
     return [_compare_job(job, server.history(job.job_id)) for job in found]
 
 
-def print_comparison(rows: Sequence[ComparedJob]) -> None:
+def print_comparison(rows: Sequence[_ComparedJob]) -> None:
     """Print jobs as columns of a table: there are more figures than jobs that one compares."""
-    names = [field.name.replace("_", " ") for field in fields(ComparedJob)][1:]
+    names = [field.name.replace("_", " ") for field in fields(_ComparedJob)][1:]
     values = zip(*(astuple(row)[1:] for row in rows), strict=True) if rows else ([],) * len(names)
     print_table(
         ("job", *(short(bytes.fromhex(row.job)) for row in rows)),

@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+import typer
 
 from adserver.measuring.result import AggregateResult, Estimate, NoInterval, ReleasedResult, ResultRow
 from adserver.messages.query import EstimateMessage, ResultMessage
-from adserver.views.printing import as_csv, write_as
+from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
@@ -40,27 +42,25 @@ class Statistic:
     name: str
     read: Callable[[AggregateResult], Iterable[tuple[ResultRow, Estimate]]]
 
+    @classmethod
+    def mean(cls, value: str) -> Self:
+        """Return the mean of a value."""
+        return cls(name=f"mean of {value}", read=lambda result: result.means(value))
+
+    @classmethod
+    def quantile(cls, value: str, share: float) -> Self:
+        """Return a quantile of a value that has a histogram."""
+        return cls(name=f"quantile {share:g} of {value}", read=lambda result: result.quantiles(value, share))
+
     def estimates(self, result: AggregateResult) -> list[Estimate]:
         """Return its estimate for each row."""
         return [estimate for _, estimate in self.read(result)]
 
 
-def mean_of(value: str) -> Statistic:
-    """Return the mean of a value."""
-    return Statistic(name=f"mean of {value}", read=lambda result: result.means(value))
-
-
-def quantile_of(value: str, share: float) -> Statistic:
-    """Return a quantile of a value that has a histogram."""
-    return Statistic(
-        name=f"quantile {share:g} of {value}", read=lambda result: result.quantiles(value, share)
-    )
-
-
 def means_in(result: AggregateResult) -> tuple[Statistic, ...]:
     """Return the means that a result's sums and count allow."""
     sums = [column.value for column in result.columns if column.bucket is None]
-    return tuple(mean_of(value) for value in sums if value != COUNT) if COUNT in sums else ()
+    return tuple(Statistic.mean(value) for value in sums if value != COUNT) if COUNT in sums else ()
 
 
 _Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic]]
@@ -94,17 +94,32 @@ def json_of(result: AggregateResult, statistics: Sequence[Statistic]) -> dict[st
     return {**ResultMessage.of(result).model_dump(mode="json"), "statistics": derived}
 
 
-def table_columns(result: AggregateResult, statistics: Sequence[Statistic] = ()) -> tuple[str, ...]:
-    """Return the names of a table's columns, one for each cell of `table_rows`."""
-    names = (*(column.name for column in result.columns), *(one.name for one in statistics))
-    return (*result.group_by, *names)
+def print_groups(
+    result: AggregateResult, statistics: Sequence[Statistic] = (), *, is_all_shown: bool = True
+) -> None:
+    """Print a table of each group's estimates with half of their intervals, and how many groups it hides.
+
+    Args:
+        result: What was measured.
+        statistics: Further columns.
+        is_all_shown: Whether groups without an interval for each statistic are rows, too.
+    """
+    derived = [one.estimates(result) for one in statistics]
+    further = list(zip(*derived, strict=True)) if statistics else [()] * len(result.rows)
+    shown = [
+        (*row.group, *_printed_cells(row), *map(format_estimate, more))
+        for row, more in zip(result.rows, further, strict=True)
+        if is_all_shown or all(one.no_interval is None for one in more)
+    ]
+    print_table((*result.group_by, *_names(result, statistics)), shown)
+    if hidden := len(result.rows) - len(shown):
+        typer.echo(
+            f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: add --all-rows to show all"
+        )
 
 
-def table_rows(result: AggregateResult, statistics: Sequence[Statistic] = ()) -> list[tuple[str, ...]]:
-    """Return the rows of a table: the group, then each estimate with half of its interval."""
-    derived = zip(*(map(format_estimate, one.estimates(result)) for one in statistics), strict=True)
-    further = list(derived) if statistics else [()] * len(result.rows)
-    return [(*row.group, *_printed_cells(row), *more) for row, more in zip(result.rows, further, strict=True)]
+def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[str, ...]:
+    return (*(column.name for column in result.columns), *(one.name for one in statistics))
 
 
 def _printed_cells(row: ResultRow) -> Iterator[str]:
@@ -173,9 +188,8 @@ def _json(written: _Written) -> bytes:
 
 
 def _file_columns(written: _Written) -> list[str]:
-    result, statistics = written
-    names = (*(column.name for column in result.columns), *(one.name for one in statistics))
-    return [*result.group_by, *(f"{name} {figure}" for name in names for figure in _FIGURES)]
+    result, _ = written
+    return [*result.group_by, *(f"{name} {figure}" for name in _names(*written) for figure in _FIGURES)]
 
 
 def _file_rows(written: _Written) -> Iterator[list[Any]]:

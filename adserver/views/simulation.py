@@ -39,30 +39,26 @@ class SimulationResult:
         """The rounds after which the model was evaluated."""
         return [one for one in self.rounds if one.scores]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the run and its evaluated rounds."""
+        return {
+            **pick_attributes(self, ("strategy", "devices", "unit", "epsilon", "epsilon_2016", "delta")),
+            "rounds": self.rounds[-1].round,
+            **{name: round(score, 6) for name, score in self.scored[-1].scores.items()},
+            "curve": [dict(zip(_COLUMNS, _row(one), strict=True)) for one in self.scored],
+        }
 
-def simulation_json(result: SimulationResult) -> dict[str, Any]:
-    """Return a result as JSON."""
-    return {
-        **pick_attributes(result, ("strategy", "devices", "unit", "epsilon", "epsilon_2016", "delta")),
-        "rounds": result.rounds[-1].round,
-        **{name: round(score, 6) for name, score in result.scored[-1].scores.items()},
-        "curve": [dict(zip(_COLUMNS, _row(one), strict=True)) for one in result.scored],
-    }
+    def print(self) -> None:
+        """Print the evaluated rounds as a table."""
+        print_table(_COLUMNS, [[_format(value) for value in _row(one)] for one in self.scored])
 
+    def write(self, path: Path) -> None:
+        """Write all rounds as CSV, or the curve as PNG, by the file's ending.
 
-def print_simulation(result: SimulationResult) -> None:
-    """Print the evaluated rounds as a table."""
-    rows = [[_format(value) for value in _row(one)] for one in result.scored]
-    print_table(_COLUMNS, rows)
-
-
-def write_simulation(result: SimulationResult, path: Path) -> None:
-    """Write all rounds as CSV, or the curve as PNG, by the file's ending.
-
-    Raises:
-        InvalidTask: another ending.
-    """
-    write_as({".csv": _csv, ".png": _png}, result, path, "a simulation is")
+        Raises:
+            InvalidTask: another ending.
+        """
+        write_as({".csv": _csv, ".png": _png}, self, path, "a simulation is")
 
 
 def _row(one: SimulatedRound) -> list[float | int | None]:

@@ -16,7 +16,7 @@ import psutil
 from sqlalchemy import Engine
 
 from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
-from adserver.peers.outgoing import _request_of
+from adserver.peers.client import _request_of
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
 from adserver.store.reports import ReportStore

@@ -13,7 +13,7 @@ import pytest
 from adserver.measuring.intervals import half_width
 from adserver.measuring.result import AggregateResult, Column, Estimate, NoInterval, ResultRow
 from adserver.messages.query import ResultMessage
-from adserver.views.query import format_estimate, summary_lines, table_columns, table_rows, write_result
+from adserver.views.query import format_estimate, print_groups, summary_lines, write_result
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -139,10 +139,12 @@ def test_all_forms_hold_the_same_numbers(tmp_path: Path) -> None:
         write_result(one, tmp_path / "r.xlsx")
 
 
-def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
+def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
     one = result({"count": [5.25, 7.0]})
-    assert table_columns(one) == ("key", "count")
-    assert table_rows(one)[0] == ("a", "5.2 ± 3.0")
+    print_groups(one)
+    head, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["key", "count"]
+    assert first.rstrip().split(maxsplit=1) == ["a", "5.2 ± 3.0"]
     assert format_estimate(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
     assert (
         format_estimate(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf))
@@ -154,11 +156,13 @@ def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
     )
 
 
-def test_people_read_what_a_threshold_hides() -> None:
+def test_people_read_what_a_threshold_hides(capsys: pytest.CaptureFixture[str]) -> None:
     one = result({"count": [5.25, 70.0]})
     hidden = replace(one.rows[0], may_be_hidden=True, estimates=(replace(estimate(1.0), high=46.0),))
     noisy = replace(one, rows=(hidden, one.rows[1]), threshold_noise=12.0)
-    assert table_rows(noisy) == [("a", "-2 to 46 (may be hidden)"), ("b", "70.0 ± 3.0")]
+    print_groups(noisy)
+    rows = [line.rstrip().split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [["a", "-2 to 46 (may be hidden)"], ["b", "70.0 ± 3.0"]]
     assert "fewer than 20 are" in summary_lines(one)[0]
     assert "fewer than about 20 (by counts with a noise of 12)" in summary_lines(noisy)[0]
     assert "most below 83" in summary_lines(replace(noisy, threshold_margin=63.0))[0]

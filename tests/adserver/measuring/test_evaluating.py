@@ -31,12 +31,7 @@ from adserver.peers.retrying import ONCE
 from adserver.records.asked_query import StoredAnswer
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.queries import QueryStore
-from adserver.views.evaluation import (
-    calibration_rows,
-    evaluation_lines,
-    metric_rows,
-    write_plot,
-)
+from adserver.views.evaluation import print_evaluation, write_plot
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
@@ -320,14 +315,22 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, Any], reason: str) ->
         evaluated(synthetic(50), **wrong)
 
 
-def test_a_result_is_shown_as_json_lines_and_a_picture(tmp_path: Path) -> None:
+def test_a_result_is_shown_as_json_lines_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = evaluated(synthetic(2_000), mechanism="gaussian", epsilon=2.0)
     told = json.loads(EvaluationMessage.of(result).model_dump_json())
     assert told["metrics"]["roc_auc"]["value"] == result.metric("roc_auc").value
     assert told["epsilon"]["ad_server"] == result.cost.ad_server
-    assert len(told["calibration"]) == len(result.calibration) == len(calibration_rows(result))
-    assert [name for name, _ in metric_rows(result)] == list(OF_LABELS)
-    assert f"{result.noise_scale:.4g} records" in "\n".join(evaluation_lines(result))
+    assert len(told["calibration"]) == len(result.calibration)
+    print_evaluation(result)
+    printed = capsys.readouterr().out
+    figures, calibration = (
+        table.splitlines()[1:] for table in printed.split("\nevaluation ")[0].split("\n\n")
+    )
+    assert [line.split()[0] for line in figures] == list(OF_LABELS)
+    assert len(calibration) == len(result.calibration)
+    assert f"{result.noise_scale:.4g} records" in printed
     write_plot(result, tmp_path / "curves.png")
     drawn = (tmp_path / "curves.png").read_bytes()
     width, height = struct.unpack(">II", drawn[16:24])

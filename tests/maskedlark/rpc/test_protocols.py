@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from adserver.peers.client import HelperClient
-from adserver.peers.replies import status_from_reply
+from adserver.peers.replies import Replies
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, UnsupportedVersion
 from maskedlark.releases.job import JobSpec
@@ -107,11 +107,11 @@ def test_an_ad_server_goes_no_further_with_a_helper_of_another_version(tmp_path:
         reply = stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S)
     del reply.protocols[:]
     assert (
-        status_from_reply(reply, "north").identity == scene.task.helpers[0]
+        Replies("north").parse_status(reply).identity == scene.task.helpers[0]
     )  # of before the field: version 1
     other = pb.StatusReply(protocols=[2])  # the rest has a form that this server does not know
     with pytest.raises(UnsupportedVersion, match="the helper at north implements protocol version 2"):
-        status_from_reply(other, "north")
+        Replies("north").parse_status(other)
 
 
 def test_a_helper_refuses_a_task_of_another_version_and_the_ad_server_learns_why(tmp_path: Path) -> None:
