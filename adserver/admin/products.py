@@ -6,7 +6,6 @@ from fastapi import Query
 from pydantic import Field
 
 from adserver.admin.guarded_route import Context, Parameters, guarded_router
-from adserver.admin.read_endpoints import task_detail
 from adserver.messages.dataset import DatasetItem, SealDataset
 from adserver.messages.evidence import EvidenceList, EvidenceMessage
 from adserver.messages.site import ModelMessage, RefreshedKeys
@@ -41,7 +40,8 @@ def _create_task(context: Context, body: CreateTask) -> TaskDetail:
 
     The ad server checks the settings as `adserver task create` does.
     """
-    return task_detail(context, context.client.create_task(**body.settings()))
+    made = context.client.create_task(**body.settings())
+    return TaskDetail.of(made, context.reports.counts(made.task_id))
 
 
 @reading.get("/tasks/{task}/statements", summary="What both helpers say, and signed, of each release")

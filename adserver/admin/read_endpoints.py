@@ -1,19 +1,20 @@
 """The reading endpoints of the API: tasks, datasets, the intake, budgets and helpers."""
 
+from pathlib import Path
 from typing import Annotated, Final
 
+from cryptography import x509
 from fastapi import Query
 from pydantic import Field
 
 from adserver.admin.admin_context import AdminContext
-from adserver.admin.certificates import read_certificates
 from adserver.admin.guarded_route import Context, Parameters, guarded_router
 from adserver.admin.helper_watch import HelperHealth
 from adserver.admin.paging import PageParameters, Typed, list_page
 from adserver.messages.base import ListPage
 from adserver.messages.budget import BudgetMessage
 from adserver.messages.dataset import DatasetItem
-from adserver.messages.site import HelperMessage, HelpersMessage, IntakeMessage
+from adserver.messages.site import CertificateMessage, HelperMessage, HelpersMessage, IntakeMessage
 from adserver.messages.task import TaskDetail, TaskItem
 from adserver.records.access import Scope
 from adserver.records.dataset_state import DatasetState
@@ -24,6 +25,8 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import PlannedJob
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.trust import fingerprint, names_in
 
 reading = guarded_router(Scope.READ)
 ROUTERS: Final = (reading,)
@@ -61,11 +64,7 @@ def list_tasks(context: Context, page: Annotated[PageParameters, Query()]) -> Li
 @reading.get("/tasks/{task}", summary="One task")
 def _show_task(context: Context, task: str) -> TaskDetail:
     """Return one task with its settings, and the bundle that browsers are served."""
-    return task_detail(context, context.tasks.find(task))
-
-
-def task_detail(context: AdminContext, stored: StoredTask) -> TaskDetail:
-    """Return a task with its bundle."""
+    stored = context.tasks.find(task)
     return TaskDetail.of(stored, context.reports.counts(stored.task_id))
 
 
@@ -147,7 +146,7 @@ def _task_of_people(context: AdminContext, task: str, refusal: JobRefused) -> St
     return stored
 
 
-def helper_message(health: HelperHealth) -> HelperMessage:
+def _helper_message(health: HelperHealth) -> HelperMessage:
     """Return a helper's last known state."""
     status = health.status
     return HelperMessage(
@@ -165,5 +164,33 @@ def helper_message(health: HelperHealth) -> HelperMessage:
 def show_helpers(context: Context) -> HelpersMessage:
     """Return both helpers, and the certificates between the parties."""
     return HelpersMessage(
-        helpers=tuple(map(helper_message, context.sights())), certificates=read_certificates(context.tls)
+        helpers=tuple(map(_helper_message, context.sights())), certificates=_read_certificates(context.tls)
+    )
+
+
+def _read_certificates(files: TlsFiles | None) -> tuple[CertificateMessage, ...]:
+    """Return every certificate that this server shows or trusts peers by; none on plaintext loopback."""
+    if files is None:
+        return ()
+    return tuple(
+        _certificate(one, whose, path)
+        for whose, path in (("this ad server", files.certificate), ("a peer", files.trusted_authorities))
+        for one in _certificates_in(path)
+    )
+
+
+def _certificates_in(path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError):  # it is being replaced, or holds none
+        return []
+
+
+def _certificate(one: x509.Certificate, whose: str, path: Path) -> CertificateMessage:
+    return CertificateMessage(
+        whose=whose,
+        names=tuple(sorted(names_in(one))),
+        fingerprint=fingerprint(one),
+        ends_at=one.not_valid_after_utc.timestamp(),
+        file=path.name,
     )

@@ -8,19 +8,20 @@ an answer of the API, and otherwise the error that the ad server refused with.
 """
 
 import json
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.client import HTTPException, IncompleteRead
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from pathlib import Path
-from ssl import SSLCertVerificationError
+from socket import SHUT_RDWR, socket
+from threading import Timer
 from time import monotonic
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from pydantic import ValidationError
 
-from adserver.client.remote_connection import check_address, connect, end_after
 from adserver.messages.base import MOST_INTEGER, Message, RequestBody, first_fault
 from maskedlark.errors import (
     REFUSALS,
@@ -32,6 +33,7 @@ from maskedlark.errors import (
 )
 from maskedlark.escape import escape_values
 from maskedlark.frozen import frozen
+from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
@@ -51,6 +53,9 @@ _MOST_FAULT: Final = 200
 """Characters of a wrong form's description: a remote server's names may be as long as its answer."""
 _CANONICAL: Final = frozenset({"bundle", "plan"})
 """Fields whose bytes are signed or digested: names in them are escaped where they are printed."""
+_WRONG_URL: Final = (
+    "the ad server's URL is not valid: expected https://HOST[:PORT], or http on loopback, and nothing else"
+)
 _WRONG_FORMS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _MessageT = TypeVar("_MessageT", bound=Message)
 
@@ -92,7 +97,7 @@ class ApiSession:
     timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
-        check_address(self.url, self.token)
+        _check_address(self.url, self.token)
 
     def get(self, kind: type[_MessageT], path: str, **parameters: Any) -> _MessageT:
         """Read a path. Raises as `post`.
@@ -182,12 +187,12 @@ class ApiSession:
     ) -> tuple[int, bytes]:
         """Send a request and return the status and the content of its answer."""
         most, may_be_done, left_s = bound.most, False, max(bound.until_s - monotonic(), 0.001)
-        connection = connect(self.url, ca=self.ca, timeout_s=left_s)
+        connection = _connect(self.url, ca=self.ca, timeout_s=left_s)
         try:
             connection.connect()
             may_be_done = not is_once
             headers = {"authorization": f"Bearer {self.token}"}
-            with end_after(connection, left_s):
+            with _end_after(connection, left_s):
                 connection.request(method, f"{_PREFIX}{path}", None if method == "GET" else body, headers)
                 with connection.getresponse() as answer:
                     content, left = answer.read(most + 1), answer.length
@@ -204,6 +209,69 @@ class ApiSession:
         return answer.status, content
 
 
+def _check_address(url: str, token: str) -> None:
+    """Reject an unsafe URL or a malformed token; error messages contain neither.
+
+    Raises:
+        InvalidTask
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        HTTPConnection(host, _port(parts))  # connects to nothing; refuses what a request cannot carry
+        is_name = bool(host.encode("idna"))
+    except (ValueError, HTTPException):
+        raise InvalidTask(_WRONG_URL) from None
+    is_plain = parts.scheme == "http" and is_loopback(host)
+    is_more = "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment
+    if not is_name or is_more or not (parts.scheme == "https" or is_plain):
+        raise InvalidTask(_WRONG_URL)
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidTask(
+            "the token is not valid: expected the output of `adserver token create`, without spaces or "
+            "line breaks"
+        )
+
+
+def _connect(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
+    """Create a connection, not yet opened, to a URL that `_check_address` accepts.
+
+    Raises:
+        InvalidTask: the file of the certificate to trust holds none, or cannot be read.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", _port(parts)
+    if parts.scheme == "http":
+        return HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        trusting = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except OSError as error:
+        raise InvalidTask(f"cannot read a certificate in {ca}: {error.strerror}") from None
+    return HTTPSConnection(host, port, timeout=timeout_s, context=trusting)
+
+
+@contextmanager
+def _end_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
+    """End an open connection's calls after some seconds, however steadily its bytes come."""
+
+    def end() -> None:
+        with suppress(OSError):
+            socket.shutdown(connected, SHUT_RDWR)  # also of a TLS socket: the reader sees an end
+
+    connected, timer = connection.sock, Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _port(parts: SplitResult) -> int:
+    """Return the port, which `http.client` would otherwise look for in an IPv6 address."""
+    return (80 if parts.scheme == "http" else 443) if parts.port is None else parts.port
+
+
 @contextmanager
 def reading_answer() -> Iterator[None]:
     """Turn what Python raises on a value that an answer cannot have into `JobRefused(BAD_ANSWER)`."""
@@ -216,7 +284,7 @@ def reading_answer() -> Iterator[None]:
 
 def _cause(error: Exception) -> str:
     """Say why no answer came, and of a certificate that is not trusted what to do."""
-    if isinstance(error, SSLCertVerificationError):
+    if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"its certificate is not trusted ({error.verify_message}): name it, or its authority, with "
             "--url-ca (`ca` of a Client)"

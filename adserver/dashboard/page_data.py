@@ -17,7 +17,6 @@ from adserver.admin.queries import (
     show_query,
 )
 from adserver.admin.read_endpoints import (
-    helper_message,
     list_datasets,
     list_tasks,
     show_dataset,
@@ -28,7 +27,6 @@ from adserver.dashboard.plan_page import (
     MOST_SHOWN_JOBS,
     MOST_SHOWN_TESTS,
     PlanForm,
-    divide,
     find_task_to_plan,
     tasks_to_plan,
 )
@@ -130,6 +128,7 @@ class Figures:
         """Return what an operator looks at first."""
         site, counts = self.site, self.site.jobs.counts()
         tasks = self._list(list_tasks, limit=RECENT)["items"]
+        peers = _plain(show_helpers(site))
         stopped = [one for state in _STOPPED for one in site.jobs.page(limit=RECENT, state=state)]
         return {
             "intake": _plain(show_intake(self.site)),
@@ -138,8 +137,8 @@ class Figures:
             "jobs_by_state": {state.value: count for state, count in counts.items()},
             "jobs": [_job_row(one) for one in site.jobs.page(limit=RECENT)],
             "stopped": [_job_row(one) for one in stopped],
-            "helpers": [_plain(helper_message(sight)) for sight in site.sights()],
-            "ending": self._ending(),
+            "helpers": peers["helpers"],
+            "ending": self._ending(peers["certificates"]),
         }
 
     def intake(self) -> Values:
@@ -301,7 +300,7 @@ class Figures:
         found = None
         if task is not None:
             found = self._plans.soon(
-                (task.task_id, form), lambda: divide(self.site, task, form), wait_s=_PATIENCE_S
+                (task.task_id, form), lambda: form.divide(self.site, task), wait_s=_PATIENCE_S
             )
         return {
             "tasks": [{"task_id": one.task_id.hex(), "name": one.name} for one in tasks],
@@ -367,10 +366,10 @@ class Figures:
         """Return both helpers, their keys, and the certificates between the parties."""
         return {**_plain(show_helpers(self.site)), "now": self.site.clock(), "soon_s": SOON_S}
 
-    def _ending(self) -> list[Values]:
+    def _ending(self, certificates: list[Values]) -> list[Values]:
         """Return the certificates that expire soon."""
         until = self.site.clock() + SOON_S
-        return [one for one in _plain(show_helpers(self.site))["certificates"] if one["ends_at"] < until]
+        return [one for one in certificates if one["ends_at"] < until]
 
     def _list(self, read: Callable[..., Message], *, limit: int, after: str = "") -> Values:
         return _plain(read(self.site, PageParameters(limit=limit, after=after)))

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from adserver.dashboard.page_data import Figures, Mark, Values
-from adserver.dashboard.plan_page import read_plan_form
+from adserver.dashboard.plan_page import PlanForm
 from adserver.dashboard.rendering import draw
 from adserver.dashboard.ttl_cache import TtlCache
 from adserver.records.access import Scope
@@ -122,7 +122,7 @@ PAGES: Final = (
         values=lambda at, r: at.budget(r.path_params["dataset"], _read_planned_job(r)),
         stamp=_with_budgets,
     ),
-    _many("plan", lambda at, r: at.plan(read_plan_form(r.query_params)), _with_budgets),
+    _many("plan", lambda at, r: at.plan(PlanForm.read(r.query_params)), _with_budgets),
     _many("queries", lambda at, r: at.queries(_after(r))),
     _one("queries", "query", lambda at, r: at.query(r.path_params["query"])),
     _many("helpers", lambda at, _: at.helpers(), lambda mark: (mark.store, mark.helpers)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from adserver.admin.admin_context import AdminContext
 from adserver.messages.plan import PlanMessage
@@ -41,30 +41,54 @@ class PlanForm:
     weights: int = 10_000
     gradient: float = 0.2
 
+    @classmethod
+    def read(cls, typed: Mapping[str, str]) -> Self:
+        """Return what was typed; fields that are empty have their defaults.
 
-def read_plan_form(typed: Mapping[str, str]) -> PlanForm:
-    """Return what was typed; fields that are empty have their defaults.
+        Raises:
+            InvalidTask: a field is no number, or out of the page's range.
+        """
+        numbers: dict[str, Any] = {"task": typed.get("task", "")}
+        try:
+            for name in ("reports", "jobs", "tests", "test_share", "weights"):
+                if typed.get(name):
+                    numbers[name] = int(typed[name])
+            for name in ("epsilon", "gradient"):
+                if typed.get(name):
+                    numbers[name] = float(typed[name])
+        except ValueError:
+            raise InvalidTask("every field of a plan but the task is a number") from None
+        form = cls(**numbers)
+        if form.jobs > MOST_SHOWN_JOBS or not 0 <= form.tests <= MOST_SHOWN_TESTS:
+            raise InvalidTask(
+                f"this page plans up to {MOST_SHOWN_JOBS} jobs and {MOST_SHOWN_TESTS} tests: for more, use "
+                "`adserver job plan --jobs --tests`"
+            )
+        return form
 
-    Raises:
-        InvalidTask: a field is no number, or out of the page's range.
-    """
-    numbers: dict[str, Any] = {"task": typed.get("task", "")}
-    try:
-        for name in ("reports", "jobs", "tests", "test_share", "weights"):
-            if typed.get(name):
-                numbers[name] = int(typed[name])
-        for name in ("epsilon", "gradient"):
-            if typed.get(name):
-                numbers[name] = float(typed[name])
-    except ValueError:
-        raise InvalidTask("every field of a plan but the task is a number") from None
-    form = PlanForm(**numbers)
-    if form.jobs > MOST_SHOWN_JOBS or not 0 <= form.tests <= MOST_SHOWN_TESTS:
-        raise InvalidTask(
-            f"this page plans up to {MOST_SHOWN_JOBS} jobs and {MOST_SHOWN_TESTS} tests: for more, use "
-            "`adserver job plan --jobs --tests`"
+    def divide(self, site: AdminContext, task: Task) -> dict[str, Any]:
+        """Return the plan of all jobs and tests and that of one job alone, or why no plan is possible."""
+        request = PlanRequest(
+            num_parameters=self.weights,
+            wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),
+            epsilon=self.epsilon,
+            gradient_norm=self.gradient * task.clip_norm,
+            reports=self.reports,
+            task=task.task_id.hex(),
+            jobs=self.jobs,
+            tests=self.tests,
+            test_share=min(max(self.test_share, 0), 100) / 100,  # any integer may be typed
         )
-    return form
+        one = replace(request, jobs=1, tests=0)
+        try:
+            divided, alone = (
+                PlanMessage.of(site.server.plan(asked)).model_dump(mode="json") for asked in (request, one)
+            )
+        except HelperUnavailable:
+            raise
+        except MaskedLarkError as refusal:
+            return {"refusal": str(refusal)}
+        return {"refusal": "", "divided": divided, "alone": alone}
 
 
 def tasks_to_plan(site: AdminContext) -> list[Task]:
@@ -90,26 +114,3 @@ def find_task_to_plan(site: AdminContext, prefix: str) -> Task:
 
 def _has_labels_with_noise(task: Task) -> bool:
     return task.updates is None and task.mechanism is not Mechanism.NONE
-
-
-def divide(site: AdminContext, task: Task, form: PlanForm) -> dict[str, Any]:
-    """Return the plan of all jobs and tests and that of one job alone, or why no plan is possible."""
-    request = PlanRequest(
-        num_parameters=form.weights,
-        wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),
-        epsilon=form.epsilon,
-        gradient_norm=form.gradient * task.clip_norm,
-        reports=form.reports,
-        task=task.task_id.hex(),
-        jobs=form.jobs,
-        tests=form.tests,
-        test_share=min(max(form.test_share, 0), 100) / 100,  # any integer may be typed
-    )
-    one = replace(request, jobs=1, tests=0)
-    try:
-        plans = [PlanMessage.of(site.server.plan(asked)).model_dump(mode="json") for asked in (request, one)]
-    except HelperUnavailable:
-        raise
-    except MaskedLarkError as refusal:
-        return {"refusal": str(refusal)}
-    return {"refusal": "", "divided": plans[0], "alone": plans[1]}

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from adserver.client import Client, remote_connection
+from adserver.client import Client, api_session
 from adserver.client.local import LocalAdServer
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
@@ -46,7 +46,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
 @pytest.fixture
 def dropping(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
-    monkeypatch.setattr(remote_connection, "HTTPConnection", losing_answers(paths))
+    monkeypatch.setattr(api_session, "HTTPConnection", losing_answers(paths))
     return paths
 
 

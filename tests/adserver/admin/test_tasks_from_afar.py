@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from adserver.admin.guarded_route import PREFIX
 from adserver.cli.main import app
-from adserver.client import Client, remote_connection
+from adserver.client import Client, api_session
 from adserver.client.local import LocalAdServer
 from adserver.ingest.http_server import HttpServer
 from adserver.peers.retrying import ONCE
@@ -176,7 +176,7 @@ def test_a_name_from_elsewhere_spoils_no_list_of_tasks(there: There, name: str) 
 
 def test_a_lost_answer_makes_no_second_task(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = ["/tasks"]
-    monkeypatch.setattr(remote_connection, "HTTPConnection", losing_answers(lost))
+    monkeypatch.setattr(api_session, "HTTPConnection", losing_answers(lost))
     before = there.tasks()
     there.run(*COMMAND, *SETTINGS["plain"])
     assert lost == []
@@ -186,7 +186,7 @@ def test_a_lost_answer_makes_no_second_task(there: There, monkeypatch: pytest.Mo
 def test_who_gives_up_is_told_that_the_task_may_be_there(
     there: There, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_connection, "HTTPConnection", losing_answers(["/tasks"]))
+    monkeypatch.setattr(api_session, "HTTPConnection", losing_answers(["/tasks"]))
     before = there.tasks()
     with (
         Client(url=there.url, token=there.token(), backoff=ONCE) as client,

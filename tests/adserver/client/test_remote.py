@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.client import Client
+from adserver.client.api_session import _connect
 from adserver.client.remote import RemoteAdServer
-from adserver.client.remote_connection import connect
 from adserver.ingest.http_server import HttpServer
 from adserver.messages.job import job_facts
 from adserver.records.access import GrantKind, Scope
@@ -223,7 +223,7 @@ def test_a_token_that_is_none_is_refused_and_not_shown(served: tuple[Painted, st
     "url", ["https://[2001:db8::ab]", "http://[::1]:7300/", "http://localhost", "https://a:1"]
 )
 def test_a_host_with_or_without_a_port_is_a_url(url: str) -> None:
-    connection = connect(RemoteAdServer(url=url, token="").url, ca=None, timeout_s=1.0)
+    connection = _connect(RemoteAdServer(url=url, token="").url, ca=None, timeout_s=1.0)
     assert url.rstrip("/") in (
         f"{scheme}://{host}{port}"
         for scheme in ("http", "https")
