@@ -36,18 +36,18 @@ SESSION_S: Final = 3_600.0
 """How long a browser stays logged in: then the provider is asked again, and may have changed its mind."""
 FLOW_S: Final = 600
 """How long a sign-in may take at the provider."""
+# Signatures alone: a MAC would be one by whoever knows the client's secret
 _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
-"""Signatures alone: a MAC would be one by whoever knows the client's secret."""
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _LEEWAY_S: Final = 30
+# Times beyond are no numbers of seconds that a clock shows
 _LATEST_S: Final = 2**53
-"""Times beyond are no numbers of seconds that a clock shows."""
 _TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 3_600.0
+# Between two requests for one of the provider's documents, also in vain: strangers say when it is wanted
 _REFETCH_S: Final = 10.0
-"""Between two requests for one of the provider's documents, also in vain: strangers say when it is wanted."""
+# Who may wait for the provider at once: the others of the dashboard's threads go on when it is slow
 _WAITING: Final = 8
-"""Who may wait for the provider at once: the others of the dashboard's threads go on when it is slow."""
 _FLOW_BYTES: Final = 32
 _MOST_TOKEN: Final = 16_384
 _MOST_ANSWER: Final = 1 << 20

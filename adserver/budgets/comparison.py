@@ -15,8 +15,8 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.sampling import StepNoise
 
+# How many larger batches are looked at; the last one is the whole dataset
 _LARGER: Final = 4
-"""How many larger batches are looked at; the last one is the whole dataset."""
 
 
 @frozen

@@ -35,8 +35,8 @@ _WITHIN: Final = 1.1
 _BATCHES: Final = 6
 _EPOCHS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 _ALTERNATIVES: Final = 5
+# Of a gradient: no ratio of noise to it overflows
 _LEAST_NORM: Final = 1e-30
-"""Of a gradient: no ratio of noise to it overflows."""
 _Number = TypeVar("_Number", int, float)
 
 

@@ -34,8 +34,8 @@ _NAMES_ON_DEVICES: Final = {
     "epsilon": "epsilon of a person",
     "collusion_epsilon": "the same with one helper",
 }
+# Characters of an example cell that are shown
 _EXAMPLE: Final = 30
-"""Characters of an example cell that are shown."""
 
 quickstart_app = typer.Typer(
     no_args_is_help=True,

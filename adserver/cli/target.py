@@ -99,8 +99,8 @@ def _far_of(
     return RemoteAdServer(url=url, token=token, ca=url_ca)
 
 
+# The helpers of a folder at two addresses
 _Reach: TypeAlias = "Callable[[Path, str, str], Peers]"
-"""The helpers of a folder at two addresses."""
 
 
 def _reach_of(

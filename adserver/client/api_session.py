@@ -37,22 +37,22 @@ from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
+# Statuses of a proxy, and of no ad server: a token is not sent on
 _MOVED: Final = range(300, 400)
-"""Statuses of a proxy, and of no ad server: a token is not sent on."""
+# Added where the request has no id of the client's choice, so that a repetition would be another request
 _MAY_BE_DONE: Final = "; the request may have been carried out: check that ad server before you repeat it"
-"""Added where the request has no id of the client's choice, so that a repetition would be another request."""
 MOST_ANSWER_BYTES: Final = 96 << 20
 """The limit of one answer: the model of the most parameters that helpers take has 56 MiB in base64."""
 MOST_PAGES: Final = 1_000
 MOST_PAGE_BYTES: Final = 16 << 20
 MOST_LIST_BYTES: Final = 256 << 20
 """The limit of all pages of one list: a million rounds have 200 MB."""
+# Characters of a refusal's explanation that are shown
 _MOST_DETAIL: Final = 4_000
-"""Characters of a refusal's explanation that are shown."""
+# Characters of a wrong form's description: a remote server's names may be as long as its answer
 _MOST_FAULT: Final = 200
-"""Characters of a wrong form's description: a remote server's names may be as long as its answer."""
+# Fields whose bytes are signed or digested: names in them are escaped where they are printed
 _CANONICAL: Final = frozenset({"bundle", "plan"})
-"""Fields whose bytes are signed or digested: names in them are escaped where they are printed."""
 _WRONG_URL: Final = (
     "the ad server's URL is not valid: expected https://HOST[:PORT], or http on loopback, and nothing else"
 )

@@ -65,9 +65,9 @@ from maskedlark.releases.statement import Evidence
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import SIZES
 
+# Items of a page that are asked for: a round is a few numbers, anything else may be kilobytes
 _ITEMS: Final = 200
 _ROUNDS: Final = 1_000
-"""Items of a page that are asked for: of rounds, and of everything else."""
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _MessageT = TypeVar("_MessageT", bound=Message)
 _ItemT = TypeVar("_ItemT", bound=Message)

@@ -58,14 +58,14 @@ SOON_S: Final = 30 * 86_400.0
 """A certificate that ends so soon is worth a look."""
 _PATIENCE_S: Final = 0.15
 _STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
+# After so long a page is drawn anew though no mark has changed: for the words of a cause, say
 _ANYHOW_S: Final = 30.0
-"""After so long a page is drawn anew though no mark has changed: for the words of a cause, say."""
 BUDGETS_S: Final = 10.0
 """So long a budget is shown before it is computed anew, whatever has changed."""
 PLANS_S: Final = 60.0
 """The same for the plan of a budget to divide."""
+# One that is computed, for up to some seconds, and the next: everyone who may read can ask for any
 _PLANS_MADE: Final = 2
-"""One that is computed, for up to some seconds, and the next: everyone who may read can ask for any."""
 _T = TypeVar("_T")
 Values = dict[str, Any]
 

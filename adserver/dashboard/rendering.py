@@ -11,6 +11,7 @@ from adserver.dashboard.assets import ASSETS
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _ID_DIGITS: Final = 12
+# Names of the code that would not be understood as they are
 _SPELLED: Final = {
     "clip_norm": "clip norm of a gradient or update",
     "collusion_epsilon": "ε with one helper",
@@ -35,7 +36,6 @@ _SPELLED: Final = {
     "time_bucket_s": "times rounded to, s",
     "unit": "protects a",
 }
-"""Names of the code that would not be understood as they are."""
 NONE: Final = "\u2013"
 """Stands where there is no number."""
 

@@ -16,8 +16,8 @@ from protos import report_pb2
 
 LEAST_REPORT_BYTES: Final = 4 * REPORT_ID_BYTES
 """No report is shorter: its ids alone take 52 bytes, and each of two shares an encapsulated key."""
+# The key of a report within a batch: its field, as length and bytes; it takes one byte
 _REPORTS: Final = (report_pb2.ReportBatch.REPORTS_FIELD_NUMBER << 3) | 2
-"""The key of a report within a batch: its field, as length and bytes; it takes one byte."""
 _MAX_VARINT_BYTES: Final = 10
 
 

@@ -21,9 +21,9 @@ from maskedlark.rpc.transport import is_loopback
 _START_DEADLINE_S: Final = 30.0
 _DRAIN_S: Final = 10
 _POLL_S: Final = 0.01
+# Connections beyond a site's share are accepted as long as there are so many for each place, to be refused
+# with an answer. Beyond that they are closed at once.
 _SOCKETS_A_PLACE: Final = 2
-"""Connections beyond a site's share are accepted as long as there are so many for each place, to be refused
-with an answer. Beyond that they are closed at once."""
 LIMITS: Final = HttpLimits()
 NO_PROXIES: Final = TrustedProxies()
 

@@ -38,8 +38,8 @@ from maskedlark.runtime.database import database_at_hand
 MOST_LISTED: Final = 1_000
 LARGEST_WEIGHT: Final = 1 << 62
 """Beyond it a device's integers could wrap."""
+# Updates in flight that a spam test is calibrated for: a run of it holds them, and devices say how many
 _MOST_IN_FLIGHT: Final = 1 << 14
-"""Updates in flight that a spam test is calibrated for: a run of it holds them, and devices say how many."""
 _T = TypeVar("_T")
 ReadBody = Callable[[Request, int], Awaitable[bytes]]
 

@@ -11,10 +11,10 @@ from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.sites import TrustedProxies
 
 _BACKLOG: Final = 512
+# Connections closed in a row before the event loop does something else
 _REFUSED_AT_ONCE: Final = 64
-"""Connections closed in a row before the event loop does something else."""
+# What the system holds of answers that a connection does not read, besides what is on its way
 _UNSENT_BYTES: Final = 128 << 10
-"""What the system holds of answers that a connection does not read, besides what is on its way."""
 
 
 class SharedListener(socket.socket):

@@ -34,14 +34,12 @@ HttpHeaders: TypeAlias = Sequence[tuple[str, str]]
 _MOST_HEAD_BYTES: Final = 64 << 10
 _BAD: Final = b"HTTP/1.1 400 Bad Request"
 _TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout"
+# Close without waiting: else the system keeps what is unread for as long as the other side answers
 _RESET: Final = struct.pack("ii", 1, 0)
-"""Close without waiting: else the system keeps what is unread for as long as the other side answers."""
-
-
+# A body has so many pieces, and one more for each of so many bytes: a chunk takes the event loop 20
+# microseconds and more, whatever it holds. Packets of a slow network are longer.
 _PIECES: Final = 1_024
 _PIECE_BYTES: Final = 256
-"""A body has so many pieces, and one more for each of so many bytes: a chunk takes the event loop 20
-microseconds and more, whatever it holds. Packets of a slow network are longer."""
 
 
 class _Connection(h11.Connection):

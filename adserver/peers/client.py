@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from maskedlark.releases.started_job import StartedJob
     from maskedlark.releases.statement import SignedStatement
 
+# What a helper is given to open one share, on top of the deadline: a hundred times what it takes
 _OPENING_S: Final = 0.01
-"""What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
 _CANCELLING_S: Final = 0.1
 _SIGNATURE_BYTES: Final = 64
+# Of one task: each query of each dataset has one
 _MOST_STATEMENTS: Final = 100_000
-"""Of one task: each query of each dataset has one."""
 _Reply = TypeVar("_Reply")
 
 

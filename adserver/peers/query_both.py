@@ -17,8 +17,8 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.release import combine
 
+# What the second helper is given to refuse as the first did: a query is forgotten only if both say no
 _REFUSAL_S: Final = 2.0
-"""What the second helper is given to refuse as the first did: a query is forgotten only if both say no."""
 
 
 class QueryHelper(Protocol):

@@ -37,8 +37,8 @@ from protos import ingest_pb2_grpc
 
 _LOG: Final = logging.getLogger(__name__)
 _GRPC_THREADS: Final = 64
+# For single reports over HTTP where groups of them become objects: each waits in a thread for its group
 _STORING_THREADS: Final = 512
-"""For single reports over HTTP where groups of them become objects: each waits in a thread for its group."""
 _WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
 _DRAIN_S: Final = 10.0
 OPEN_FILES: Final = 16_384

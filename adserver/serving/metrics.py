@@ -18,8 +18,8 @@ from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason
 
 _ID_DIGITS: Final = 12
+# A cancelled job keeps the reason for which it had stopped before
 _STOPPED_FOR_A_REASON: Final = STOPPED - {JobState.CANCELLED}
-"""A cancelled job keeps the reason for which it had stopped before."""
 
 
 class AdserverMetrics(IntakeMetrics):

@@ -22,8 +22,8 @@ _ADVERSARIES: Final = {
     "ad_server": "against the ad server",
     "colluding": "against it with either helper",
 }
+# For each job
 _POINTS: Final = 12
-"""For each job."""
 
 
 @frozen

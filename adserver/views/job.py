@@ -19,10 +19,10 @@ from maskedlark.terminal.interactive import may_be_seen
 
 _FIRST_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
+# A short job's end is seen at once; a long one is not asked about several times a second
 _POLLS_GROW: Final = 1.2
-"""A short job's end is seen at once; a long one is not asked about several times a second."""
+# An ad server takes a job, or renews its lease, within this time
 _SILENT_S: Final = 5.0
-"""An ad server takes a job, or renews its lease, within this time."""
 
 
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:

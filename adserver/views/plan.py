@@ -24,8 +24,8 @@ GENERAL_PATH: Final = (
     "the model trains on the general path, a hundred times slower, and with samples charged as public"
 )
 
+# A label that is rarer than the share of clipped gradients times this is mostly what is clipped
 _RARE: Final = 2.0
-"""A label that is rarer than the share of clipped gradients times this is mostly what is clipped."""
 
 
 def print_plan(

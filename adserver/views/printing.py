@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
+# What writes a file, and the extra that installs it
 _PARTS: Final = {".png": ("matplotlib", "pictures"), ".parquet": ("pyarrow", "parquet")}
-"""What writes a file, and the extra that installs it."""
 
 _T = TypeVar("_T")
 

@@ -23,8 +23,8 @@ from maskedlark.terminal.pictures import as_png, new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Attributes of `Estimate` that a file has of each column of a result
 _FIGURES: Final = ("value", "standard_error", "low", "high")
-"""Attributes of `Estimate` that a file has of each column of a result."""
 _MOST_BARS: Final = 40
 WITHOUT: Final[Mapping[NoInterval, str]] = {
     NoInterval.NOISE: "no interval at this noise",
@@ -63,8 +63,8 @@ def means_in(result: AggregateResult) -> tuple[Statistic, ...]:
     return tuple(Statistic.mean(value) for value in sums if value != COUNT) if COUNT in sums else ()
 
 
+# What a file holds
 _Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic]]
-"""What a file holds."""
 
 
 def write_result(result: AggregateResult, path: Path, statistics: Sequence[Statistic] = ()) -> None:
