@@ -47,6 +47,7 @@ _TELLS_STRANGERS: Final = (
 _NO_GRANT: Final = "no_grant"
 _READ_ONLY: Final = "read_only"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
+# What browsers send with a request from our own page, and with an address that was typed or bookmarked
 _OURS: Final = ("same-origin", "none")
 SECURITY_HEADERS: Final = {
     "content-security-policy": (
@@ -105,6 +106,7 @@ class AuthMiddleware:
         """Return the answer that refuses a request, or None to let it through."""
         headers = Headers(scope=scope)
         host = headers.getlist("host")
+        # Of two Host headers a proxy may have believed the other
         if len(host) != 1 or _name_in(host[0]) not in self.hosts:
             return problem(
                 400,
@@ -136,6 +138,8 @@ class AuthMiddleware:
     ) -> ASGIApp | None:
         """Return the refusal of an act that a known caller may not do; otherwise attach its grant."""
         is_safe = scope["method"] in _SAFE
+        # Browsers send Origin with every unsafe request: what comes without it, and with a cookie, is no page
+        # of ours
         if is_cookie and not is_safe and "origin" not in headers:
             return problem(
                 403,
@@ -143,12 +147,14 @@ class AuthMiddleware:
                 "with a token",
                 reason="cross_site",
             )
+        # Who may only read may still log out
         if not is_safe and scope["path"] != LOGOUT_PATH and not grant.scope.allows(Allowed.OPERATE):
             actor = actor_of_grant(grant, _address(scope))
             await run_in_threadpool(self.refused.add, AuditAct.REQUEST_CHANGE, actor, _READ_ONLY)
             return problem(
                 403, "this grant has only the scope read: use one with a larger scope", reason=_READ_ONLY
             )
+        # Asked again when the body is there, which may be minutes later
         holds = partial(self.grants.holds, grant)
         scope["state"] = {**scope.get("state", {}), "grant": grant, "holds": holds}
         return None
@@ -168,6 +174,7 @@ class AuthMiddleware:
         shown = self.session_in(scope, headers) if is_cookie else secret.strip()
         if not shown:
             return None, False
+        # What changes or spends asks the database: a grant that was revoked a moment ago must not do that
         grant = self.grants.at_hand(shown, kind) if scope["method"] in _SAFE else None
         return grant or await run_in_threadpool(self.grants.find, shown, kind), is_cookie
 
@@ -222,6 +229,7 @@ class AuthMiddleware:
 
     def cookie_name(self, scope: Scope) -> str:
         """Return the name of this server's cookie: browsers share cookies between the ports of a host."""
+        # With the prefix, browsers take the cookie over TLS only, and from no other host of the domain
         return f"{'__Host-' if self.is_tls else ''}maskedlark-{(scope.get('server') or ('', 0))[1]}"
 
     def session_in(self, scope: Scope, headers: Headers) -> str:
@@ -238,6 +246,7 @@ class AuthMiddleware:
 def names_of(listen: str, named: Sequence[str]) -> frozenset[str]:
     """Return the names that reach a server: its own address, loopback's, and the operator's."""
     host = listen.rsplit(":", 1)[0].strip("[]").lower()
+    # A server on all interfaces is reached over loopback, too
     of_loopback = LOOPBACK_NAMES if host in (*LOOPBACK_NAMES, *ALL_INTERFACES) else ()
     return frozenset({host, *of_loopback, *(one.lower() for one in named)}) - {""}
 
@@ -256,6 +265,7 @@ def _name_in(host: str) -> str:
     """Return the name or address in a Host header, without its port."""
     try:
         parsed = urlsplit(f"//{host}")
+        # Read for its ValueError: a port that is none makes the whole header wrong
         _ = parsed.port
     except ValueError:
         return ""

@@ -47,6 +47,7 @@ class AdminApi(FastAPI):
         """Return the OpenAPI document."""
         document = super().openapi()
         document["security"] = [{"token": []}]
+        # No operation returns one, so FastAPI does not describe it; all refusals refer to it
         document["components"]["schemas"]["Problem"] = Problem.model_json_schema()
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         return document

@@ -51,6 +51,7 @@ class Grants:
 
         What is no token of this server may be one of the provider.
         """
+        # From before the lookup: one that is revoked meanwhile is not believed for longer
         asked_at = self._elapsed()
         grant, key = self._access.find(secret, [kind]), (digest_of(secret), kind)
         if grant is None and kind is GrantKind.TOKEN and self._provider is not None:
@@ -58,6 +59,7 @@ class Grants:
         if grant is None:
             self._found.pop(key, None)
             return None
+        # Only secrets that are valid come this far, so that strangers cannot empty it
         if len(self._found) >= _MOST:
             self._found.clear()
         self._found[key] = (grant, asked_at)

@@ -127,6 +127,7 @@ class GuardedRoute(APIRoute):
         self.bodies = {name: one for name, one in kinds.items() if issubclass(one, RequestBody)}
         self._injected = {name: _INJECTED[one] for name, one in kinds.items() if one in _INJECTED}
         settings["openapi_extra"] = {"security": [{"token": [self.needs.value]}]}
+        # The operation's id in the OpenAPI document, which clients are generated from
         settings["name"] = endpoint.__name__.removeprefix("_")
         super().__init__(path, endpoint, **settings)
 
@@ -136,6 +137,7 @@ class GuardedRoute(APIRoute):
 
     async def _respond(self, request: Request) -> Response:
         bounds: Bounds = request.app.state.bounds
+        # Before the body is read: who may not act here costs no memory
         if not request.state.grant.scope.allows(self.needs):
             await to_thread.run_sync(self._log_refusal, request, WRONG_SCOPE, limiter=bounds.threads)
             return problem(403, f"this operation requires a grant of scope {self.needs}", reason=WRONG_SCOPE)
@@ -157,6 +159,7 @@ class GuardedRoute(APIRoute):
         read: dict[str, Any] = dict(request.path_params)
         for name, kind in self.parameters.items():
             read[name] = _read_parameters(kind, request)
+        # Refuses what is misspelt, where an operation has no parameters either
         if not self.parameters:
             _read_parameters(Parameters, request)
         with database_at_hand("the ad server"):
@@ -202,6 +205,7 @@ def guarded_router(needs: Scope, *, most_bytes: int = MOST_BYTES) -> APIRouter:
         needs: The scope.
         most_bytes: The limit of a request's body.
     """
+    # FastAPI makes routes of a class and passes nothing of ours on: the scope is the class's
     kind = type("GuardedRoute", (GuardedRoute,), {"needs": needs, "most_bytes": most_bytes})
     return APIRouter(
         prefix=PREFIX,

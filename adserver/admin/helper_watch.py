@@ -89,6 +89,7 @@ class HelperWatch:
         self._sights = [
             HelperHealth(role=role, address=helper.address) for role, helper in enumerate(helpers)
         ]
+        # One for each, so that a helper that hangs does not delay the look at the other
         self._threads = [
             Periodic(
                 partial(self._look_at, role),

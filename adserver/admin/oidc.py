@@ -140,6 +140,7 @@ class _Documents:
         with self._waiting.enter(self), self._lock:  # by one name: half of the places are left to sign-ins
             now = self._clock()
             if now >= self._next_at:
+                # Before the request: one that fails counts, too
                 self._next_at = now + _REFETCH_S
                 self._kept = self._ask(), now + _FRESH_S
             if self._kept is None or now >= self._kept[1]:
@@ -177,6 +178,7 @@ class OidcProvider:
         self._secret = _secret_in(settings)
         self._settings = settings
         self._clock = clock
+        # A redirect would take the client's secret or a code to an address that the provider did not name
         self._http = httpx.Client(timeout=_TIMEOUT_S, follow_redirects=False, transport=transport)
         self._waiting = FairQuota(_WAITING, "the limit of sign-ins that wait for the provider is reached")
         self._documents = _Documents(clock, self._waiting, self._read)
@@ -302,6 +304,7 @@ class OidcProvider:
         )
         if not of_groups:
             raise SignInRefused("none of your groups has access: ask the operator of this ad server")
+        # `Scope` lists its members from the smallest to the largest
         largest = max(of_groups, key=tuple(Scope).index)
         # The subject alone is the provider's own word; people may choose the others, also somebody else's.
         subject = str(claims["sub"])
@@ -326,6 +329,7 @@ class OidcProvider:
                 issuer=self._settings.issuer,
                 options={
                     "require": ["exp", "iat", "iss", "aud", "sub"],
+                    # Checked below, by this server's clock and with one leeway
                     "verify_exp": False,
                     "verify_iat": False,
                     "verify_nbf": False,
@@ -376,6 +380,7 @@ class OidcProvider:
     def _ask(self, request: httpx.Request, auth: httpx.Auth | None = None) -> Mapping[str, Any]:
         """Return the JSON object that the provider answers with, of bounded length and in bounded time."""
         until = monotonic() + _TIMEOUT_S
+        # A few compressed bytes could become more than the limit before they are counted
         request.headers["accept-encoding"] = "identity"
         try:
             answer = self._http.send(request, auth=auth, stream=True)

@@ -26,12 +26,14 @@ from maskedlark.errors import (
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
+# 409: the request is right in itself, and what there is now stands against it
 _CONFLICT: Final = frozenset(
     {
         JobReason.WRONG_STATE, JobReason.JOB_CHANGED, JobReason.JOB_CLOSED, JobReason.DATASET_CHANGED,
         JobReason.BUDGET_EXHAUSTED, JobReason.QUERY_CHANGED, JobReason.TOO_MANY_JOBS, JobReason.REPORTS_LOST,
     }
 )  # fmt: skip
+# 502, as a gateway's: what is wrong is behind this server
 _HELPERS_FAULT: Final = frozenset(
     {
         JobReason.HELPERS_DISAGREE, JobReason.SUM_OUT_OF_RANGE, JobReason.BAD_ANSWER, JobReason.PEER_FAILED,

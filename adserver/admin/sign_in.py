@@ -18,6 +18,7 @@ from maskedlark.frozen import frozen
 
 BEGIN_PATH: Final = "/login/oidc"
 CALLBACK_PATH: Final = "/login/oidc/callback"
+# A provider's answer has four or five; the query is anybody's
 _MOST_FIELDS: Final = 16
 _PAGE: Final = """<!doctype html>
 <html lang="en">

@@ -163,6 +163,8 @@ class JobLimits(SamplingOptions):
         Raises:
             JobRefused(BUDGET_EXHAUSTED): no noise is enough, so much is held already.
         """
+        # What was asked for counts this job alone; the budget counts it with all that is held: the larger
+        # noise holds both
         asked = min(self.task.epsilon, self.epsilon or math.inf)
         needed = self._needed(rounds, batch_size, epsilon=asked, already=())
         if self.already:
@@ -183,6 +185,8 @@ class JobLimits(SamplingOptions):
 
     def _needed(self, rounds: int, batch_size: float, *, epsilon: float, already: Sequence[Charge]) -> float:
         """Find the least noise multiplier within an epsilon and the budget against collusion."""
+        # The search is over what one helper adds, by which collusion is charged; a task may name both
+        # helpers' noise together
         samples, task = self.samples(batch_size, rounds), self.task
 
         def charges(each: float) -> tuple[Charge, ...]:
@@ -210,6 +214,7 @@ class JobLimits(SamplingOptions):
             return self._excess(rounds, batch_size, noise_multiplier) is None
 
         self.check(rounds=1, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        # Correlated noise is accounted for so many epochs, and refused beyond
         steps = self.samples(batch_size, 1).epoch_steps or 1
         is_bounded = self.noise is StepNoise.CORRELATED
         return _largest(fits, min(MAX_ROUNDS, MAX_EPOCHS * steps) if is_bounded else MAX_ROUNDS)
@@ -283,6 +288,7 @@ class JobLimits(SamplingOptions):
         try:
             samples = self.samples(batch_size, rounds)
             return charge_of_samples(self.task, noise_multiplier, rounds=rounds, samples=samples)
+        # The accountant refuses noise outside its range as a plain number that is wrong
         except ValueError as error:
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
 
@@ -329,6 +335,7 @@ def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
     """Find the largest argument, to 1 % from below and at most `most`, at which a predicate holds."""
+    # Doubling first: a fit takes the accountant, and most answers are far below `most`
     low = 1
     while low < most and fits(min(2 * low, most)):
         low = min(2 * low, most)

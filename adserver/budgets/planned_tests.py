@@ -79,6 +79,7 @@ def plan_tests(task: Task, *, count: int, share: float, epsilon: float | None = 
             f"tests share epsilon {share * budget:.3g}, and each gets less than can be told from 0: plan "
             "fewer tests, or give them more"
         )
+    # People type this epsilon with each evaluation: the noise is found anew for the number that they type
     asked = _round_down(alone)
     multiplier = multiplier_for_each_helper(
         task,

@@ -247,6 +247,7 @@ class Planner:
         found: list[Option] = []
         for number, (most, rounds, batch_size) in enumerate(sorted(promised, reverse=True)):
             best = max((option.steps_worth for option in found), default=0.0)
+            # What is left cannot be better: only enough near the best is looked at for people to choose from
             if most <= best and (len(found) >= _ALTERNATIVES or most < best / _WITHIN):
                 break
             on_progress(number, len(promised))
@@ -304,6 +305,7 @@ class Planner:
         if self.learning_rate is None:
             return None
         is_adaptive = room.clip_norm is None and carried is None
+        # `noise_norm` is of independent noise with the same error; `weights_error` takes the real noise's own
         of_step = noise_norm / room.error_ratio(rounds=rounds, batch_size=batch_size)
         of_step /= math.sqrt(self.num_parameters) * (room.clip.bound if is_adaptive else 1.0)
         error = weights_error(carried or 0, rounds=rounds, momentum=room.momentum, schedule=room.schedule)

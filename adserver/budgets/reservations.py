@@ -135,6 +135,7 @@ class Budgets:
                 yield job, job.plan
 
     def _uses(self, task: Task, dataset_id: bytes) -> Sequence[BudgetUse]:
+        # A person may have reports in each dataset of a task, and has one budget over all of them
         together = [dataset_id]
         if task.unit is PrivacyUnit.USER:
             of_task = DatasetStore(self.engine).of_task(task.task_id)

@@ -18,6 +18,7 @@ class _WeightsError(NamedTuple):
     over_steps: float
 
 
+# The planner asks for each batch size, and the sum over all rounds is the same for most of them
 @lru_cache(maxsize=1024)
 def weights_error(carried: int, *, rounds: int, momentum: float, schedule: Schedule) -> _WeightsError:
     """Return the error after the last step, and its root mean square over all steps.
@@ -28,6 +29,7 @@ def weights_error(carried: int, *, rounds: int, momentum: float, schedule: Sched
 
     The variances and covariances of (w, v, u) follow from step to step, exactly.
     """
+    # of_w and of_v are variances, of_wv and of_wu covariances; that of u is 1
     beta = carried / DENOMINATOR
     of_w = of_v = of_wv = of_wu = total = 0.0
     for index in range(rounds):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from adserver.records.submissions import FederatedSubmission, Submission
 
 STOPPED_EARLY = 1
+# 128 and the number of SIGINT, as shells report it
 INTERRUPTED = 130
 
 

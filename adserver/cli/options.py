@@ -111,6 +111,7 @@ def release_options(
     ] = "",
 ) -> dict[str, Any]:
     """Return the options that queries and evaluations share, by name: epsilon, dataset, id."""
+    # The parameters by their names: nothing else is bound yet
     return locals()
 
 

@@ -108,6 +108,7 @@ def _simulate_command(
         "server": {"kind": server, "learning_rate": server_rate},
         "local": {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate},
     }
+    # Below what the file says, which is below what was typed: an option's default is None
     defaults = {"sampling_rate": 0.1, "rounds": 20, "noise_multiplier": 0.0, "bound": {"clip_norm": 1.0}}
     chosen = build(strategy_class(strategy), _merge(defaults, _merge(settings_in(settings), given)))
     model = DenseModel(widths=(held.width, *(hidden or ()), held.classes))

@@ -228,6 +228,7 @@ def connected_server_of(
         )
     from adserver.client.local import LocalAdServer
 
+    # `_far_of` has refused a command that names neither: this only tells the type checker so
     folder = data or Path()
     _require_ad_server(folder, database, wait=wait)
     return LocalAdServer(data=folder, database=database, peers=reach(folder, helper_0, helper_1))

@@ -186,16 +186,20 @@ class ApiSession:
         self, method: str, path: str, body: bytes, bound: _Bound, *, is_once: bool
     ) -> tuple[int, bytes]:
         """Send a request and return the status and the content of its answer."""
+        # At least a moment: a timeout of 0 would make the socket one that never waits
         most, may_be_done, left_s = bound.most, False, max(bound.until_s - monotonic(), 0.001)
         connection = _connect(self.url, ca=self.ca, timeout_s=left_s)
         try:
             connection.connect()
+            # From here on: a request without a connection was not carried out
             may_be_done = not is_once
             headers = {"authorization": f"Bearer {self.token}"}
             with _end_after(connection, left_s):
                 connection.request(method, f"{_PREFIX}{path}", None if method == "GET" else body, headers)
                 with connection.getresponse() as answer:
+                    # One byte more than is allowed shows that there is more
                     content, left = answer.read(most + 1), answer.length
+            # http.client returns what came before a connection broke as if it were all
             if len(content) <= most and left:
                 raise IncompleteRead(content, left)
         except (OSError, HTTPException) as error:
@@ -319,6 +323,7 @@ def _parse(content: bytes) -> Any:
 
 def _read(kind: type[_MessageT], said: Mapping[str, Any]) -> _MessageT:
     try:
+        # As JSON again: only there does pydantic's strict mode take text for bytes, and lists for tuples
         return kind.model_validate_json(json.dumps(said), strict=True)
     except ValidationError as error:
         raise _bad_answer(f"an answer of another form: {first_fault(error)[:_MOST_FAULT]}") from None

@@ -87,6 +87,7 @@ class Connection:
     @classmethod
     def of(cls, server: "AdServer") -> Self:
         """Wrap an ad server."""
+        # Past `__init__`, which would reach an ad server by its address
         client = cls.__new__(cls)
         client.server = server
         return client

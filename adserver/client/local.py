@@ -81,6 +81,7 @@ class LocalAdServer:
     ) -> Self:
         """Wrap an open database and clients of helpers."""
         server = cls(data=data)
+        # In place of what the cached properties would open
         server.__dict__.update(engine=engine, _helpers=helpers)
         if backoff is not None:
             server.__dict__["_backoff"] = backoff

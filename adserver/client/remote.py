@@ -115,6 +115,7 @@ class RemoteAdServer(ApiSession):
     def task(self, task: str = "") -> CountedTask:
         """Return one task."""
         if not task:
+            # Two show whether there is only one
             page = next(self.pages(ListPage[TaskSummary], "/tasks", limit=2))
             task = the_only([one.task_id for one in page.items], task, JobReason.UNKNOWN_TASK).hex()
         sent = self.get(TaskDetail, f"/tasks/{_safe_id(task, JobReason.UNKNOWN_TASK)}")
@@ -400,6 +401,7 @@ class RemoteAdServer(ApiSession):
     def _list(self, kind: type[_ItemT], path: str) -> list[_ItemT]:
         """Return every item of a list, oldest first."""
         pages = self.pages(ListPage[kind], path, limit=_ITEMS)  # type: ignore[valid-type]
+        # The API lists the newest first
         return [one for page in pages for one in page.items][::-1]
 
     def _repeat(self, kind: type[_MessageT], path: str, body: RequestBody) -> _MessageT:

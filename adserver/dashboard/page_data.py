@@ -56,6 +56,7 @@ RECENT: Final = 6
 POINTS: Final = 150
 SOON_S: Final = 30 * 86_400.0
 """A certificate that ends so soon is worth a look."""
+# How long a page waits for a budget or plan before it is shown without; a later look finds it
 _PATIENCE_S: Final = 0.15
 _STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
 # After so long a page is drawn anew though no mark has changed: for the words of a cause, say
@@ -99,6 +100,7 @@ class Figures:
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
+        # A cache of this object's own: one on the class would keep every `Figures` alive
         self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
 
     def close(self) -> None:
@@ -252,6 +254,7 @@ class Figures:
         """Return a page of budgets; those not computed yet are left for a later request."""
         found = self.site.datasets.page(limit=ROWS + 1, before=place_in(after))
         committed = [one for one in found[:ROWS] if one.state is DatasetState.COMMITTED]
+        # One patience for the page, not one for each of its rows
         until, stamps = time.monotonic() + _PATIENCE_S, self._stamps(committed)
         rows = [
             {

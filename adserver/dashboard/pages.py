@@ -152,6 +152,7 @@ class Pages:
         self._figures = figures
         self._environment = environment
         self._marks: TtlCache[Mark] = TtlCache(lasts_s=YOUNG_S, threads=1)
+        # No page is fresh by its age: its stamp decides
         self._drawn: TtlCache[_RenderedPage] = TtlCache(lasts_s=0.0, threads=DRAWERS)
 
     def close(self) -> None:
@@ -168,6 +169,7 @@ class Pages:
             asked = (
                 request.scope
             )  # not the URL, in which a path's own %3F or %23 would look like what follows it
+            # With the scope: an operator's page has buttons
             key = (asked["path"], asked["query_string"], request.state.grant.scope)
             stamp = await self._stamp(page)
             try:

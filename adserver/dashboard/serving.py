@@ -76,6 +76,7 @@ def open_dashboard(
     hosts = names_of(settings.listen, settings.hosts)
     provider = None if settings.oidc is None else stack.enter_context(_provider(settings.oidc, clock))
     app = stack.enter_context(dashboard(site, hosts=hosts, is_tls=tls is not None, provider=provider))
+    # No CORS headers: no other site's page may read the dashboard
     server = HttpServer(
         app, settings.listen, tls, headers=(), proxies=TrustedProxies.of(settings.trusted_proxies)
     )

@@ -78,6 +78,7 @@ class TtlCache(Generic[_T]):
         if newest is None:
             return None
         try:
+            # An old value is better at once than a new one later
             return newest.result(timeout=wait_s) if last is None else last.result()
         except NotInTime:
             return None
@@ -112,6 +113,7 @@ class TtlCache(Generic[_T]):
                 entry.making = None
                 self._making -= 1
             raise
+        # A future that is done, so that callers treat a value that is kept as one that is made
         there: Future[_T] = Future()
         there.set_result(value)
         with self._lock:

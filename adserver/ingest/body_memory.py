@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+# Of 32 of the largest batches at the intake; the admin API's largest request fills one by itself
 ROOM_BYTES: Final = 256 << 20
 
 

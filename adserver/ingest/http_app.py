@@ -229,6 +229,7 @@ async def _body(request: Request, limit: int, held: Held) -> bytes:
     It is refused as soon as it is known to pass the limit or to find no room, and given up when it comes too
     slowly.
     """
+    # Without a declared length the pieces are counted as they come
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > limit:
         raise _TooLarge(limit)
@@ -238,6 +239,7 @@ async def _body(request: Request, limit: int, held: Held) -> bytes:
             async for piece in request.stream():
                 if len(body) + len(piece) > limit:
                     raise _TooLarge(limit)
+                # Before it is kept: the room is of all requests, and refuses what would not fit
                 held.take(len(piece))
                 body += piece
     except NoRoom:
@@ -264,6 +266,7 @@ def _task_id(request: Request) -> bytes:
         raise HTTPException(HTTPStatus.NOT_FOUND, "the task id must be hexadecimal") from None
 
 
+# Starlette's handlers take any exception; each of these is registered for one class
 async def _answer_rejection(_request: Request, error: Exception) -> Response:
     if not isinstance(error, ReportRejected):
         raise error

@@ -112,6 +112,7 @@ def _config(
         app,
         http=protocol,
         ws="none",
+        # `SharedListener` relies on how this loop accepts
         loop="asyncio",
         lifespan="off",
         log_config=None,

@@ -17,6 +17,7 @@ from maskedlark.rpc.wire import report_from_message
 from protos import report_pb2
 
 _LOG = logging.getLogger(__name__)
+# A commit takes about as long for many reports as for one; both bounds are for the memory of a transaction
 _TRANSACTION_REPORTS: Final = 1_000
 _TRANSACTION_BYTES: Final = 1 << 20
 _LOG_EVERY_S: Final = 60.0
@@ -150,6 +151,7 @@ class Intake:
             raise ReportRejected(ReportReason.OUTSIDE_TASK_PERIOD, "the task ended days ago")
         check = self._checks.get(report.task_id)
         if check is None:
+            # One for each task that exists: callers cannot make up tasks, so this does not grow by them
             check = self._checks[report.task_id] = ReportCheck(task)
         check.check(report)
 
@@ -179,6 +181,7 @@ class Intake:
             is_time_to_log = self._monotonic() - self._logged_s >= _LOG_EVERY_S
             if is_time_to_log:
                 self._logged_s = self._monotonic()
+        # Outside the lock, so that a slow log holds up no report
         if is_time_to_log:
             self.log_counts()
         return counts

@@ -158,6 +158,8 @@ class LocalIntake:
 
     def _spam_test(self, job: JobRecord, settings: DrawAndDiscard, weights: int) -> SpamTest:
         """Return limits for the measured number of updates in flight, in steps of a factor of two."""
+        # A calibration takes a second, and the number of updates in flight wanders: a step is used until it
+        # doubles
         job_id, in_flight = job.job_id, job.in_flight or 0.0
         step = 0 if in_flight < 1 else min(_MOST_IN_FLIGHT, 1 << (round(in_flight) - 1).bit_length())
         with self._calibrating:  # takes a second; one thread does it

@@ -47,6 +47,7 @@ class SharedListener(socket.socket):
             if self._room.try_enter(place, self._proxies.site(address[0], ())):
                 return _Placed(connection, place), address
             connection.close()
+        # To asyncio this says that no connection waits; it comes back when one does
         raise BlockingIOError
 
 

@@ -96,6 +96,7 @@ def patient_protocol(
     """
     raw = b"".join(f"{name}: {value}\r\n".encode("ascii") for name, value in headers)
     empty = b"\r\nconnection: close\r\ncontent-length: 0\r\n" + raw + b"\r\n"
+    # One for the whole server: uvicorn makes a protocol object for each connection
     room = FairQuota(limits.connections)
 
     class PatientProtocol(H11Protocol):

@@ -28,6 +28,7 @@ from maskedlark.rpc.wire import chunks, join
 from maskedlark.runtime.periodic import SharedWatch
 from protos import helper_pb2, helper_pb2_grpc
 
+# Imported where they are used: the intake and light commands need no accountant
 if TYPE_CHECKING:
     from maskedlark.releases.job import JobSpec
     from maskedlark.releases.kinds import AnyQuery
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 # What a helper is given to open one share, on top of the deadline: a hundred times what it takes
 _OPENING_S: Final = 0.01
+# An event cannot wake a gRPC call: one thread looks so often, for all calls of a client
 _CANCELLING_S: Final = 0.1
 _SIGNATURE_BYTES: Final = 64
 # Of one task: each query of each dataset has one
@@ -156,6 +158,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
             chosen: bool (n,), in the order in which the shares were sent; all of them admitted.
             dataset_id: What the dataset must turn out to be.
         """
+        # Bits, not ids: the helper has the shares in the order in which they were sent
         bits = np.packbits(chosen, bitorder="little").tobytes()
         request = helper_pb2.CommitRequest(task_id=task_id, handle=handle, chosen=bits, dataset_id=dataset_id)
         with self._calling():
@@ -217,6 +220,8 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         with self._calling(cancelled):
             call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
             with _ending(call), self._cancelling(call, cancelled):
+                # A call that ends without a message reads as an empty one, which has no budget in it and is
+                # refused
                 spent = self._replies.parse_spent(next(call, helper_pb2.QueryReply()))
                 return QueryAnswer(share=self._share(call, length), dataset_spent=spent)
 

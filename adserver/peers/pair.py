@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from maskedlark.releases.started_job import StartedJob
 
 _T = TypeVar("_T")
+# How late an interruption is noticed: one cannot wait for futures and an event together
 _POLL_S: Final = 0.1
 ROLES: Final = (0, 1)
 
@@ -165,6 +166,7 @@ class HelperPair:
 
     def _until_answered(self, role: int, call: Callable[[Any], _T]) -> _T:
         answer = with_retries(partial(self._attempt, role, call), self.backoff, cancelled=self.interrupted)
+        # Told under the lock, so that the watcher hears of helpers in the order in which they came and went
         with self._lock:
             was_down = bool(self._down)
             self._down.discard(role)

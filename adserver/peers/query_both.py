@@ -102,6 +102,7 @@ def ask_both(
             forget()
 
     first, second = at_both(lambda role: asked[role].answer(), cancelled, grace_s=_REFUSAL_S, ended=ended)
+    # The two ledgers may differ by a release that one helper alone charged: the larger one is what counts
     worst = Epsilons(
         ad_server=max(first.dataset_spent.ad_server, second.dataset_spent.ad_server),
         colluding=max(first.dataset_spent.colluding, second.dataset_spent.colluding),

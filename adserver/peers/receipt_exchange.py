@@ -24,8 +24,10 @@ class ReceiptExchange(
 
     def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
         newest = self._book.newest(self._address)
+        # The helper compares it with its ledger: one that was restored from a backup knows no such receipt
         shown = () if newest is None else ((METADATA_KEY, encode_receipt(newest)),)
         call = continuation(with_metadata(details, shown), request)
+        # A receipt comes with the trailing metadata, which are there only when the call has ended
         call.add_done_callback(self._keep)
         return call
 

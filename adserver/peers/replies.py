@@ -96,6 +96,7 @@ class Replies:
             keys.verify(identity.verify_key)
         except InvalidTask as error:
             raise self.bad(f"a wrong status: {error}") from None
+        # Both are shown on terminals, where what cannot be printed might move the cursor or hide lines
         for told in (reply.name, reply.version):
             self.require(told.isprintable() and len(told) <= _MOST_NAME, "a name that cannot be printed")
         return HelperStatus(

@@ -81,6 +81,7 @@ class _Wait(wait_base):
     """Exponential with jitter, and never less than what the peer asked for."""
 
     def __init__(self, backoff: Backoff) -> None:
+        # With jitter, or all callers of a helper that comes back would come at the same moment
         self._jittered = wait_exponential_jitter(
             multiplier=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s
         )

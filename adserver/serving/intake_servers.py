@@ -89,6 +89,7 @@ def running_ingest(
         listen=settings.grpc_listen,
         tls=tls,
         threads=_GRPC_THREADS,
+        # Browsers and their proxies have no certificate of ours
         is_open=True,
         patience=_WITH_BROWSERS,
         proxies=proxies,
@@ -139,6 +140,7 @@ def wait_at(addresses: Addresses, addresses_file: Path | None, stop: Event) -> N
     """Say where this server listens, and wait until it is to end."""
     _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
     gc_tuning.serving()
+    # Only now: whoever reads the file finds both intakes answering
     if addresses_file is not None:
         write_durably(addresses_file, addresses.encode())
     wait_for(stop)

@@ -49,6 +49,7 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     check_data_folder(settings.data_dir)
     if peers.tls is not None:
         peers.tls.check_own()
+    # Of a process that was killed while it wrote
     remove_unfinished_of_jobs(settings.data_dir)
 
     with ExitStack() as stack:
@@ -95,6 +96,7 @@ def _start_work(
     worker = JobWorker(engine, helpers, settings.data_dir, clock)
     worker.start()
     stack.callback(worker.stop)
+    # Intakes on other machines have clocks of their own; what ends a task's reports goes by the database's
     shared = database_clock(engine, clock)
     cleaners = [report_expirer(engine, shared, clock)]
     if bucket is not None:

@@ -100,6 +100,7 @@ def _draw(
     turn = sum(one.is_spent for one in points)
     rounds = [one.rounds for one in points]
     axes.plot(rounds[:turn], epsilons[:turn], color="tab:red", label="spent")
+    # From the last spent point on, so that the lines meet
     axes.plot(rounds[turn - 1 :], epsilons[turn - 1 :], color="tab:orange", linestyle="--", label="reserved")
     axes.axhline(limit, color="black", linewidth=1, linestyle=":", label="budget")
     axes.set(

@@ -96,6 +96,7 @@ def _draw(
     ]
     axes.set_ylabel(label, color=color)
     axes.tick_params(axis="y", labelcolor=color)
+    # More dots than that run into one another
     marker = "." if len(points) <= 60 else ""
     return axes.plot(
         [at for at, _ in points],

@@ -61,6 +61,7 @@ def _png(result: EvaluationResult) -> bytes:
 
 def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, up: str) -> None:
     """Draw one curve with an error bar at every point."""
+    # A point without an interval says nothing at this noise
     known = [point for point in points if math.isfinite(point.y.high)]
     below = [max(0.0, point.y.value - point.y.low) for point in known]
     above = [max(0.0, point.y.high - point.y.value) for point in known]

@@ -55,6 +55,7 @@ def _rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
 
 def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, object]]:
     strategy, model = read_device_instructions(plan.job)
+    # A job that is done shows its last phase
     phase = plan.job.phase(min(rounds_done, plan.job.rounds - 1))
     return [
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),

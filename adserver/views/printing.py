@@ -32,12 +32,14 @@ _T = TypeVar("_T")
 
 def print_json(value: Any) -> None:
     """Print one JSON document; messages in it as the admin API answers them."""
+    # JSON escapes all control characters but DEL, on which terminals act
     text = json.dumps(value, indent=2, default=lambda message: message.model_dump(mode="json"))
     sys.stdout.write(text.replace(DELETE, SHOWN_DELETE) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; an empty one still shows its head."""
+    # Loaded here, so that commands that print no table need not load rich
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)

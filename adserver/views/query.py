@@ -140,6 +140,7 @@ def format_estimate(estimate: Estimate) -> str:
     half = (estimate.high - estimate.low) / 2
     if half == 0:
         return f"{estimate.value:,.6g}" if estimate.value % 1 else f"{estimate.value:,.0f}"
+    # Two significant digits of the half, and the estimate to the same place
     digits = max(0, 1 - math.floor(math.log10(half))) if math.isfinite(half) else 2
     return f"{estimate.value:,.{digits}f} ± {half:,.{digits}f}"
 
