@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-EXTRAS := browser,cluster,devices-torch,helper,helper-general,adserver,dashboard,oidc,parquet,pictures,pkcs11,postgres,traces,dev,site
+# `make setup EXTRAS=quickstart` installs what a first day needs, without torch, tests and the site.
+EXTRAS := all,dev,site
+STAMP := $(VENV)/.installed$(if $(filter command,$(origin EXTRAS)),-$(EXTRAS))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup docs pages bench-job bench-memory bench-walls bench-load bench-updates chaos same-round demo demo-federated demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
@@ -11,7 +12,7 @@ EXTRAS := browser,cluster,devices-torch,helper,helper-general,adserver,dashboard
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
-setup: $(STAMP)  ## Make .venv with everything in it
+setup: $(STAMP)  ## Make .venv with everything in it (EXTRAS=quickstart: without torch and tests, an eighth of the size)
 
 # Of constraints.txt only, by hash. Files that build themselves are refused, for what they would build with has no hash.
 INSTALL := $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --constraint constraints.txt

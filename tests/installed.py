@@ -2,8 +2,8 @@
 
 Builds the source distribution and, from that, the wheel, and builds both once more elsewhere, at another
 time and under another umask: the bytes are the same. Installs the wheel into a fresh environment, with what
-it needs by the lock, and trains in an empty folder with the installed commands alone: on sample records, and
-on a table.
+it needs by the lock, and trains in an empty folder with the installed commands alone: with the extra
+`quickstart`, which brings no torch, and then with all.
 """
 
 import os
@@ -24,6 +24,14 @@ from readme_renderer import markdown
 ROOT: Final = Path(__file__).parents[1]
 _NOT_PACKED: Final = frozenset({".git", ".venv", "build", "demo-out", "dist", "docs", "shared", "site"})
 _ANOTHER_TIME: Final = 1_700_000_000
+_FINDS_TORCH: Final = "from importlib.util import find_spec; print(find_spec('torch') is not None)"
+_SHOWS_RESULTS: Final = """
+from adserver import Client
+
+with Client.from_environment() as client:
+    [job] = client.jobs()
+    print(job.to_pandas().tail(2))
+"""
 PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -114,13 +122,13 @@ def check_metadata(package: Path) -> None:
         raise SystemExit(f"{package.name}: an index could not show its description")
 
 
-def installed(wheel: Path, folder: Path) -> Path:
-    """A fresh environment with the wheel and what it needs, of the lock's versions by hash; its commands."""
+def installed(wheel: Path, folder: Path, extra: str) -> Path:
+    """A fresh environment with the wheel and what an extra needs, of the lock's versions by hash; its commands."""
     environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     digest = sha256(wheel.read_bytes()).hexdigest()
     wanted = folder / "requirements.txt"
-    wanted.write_text(f"masked-lark[all] @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    wanted.write_text(f"masked-lark[{extra}] @ {wheel.as_uri()} --hash=sha256:{digest}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
     lock = ["--require-hashes", "--only-binary", ":all:", "--constraint", str(ROOT / "constraints.txt")]
     subprocess.run([*pip, *lock, "--requirement", str(wanted)], check=True)
@@ -143,11 +151,11 @@ def check_loops(python: Path, folder: Path) -> None:
         raise SystemExit(f"{brought} compiled loops were brought, and {after} are needed")
 
 
-def check(wheel: Path) -> None:
-    """Install a wheel, and train with it in an empty folder."""
+def check(wheel: Path, extra: str) -> None:
+    """Install a wheel with an extra, and train with it in an empty folder."""
     with tempfile.TemporaryDirectory(prefix="maskedlark-installed-") as name:
         folder = Path(name)
-        commands = installed(wheel, folder)
+        commands = installed(wheel, folder, extra)
         where = "import maskedlark, helper, adserver, browser_sim; print(maskedlark.__file__)"
         shown = said(commands / "python", where, folder).strip()
         if not Path(shown).is_relative_to(folder):
@@ -156,21 +164,32 @@ def check(wheel: Path) -> None:
             run(str(commands / program), "--help", folder=folder)
         check_loops(commands / "python", folder)
         run(str(commands / "lark"), "demo", folder=folder)
-        check_own_table(str(commands / "adserver"), folder)
+        check_own_table(commands, folder, has_torch=extra == "all")
+        sys.stderr.write(f"{wheel.name}[{extra}] installs and trains\n")
 
 
-def check_own_table(adserver: str, folder: Path) -> None:
-    """A table of the user's own becomes a trained model in a file, as docs/tutorial/quickstart.md says.
+def check_own_table(commands: Path, folder: Path, *, has_torch: bool) -> None:
+    """Train and measure on a table, as docs/tutorial/quickstart.md says; see the results in pandas.
 
     Raises:
-        SystemExit: no model was exported.
+        SystemExit: no model was exported, or nothing measured; or torch came along without being wanted.
     """
+    if (said(commands / "python", _FINDS_TORCH, folder) == "True\n") is not has_torch:
+        raise SystemExit(f"torch {'is missing' if has_torch else 'is here, and nobody asked for it'}")
+    adserver = str(commands / "adserver")
+    table = ("--csv", "visits.csv", "--label", "bought", "--value", "minutes", "--key", "device")
     run(adserver, "quickstart", "sample", "visits.csv", folder=folder)
-    run(adserver, "quickstart", "new", "own", "--csv", "visits.csv", "--label", "bought", folder=folder)
-    run(adserver, "quickstart", "run", "own", folder=folder)
-    run(adserver, "quickstart", "down", "own", folder=folder)
-    if not (folder / "own" / "runs" / "1" / "trained.onnx").stat().st_size:
-        raise SystemExit("quickstart exported no model")
+    run(adserver, "quickstart", "new", "own", *table, folder=folder)
+    plain = ("--compare-plain",) if has_torch else ()
+    run(adserver, "quickstart", "run", "own", *plain, folder=folder)
+    for made in ("trained.onnx", "curves.png", "measured.csv"):
+        if not (folder / "own" / "runs" / "1" / made).stat().st_size:
+            raise SystemExit(f"quickstart made an empty {made}")
+    run(adserver, "quickstart", "up", "own", "--dashboard", folder=folder)
+    try:
+        run("/bin/sh", "-c", f". own/env.sh && {commands / 'python'} -c '{_SHOWS_RESULTS}'", folder=folder)
+    finally:
+        run(adserver, "quickstart", "down", "own", folder=folder)
 
 
 def main() -> None:
@@ -182,8 +201,8 @@ def main() -> None:
     for package in packages:
         check_metadata(package)
         if package.suffix == ".whl":  # built from the other one
-            check(package)
-            sys.stderr.write(f"{package.name} installs and trains\n")
+            for extra in ("quickstart", "all"):
+                check(package, extra)
 
 
 if __name__ == "__main__":

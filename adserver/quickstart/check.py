@@ -168,7 +168,7 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
         if getattr(training, name) is not None:
             yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
     if find_spec("torch") is None:
-        yield "[federated] devices need torch, which is missing: pip install 'masked-lark[devices-torch]'"
+        yield "[federated] devices need torch, which is missing: pip install 'masked-lark[torch]'"
 
 
 def _problems_of_columns(
@@ -292,6 +292,7 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import read_model
     from maskedlark.model.dense import dense_network
+    from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
 
     settings = project.settings.model
@@ -315,3 +316,10 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
         check_loss(model, loss, classes)
     except InvalidModel as error:
         yield f"[training] loss: {error}"
+        return
+    is_of_reports = not project.settings.federated.person
+    if is_of_reports and (reasons := why_general(model, loss)) and find_spec("torch") is None:
+        yield (
+            f"{where}: helpers need torch for it: pip install 'masked-lark[torch]'; or change it, since "
+            f"{'; '.join(reasons)}"
+        )

@@ -33,7 +33,7 @@ def run_project(
     """
     check(project).require()
     if compare_plain and find_spec("torch") is None:
-        raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[rehearse]'")
+        raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[torch]'")
     running = RunningFleet(project, tell)
     was_up = running.is_up
     recipe: Recipe | None = None

@@ -77,7 +77,7 @@ def command(program: str) -> str:
         program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
     if found is None:
-        raise InvalidTask(f"{program} is not installed here: pip install 'masked-lark[all]'")
+        raise InvalidTask(f"{program} is not installed here: pip install 'masked-lark[quickstart]'")
     return found
 
 
@@ -247,9 +247,9 @@ class RunningFleet:
             return server.ready.exists() or self._has_ended(server)
 
         if not self._wait(is_over, _TELL_AFTER_S):
-            self._tell(
-                f"waiting for {server.name}: a first start on a machine compiles code for up to a minute"
-            )
+            is_compiling = any("compiling" in line for line in _last_lines(self._log(server), 1))
+            why = ", which compiles its loops, once on this machine: up to a minute" if is_compiling else ""
+            self._tell(f"waiting for {server.name}{why}")
         if not self._wait(is_over, _PATIENCE_S):
             raise HelperUnavailable(f"{server.name} does not answer yet: see its log, {self._log(server)}")
         if not server.ready.exists():

@@ -306,7 +306,7 @@ def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None
     if task.mechanism is not Mechanism.NONE and not wish.epsilons:
         raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
     if find_spec("torch") is None:
-        raise InvalidTask("a rehearsal needs torch: pip install 'masked-lark[rehearse]'")
+        raise InvalidTask("a rehearsal needs torch: pip install 'masked-lark[torch]'")
 
 
 def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:

@@ -21,7 +21,8 @@ from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import number
 
 GENERAL_PATH: Final = (
-    "the model trains on the general path, a hundred times slower, and with samples charged as public"
+    "the model trains on the general path, which needs torch at the helpers (their extra `torch`), is a "
+    "hundred times slower, and has samples charged as public"
 )
 
 # A label that is rarer than the share of clipped gradients times this is mostly what is clipped

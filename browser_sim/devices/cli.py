@@ -109,7 +109,7 @@ def _devices_command(
     ],
     holdings: "Callable[[ChooseEncoder], Holdings]",
     trainer: Annotated[
-        TrainerKind, option("The training library: torch (extra devices-torch) also trains ONNX graphs.")
+        TrainerKind, option("The training library: torch (the extra `torch`) also trains ONNX graphs.")
     ] = TrainerKind.NUMPY,
     consent: Annotated[float, _churn("Share of people who take part.", min=0.0, max=1.0)] = 1.0,
     cap: Annotated[int | None, _churn("The most rounds that a device answers.", min=1)] = None,

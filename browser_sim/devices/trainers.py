@@ -1,4 +1,4 @@
-"""What trains on a device: plain numpy, or torch where the extra `devices-torch` is installed.
+"""What trains on a device: plain numpy, or torch where the extra `torch` is installed.
 
     model = local_model(DenseModel(widths=(784, 10)), TrainerKind.NUMPY)
 
@@ -36,8 +36,5 @@ def _by_torch(model: DenseModel | GraphModel) -> LocalModel:
     try:
         from maskedlark.autodiff.torch_models import torch_model
     except ModuleNotFoundError as missing:
-        raise InvalidTask(
-            f"--trainer torch needs {missing.name}: install the extra devices-torch, as in"
-            " `pip install 'masked-lark[browser,devices-torch]'`"
-        ) from None
+        raise InvalidTask(f"--trainer torch needs {missing.name}: pip install 'masked-lark[torch]'") from None
     return torch_model(model)

@@ -33,6 +33,6 @@ def choose_engine(
     try:
         from helper.gradient.general.engine import GeneralEngine
     except ImportError:
-        message = f"{why}, and this helper is installed without the general path (the extra `helper-general`)"
+        message = f"{why}, and the general path needs torch at this helper: pip install 'masked-lark[torch]'"
         raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, message) from None
     return GeneralEngine(model, loss, clip, num_classes, why=why)

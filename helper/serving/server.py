@@ -217,9 +217,7 @@ def _answer_calls(
         InvalidTask: this machine's arithmetic does not give the protocol's golden vectors.
     """
     address = f"{settings.listen.rsplit(':', 1)[0]}:{watched.port}"
-    _LOG.info(
-        "starting on %s: checking this machine's arithmetic; the first time, loops are compiled", address
-    )
+    _LOG.info("starting on %s: checking this machine's arithmetic", address)
     status = core.status()
     _LOG.info(
         "version %s, fingerprint %s, numerics_digest %s",

@@ -6,6 +6,7 @@ machine that start together compile one after the other, and all but the first f
 """
 
 import fcntl
+import logging
 import os
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from maskedlark.reports.proofs.check import ProofTable, residues
 from maskedlark.reports.proofs.shape import POINTS, proof_shape
 from maskedlark.runtime.durable_file import private
 
+_LOG: Final = logging.getLogger(__name__)
 _LOCK: Final = "compiling"
 _WARM_UP: Final = f"from {__name__} import warm_up; warm_up()"
 _PROOF_ROWS: Final = 4
@@ -58,6 +60,7 @@ def warm_up(interrupt: Interrupt = never) -> None:
     if done.exists():
         _check(interrupt)
         return
+    _LOG.info("compiling the exact path's loops, once on this machine: this takes up to a minute")
     folder.mkdir(parents=True, exist_ok=True)
     with _lock_folder(folder):
         _check(interrupt)

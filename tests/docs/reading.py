@@ -84,7 +84,12 @@ def with_environment(clone: Path) -> Path:
         shutil.copy(Path(sys.executable).parent / program, environment / "bin" / program)
         script = (environment / "bin" / program).read_text().splitlines(keepends=True)
         (environment / "bin" / program).write_text(f"#!{environment}/bin/python\n" + "".join(script[1:]))
-    (environment / ".installed").touch()  # make's stamp, newer than every file of the clone
+    for extras in (
+        "",
+        "-quickstart",
+        "-quickstart,torch",
+    ):  # make's stamps, newer than every file of the clone
+        (environment / f".installed{extras}").touch()
     compiled = ROOT / "helper" / "gradient" / "exact" / "__pycache__"
     for folder in compiled.glob("exact-*"):
         shutil.copytree(folder, clone / folder.relative_to(ROOT))

@@ -211,7 +211,7 @@ def test_devices_need_torch_and_a_table(tmp_path: Path, monkeypatch: pytest.Monk
     assert "[federated] person is 'who', but [data] csv is empty" in check(no_table).problems[0]
     monkeypatch.setattr("adserver.quickstart.check.find_spec", lambda _: None)
     [problem] = check(project).problems
-    assert "pip install 'masked-lark[devices-torch]'" in problem
+    assert "pip install 'masked-lark[torch]'" in problem
 
 
 @pytest.mark.parametrize(

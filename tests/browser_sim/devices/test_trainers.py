@@ -46,7 +46,7 @@ def test_numpy_refuses_a_graph_and_says_what_trains_it() -> None:
 
 def test_without_torch_the_trainer_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "maskedlark.autodiff.torch_models", None)
-    with pytest.raises(InvalidTask, match="devices-torch"):
+    with pytest.raises(InvalidTask, match=r"masked-lark\[torch\]"):
         local_model(DenseModel(widths=(4, 3, 3, 2)), TrainerKind.TORCH)  # of no other test: it is cached
 
 
