@@ -123,7 +123,7 @@ def check_metadata(package: Path) -> None:
 
 
 def installed(wheel: Path, folder: Path, extra: str) -> Path:
-    """A fresh environment with the wheel and what an extra needs, of the lock's versions by hash; its commands."""
+    """A fresh environment with the wheel and an extra, of the lock's versions by hash; its commands."""
     environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     digest = sha256(wheel.read_bytes()).hexdigest()
