@@ -247,9 +247,7 @@ class RunningFleet:
             return server.ready.exists() or self._has_ended(server)
 
         if not self._wait(is_over, _TELL_AFTER_S):
-            is_compiling = any("compiling" in line for line in _last_lines(self._log(server), 1))
-            why = ", which compiles its loops, once on this machine: up to a minute" if is_compiling else ""
-            self._tell(f"waiting for {server.name}{why}")
+            self._tell(_describe_wait(server.name, self._log(server)))
         if not self._wait(is_over, _PATIENCE_S):
             raise HelperUnavailable(f"{server.name} does not answer yet: see its log, {self._log(server)}")
         if not server.ready.exists():
@@ -286,6 +284,13 @@ class RunningFleet:
 
     def _log(self, server: Server) -> Path:
         return self._project.parties / f"{server.name}.log"
+
+
+def _describe_wait(name: str, log: Path) -> str:
+    """Name what starts, and what keeps it, if the last line of its log says so."""
+    is_compiling = any("compiling" in line for line in _last_lines(log, 1))
+    why = ", which compiles its loops, once on this machine: up to a minute" if is_compiling else ""
+    return f"waiting for {name}{why}"
 
 
 def _last_lines(log: Path, lines: int) -> list[str]:

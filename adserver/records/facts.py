@@ -4,34 +4,54 @@
 rounds: 30
 epsilon: 0.123457
 recommended: batch 64
+
+What would be longer than a line has its parts below it; a list of such is counted.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from adserver.records.html_table import html_table
 from maskedlark.escape import escape
+
+_WIDTH: Final = 88
 
 
 class Facts(dict[str, Any]):
     """A dictionary whose names and values are shown one a line; names without a value are not shown."""
 
     def __repr__(self) -> str:
-        return "\n".join(f"{escape(name)}: {value}" for name, value in self._lines())
+        return "\n".join(f"{escape(name)}: {value}".rstrip() for name, value in self._lines())
 
     def _repr_html_(self) -> str:
         """Return the same as a table, for a notebook."""
         return html_table((), self._lines())
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Return names and values; of a list each entry by its place, from 1."""
-        lines = []
-        for name, value in self.items():
-            if isinstance(value, list | tuple):
-                lines += [(f"{name} {place}", _text(one)) for place, one in enumerate(value, 1)]
-            elif value is not None:
-                lines.append((name, _text(value)))
-        return lines
+        return _lines(self)
+
+
+def _lines(facts: Mapping[str, Any], indent: str = "") -> list[tuple[str, str]]:
+    """Return names and values; parts that do not fit a line follow it, indented."""
+    lines = []
+    for name, value in _entries(facts):
+        text = _text(value)
+        if isinstance(value, Mapping) and len(text) > _WIDTH:
+            lines += [(f"{indent}{name}", ""), *_lines(value, f"{indent}  ")]
+        else:
+            lines.append((f"{indent}{name}", text))
+    return lines
+
+
+def _entries(facts: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield what has a value; of a list each entry by its place, from 1, or how many if they are long."""
+    for name, value in facts.items():
+        if isinstance(value, list | tuple) and any(len(_text(one)) > _WIDTH for one in value):
+            yield name, f"{len(value)}, from [{name!r}][0] on"
+        elif isinstance(value, list | tuple):
+            yield from ((f"{name} {place}", one) for place, one in enumerate(value, 1))
+        elif value not in (None, ""):
+            yield name, value
 
 
 def _text(value: object) -> str:

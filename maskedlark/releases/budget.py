@@ -191,6 +191,15 @@ class DatasetBudget:
     forecast: Forecast | None
     labels: Epsilons | None = None
 
+    def __repr__(self) -> str:
+        """Show what it is of and what is held, not keys and charges."""
+        of, first, second = self.dataset, self.ad_server, self.colluding
+        return (
+            f"DatasetBudget({of.dataset_id.hex()[:12]} of {of.task.name!r}: {of.size} "
+            f"{'devices' if of.is_person else 'reports'}, held {first.held:.4g} of {first.budget:.4g}, "
+            f"with a helper {second.held:.4g} of {second.budget:.4g})"
+        )
+
     @property
     def is_noisy(self) -> bool:
         """False for a debug task.

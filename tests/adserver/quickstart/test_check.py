@@ -214,6 +214,24 @@ def test_devices_need_torch_and_a_table(tmp_path: Path, monkeypatch: pytest.Monk
     assert "pip install 'masked-lark[torch]'" in problem
 
 
+def test_a_model_on_the_general_path_needs_torch_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, model = tmp_path / "visits.csv", tmp_path / "gelu.onnx"
+    table.write_text(
+        "minutes,bought\n" + "".join(f"{row % 50},{'yes' if row % 3 else 'no'}\n" for row in range(900))
+    )
+    model.write_bytes(dense_network([1, 3, 1], "gelu", seed=0))
+    made = invoke("new", tmp_path / "play", "--csv", table, "--label", "bought", "--model", model)
+    assert made.exit_code == 0, made.output
+    project = Project.open(tmp_path / "play")
+    assert not check(project).problems
+    monkeypatch.setattr("adserver.quickstart.check.find_spec", lambda _: None)
+    [problem] = check(project).problems
+    assert "pip install 'masked-lark[torch]'" in problem
+    assert "Gelu" in problem
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

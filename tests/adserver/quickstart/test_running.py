@@ -96,6 +96,15 @@ def test_without_a_dashboard_the_remedy_is_said(project: Project, monkeypatch: p
         shown.login_link()
 
 
+def test_a_wait_is_for_compiling_only_while_a_helper_says_that_it_compiles(tmp_path: Path) -> None:
+    log = tmp_path / "helper-0.log"
+    assert module._describe_wait("helper-0", log) == "waiting for helper-0"
+    log.write_text("INFO compiling the exact path's loops\n")
+    assert "compiles its loops" in module._describe_wait("helper-0", log)
+    log.write_text("INFO compiling the exact path's loops\nINFO serving\n")
+    assert module._describe_wait("helper-0", log) == "waiting for helper-0"
+
+
 def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

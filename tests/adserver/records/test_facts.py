@@ -32,3 +32,12 @@ def test_a_notebook_shows_the_same_as_a_table() -> None:
     assert PLAN._repr_html_().startswith("<table><tbody><tr><td>rounds</td><td>30</td></tr>")
     assert "<td>alternatives 2</td><td>batch 128</td>" in PLAN._repr_html_()
     assert "&lt;b&gt;" in PLAN._repr_html_()
+
+
+def test_parts_that_do_not_fit_a_line_are_below_it_and_a_list_of_such_is_counted() -> None:
+    wide = {f"figure {place}": place / 7 for place in range(9)}
+    assert repr(Facts(best=wide, others=[wide, wide], left="")).splitlines() == [
+        "best:",
+        *(f"  figure {place}: {place / 7:.6g}" for place in range(9)),
+        "others: 2, from ['others'][0] on",
+    ]

@@ -126,8 +126,9 @@ def _broken(_: Interrupt) -> bytes:
 
 
 def test_a_warm_up_that_is_interrupted_says_nothing_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", warmup.__name__)
     monkeypatch.setattr(warmup, "cache_folder", lambda: tmp_path / "loops")
 
     def interrupt() -> None:
@@ -138,3 +139,5 @@ def test_a_warm_up_that_is_interrupted_says_nothing_is_complete(
     assert not list((tmp_path / "loops").glob("complete-*"))
     warmup.warm_up()
     assert len(list((tmp_path / "loops").glob("complete-*"))) == 1
+    warmup.warm_up()
+    assert caplog.text.count("compiling") == 2  # not where everything is compiled

@@ -157,6 +157,13 @@ def test_a_task_without_noise_has_no_budget_to_show() -> None:
     }
 
 
+def test_a_budget_is_shown_in_a_line_without_keys() -> None:
+    line = repr(budget_of(dataset(), [use()]))
+    assert line.startswith("DatasetBudget(")
+    assert f"{SIZE} reports, held " in line
+    assert len(line) < 160
+
+
 def test_json_holds_only_finite_numbers_and_every_use() -> None:
     made = json.loads(
         json.dumps(budget_json(budget_of(dataset(), [use(), use(job_id=b"b" * 16)])), allow_nan=False)
