@@ -190,7 +190,7 @@ class AuditEntry:
 
 
 @frozen
-class VerifiedLog:
+class _VerifiedLog:
     """What is known of a log whose chain holds.
 
     Attributes:
@@ -214,7 +214,7 @@ def digest_of_line(line: bytes) -> bytes:
     return digest("audit entry", line)
 
 
-def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> VerifiedLog:
+def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> _VerifiedLog:
     """Verify an export: each line is an entry, and names the one before it.
 
     Args:
@@ -253,7 +253,7 @@ def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> Verif
             f"the log begins with entry {first.sequence}: give the digest of the entry before it (--after), "
             "or the whole log"
         )
-    return VerifiedLog(num_entries=count, first=first.sequence, head=previous)
+    return _VerifiedLog(num_entries=count, first=first.sequence, head=previous)
 
 
 def parse_digest(text: str) -> bytes:

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.certificates import as_pem, begun, for_handshakes, name_of
+from maskedlark.rpc.certificates import as_pem, begin_certificate, for_handshakes
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.ownership import check_own, check_secret_file
 
@@ -75,9 +75,9 @@ def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DA
     contents = {RAY_FILE: secrets.token_hex(_TOKEN_BYTES).encode()}
     for prefix in _AUTHORITIES:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = name_of(f"{prefix or 'Ray'} of one helper's cluster")
+        name = f"{prefix or 'Ray'} of one helper's cluster"
         authority = (
-            begun(name, name, key.public_key(), now=now, days=days)
+            begin_certificate(name, key.public_key(), now=now, days=days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_SIGNS_CERTIFICATES_ONLY, critical=True)
             .sign(key, hashes.SHA256())
@@ -115,8 +115,13 @@ def write_machine_certificate(
             expired = authority / (prefix + AUTHORITY)
             raise InvalidTask(f"{expired} has expired: create new secrets with `lark-helper cluster init`")
         key = ec.generate_private_key(ec.SECP256R1())
-        machine = name_of("machine of a helper's cluster")
-        unsigned = begun(machine, authority_certificate.subject, key.public_key(), now=now, days=days)
+        unsigned = begin_certificate(
+            "machine of a helper's cluster",
+            key.public_key(),
+            now=now,
+            days=days,
+            issuer=authority_certificate.subject,
+        )
         certificate = for_handshakes(unsigned, (*hosts, *_OWN_MACHINE)).sign(authority_key, hashes.SHA256())
         contents |= {
             place + PRIVATE_KEY: as_pem(key),

@@ -7,10 +7,10 @@ shows that the record axis stays first, so that the ad server may also run recor
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant, GraphCost, Node
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import RawNode
-from maskedlark.model.operators.call import KIND_OF_DTYPE, OperatorCall, ValueKind, ValueType
-from maskedlark.model.operators.folding import fold
+from maskedlark.model.operators.call import KIND_OF_DTYPE, CheckedCall, OperatorCall, ValueKind, ValueType
 
 _ABSENT: Final = ValueType(ValueKind.FLOAT, ())
 _TRAINING_MODE: Final = 2  # the input of Dropout
@@ -206,7 +205,7 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
     folded = None
     if all(name in state.constants for name in checked.inputs):
         _check_computed(state, checked.outputs[0].size, limits)
-        folded = fold(checked, [state.constants[name] for name in checked.inputs])
+        folded = _fold(checked, [state.constants[name] for name in checked.inputs])
     if folded is not None:
         _define(state, node.outputs[0], folded)
         return
@@ -297,3 +296,74 @@ def _fill(state: _State, node: RawNode, limits: Limits) -> Constant:
     _check_size(state, node.operator, ValueType(KIND_OF_DTYPE[value.dtype.kind], sizes), limits)
     _check_computed(state, prod(sizes), limits)
     return np.full(sizes, value.reshape(()), value.dtype)
+
+
+_Attributes = Mapping[str, Any]  # a rule of `operators.layout` wrote them: their types are known here
+
+
+def _cut(values: Sequence[Constant], attributes: _Attributes, _: CheckedCall) -> Constant:
+    cuts = [slice(None)] * values[0].ndim
+    for axis, start, end, step in zip(
+        *(attributes[key] for key in ("axes", "starts", "ends", "steps")), strict=True
+    ):
+        cuts[axis] = slice(start, end, step)
+    return values[0][tuple(cuts)]
+
+
+def _divide(values: Sequence[Constant]) -> Constant:
+    """Divide toward zero, as ONNX divides integers."""
+    quotient = np.floor_divide(*_nonzero(values))
+    # Rounded down is one too low where the quotient is negative and has a remainder.
+    rounded: Constant = quotient + ((quotient < 0) & (quotient * values[1] != values[0]))
+    return rounded
+
+
+def _modulo(values: Sequence[Constant]) -> Constant:
+    return np.mod(*_nonzero(values))
+
+
+def _nonzero(values: Sequence[Constant]) -> Sequence[Constant]:
+    if not values[1].all():
+        raise InvalidModel(ModelReason.WRONG_SHAPE, "the graph divides integers by zero")
+    return values
+
+
+_MOVES: Final[Mapping[str, Callable[[Sequence[Constant], _Attributes, CheckedCall], Constant]]] = {
+    "Reshape": lambda values, _, check: values[0].reshape(check.outputs[0].shape),
+    "Expand": lambda values, _, check: np.broadcast_to(values[0], check.outputs[0].shape),
+    "Transpose": lambda values, attributes, _: values[0].transpose(attributes["perm"]),
+    "Concat": lambda values, attributes, _: np.concatenate(values, axis=attributes["axis"]),
+    "Gather": lambda values, attributes, _: np.take(values[0], values[1], axis=attributes["axis"]),
+    "GatherND": lambda values, _, __: values[0][tuple(np.moveaxis(values[1], -1, 0))],
+    "Slice": _cut,
+}
+_ARITHMETIC: Final[Mapping[str, Callable[[Sequence[Constant]], Constant]]] = {
+    "Add": lambda values: np.add(*values),
+    "Sub": lambda values: np.subtract(*values),
+    "Mul": lambda values: np.multiply(*values),
+    "Div": _divide,
+    "Mod": _modulo,
+}
+
+
+def _fold(check: CheckedCall, values: Sequence[Constant]) -> Constant | None:
+    """Compute a node whose inputs are known; None where it is left to the engines.
+
+    Exporters build shapes and start states from such nodes. Only moves of entries and integer arithmetic are
+    computed, so nothing is rounded here.
+
+    Guarantees: the result has the checked kind and shape, and is a fresh array.
+
+    Raises:
+        InvalidModel(WRONG_SHAPE): a division by zero.
+    """
+    with np.errstate(all="ignore"):  # integer overflow wraps; a shape made of it is refused where it is used
+        if check.operator in _MOVES:
+            result = _MOVES[check.operator](values, check.attributes, check)
+        elif check.operator in _ARITHMETIC and all(value.dtype.kind == "i" for value in values):
+            result = _ARITHMETIC[check.operator](values)
+        elif check.operator == "Cast" and values[0].dtype.kind in "ib":
+            result = values[0].astype(np.float32)
+        else:
+            return None
+    return np.array(result).reshape(check.outputs[0].shape)

@@ -67,8 +67,7 @@ def write_certificate(
         InvalidTask: the keeper is not configured, or away.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    holder = name_of(_label(name))
-    unsigned = begun(holder, holder, key.public_key(), now=now, days=days)
+    unsigned = begin_certificate(_label(name), key.public_key(), now=now, days=days)
     certificate = for_handshakes(unsigned, (name, *hosts)).sign(key, hashes.SHA256())
     files = TlsFiles.in_folder(folder)
     # Before any file is made: a keeper that is away leaves no half of an identity behind.
@@ -82,19 +81,28 @@ def write_certificate(
     return files
 
 
-def name_of(name: str) -> x509.Name:
-    """Return the name of a holder or an authority, by its common name."""
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-
-
-def begun(
-    holder: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, *, now: datetime, days: int
+def begin_certificate(
+    holder: str,
+    public_key: ec.EllipticCurvePublicKey,
+    *,
+    now: datetime,
+    days: int,
+    issuer: x509.Name | None = None,
 ) -> x509.CertificateBuilder:
-    """Begin a certificate of this holder's key from now on, tolerating clocks that are a little behind."""
+    """Begin a certificate of a holder's key from now on, tolerating clocks that are a little behind.
+
+    Args:
+        holder: Its common name.
+        public_key: Its key.
+        now: The start of the certificate's life.
+        days: How long it lives.
+        issuer: The name of the authority that will sign; None if the holder itself does.
+    """
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, holder)])
     return (
         x509.CertificateBuilder()
-        .subject_name(holder)
-        .issuer_name(issuer)
+        .subject_name(name)
+        .issuer_name(issuer or name)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SKEW)

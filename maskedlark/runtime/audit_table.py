@@ -35,10 +35,8 @@ from maskedlark.audit_log import (
     AuditAct,
     AuditEntry,
     Deed,
-    VerifiedLog,
     clean_name,
     digest_of_line,
-    verify_lines,
 )
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask
@@ -165,10 +163,6 @@ class AuditTable:
         while found := self._read_page(engine, after, _PAGE):
             yield from (line for _, line in found)
             after = found[-1][0]
-
-    def verify(self, engine: Engine, *, after: bytes | None = None) -> VerifiedLog:
-        """Verify the whole log in the database; see `verify_lines`."""
-        return verify_lines(self.lines(engine), after=after)
 
     def _read_page(self, engine: Engine, after: int, most: int) -> list[tuple[int, bytes]]:
         with reading(engine) as connection:

@@ -7,8 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.budget import DatasetBudget, Standing
-from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, labels_line, number
+from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, number
 
 _BAR_CELLS: Final = 28
 _ID_DIGITS: Final = 12
@@ -36,7 +37,7 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
     if budget.is_noisy and len(budget.uses) > 1:
         parts.append(Text(NOT_ADDITIVE, "dim"))
     if budget.labels is not None:
-        parts.append(Text(labels_line(budget.labels)))
+        parts.append(Text(_labels_line(budget.labels)))
     if budget.forecast is not None:
         parts.append(Text(forecast_line(budget.forecast), "bold"))
     return Group(*parts)
@@ -90,3 +91,11 @@ def _uses(budget: DatasetBudget) -> Table:
 
 def _of(spent: float, held: float) -> str:
     return number(spent) if spent == held else f"{number(spent)} of {number(held)}"
+
+
+def _labels_line(labels: Epsilons) -> str:
+    """Describe what is held by the relation between two labels in one sentence."""
+    return (
+        "to tell one real label of a report from another, what is held costs epsilon "
+        f"{number(labels.ad_server)} ({number(labels.colluding)} with one helper)"
+    )

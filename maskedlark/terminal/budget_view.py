@@ -53,14 +53,6 @@ def forecast_line(forecast: Forecast) -> str:
     )
 
 
-def labels_line(labels: Epsilons) -> str:
-    """Describe what is held by the relation between two labels in one sentence."""
-    return (
-        "to tell one real label of a report from another, what is held costs epsilon "
-        f"{number(labels.ad_server)} ({number(labels.colluding)} with one helper)"
-    )
-
-
 def number(value: float) -> str:
     """Format an epsilon."""
     return "∞" if math.isinf(value) else f"{value:.4g}"

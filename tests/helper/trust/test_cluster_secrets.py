@@ -20,7 +20,7 @@ from helper.trust.cluster_secrets import (
     write_machine_certificate,
 )
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.certificates import as_pem, begun, name_of
+from maskedlark.rpc.certificates import as_pem, begin_certificate
 from maskedlark.rpc.trust import names_in
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -185,8 +185,7 @@ def test_an_authoritys_key_that_belongs_to_somebody_else_is_not_used(
 def test_an_authority_of_another_kind_of_key_is_not_used(authority: Path, tmp_path: Path) -> None:
     """Its key and its certificate belong together, but no machine is certified with it."""
     key: Any = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-    name = name_of("another")
-    certificate = begun(name, name, key.public_key(), now=NOW, days=9).sign(key, hashes.SHA256())
+    certificate = begin_certificate("another", key.public_key(), now=NOW, days=9).sign(key, hashes.SHA256())
     (authority / "ca.key").write_bytes(as_pem(key))
     (authority / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
     with pytest.raises(InvalidTask, match="not the elliptic-curve key"):
