@@ -240,13 +240,13 @@ def test_a_restored_ledger_that_went_on_does_not_hold_what_was_noted(tmp_path: P
     backup = file.read_bytes()
     ledger = Ledger(open_database(sqlite_url(file)))
     ledger.add_dataset(b"d" * 32, scene.task_id, [b"s" * 16])
-    noted = LOG.verify(ledger.engine).head
+    noted = verify_lines(LOG.lines(ledger.engine)).head
     ledger.close()
     for end in ("-wal", "-shm"):
         Path(f"{file}{end}").unlink(missing_ok=True)
     file.write_bytes(backup)
     restored = Ledger(open_database(sqlite_url(file)))
     restored.add_dataset(b"e" * 32, scene.task_id, [b"s" * 16])
-    LOG.verify(restored.engine)
+    verify_lines(LOG.lines(restored.engine))
     with pytest.raises(InvalidTask, match="restored from a backup"):
-        LOG.verify(restored.engine, after=noted)
+        verify_lines(LOG.lines(restored.engine), after=noted)

@@ -31,7 +31,7 @@ from helper.ledger.records import (
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import JOBS, METADATA, SCHEMA_VERSION
 from helper.ledger.statements import LOG
-from maskedlark.audit_log import THIS_SERVICE, AuditAct, Deed
+from maskedlark.audit_log import THIS_SERVICE, AuditAct, Deed, verify_lines
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.losses import Loss
 from maskedlark.releases.discovery import DiscoverySpec
@@ -368,7 +368,7 @@ def test_the_chain_is_one_line_whoever_lengthens_it(ledger: Ledger) -> None:
         )
     assert all(opened)
     assert ledger.position().sequence == before + 25
-    assert LOG.verify(ledger.engine).head == ledger.position().head
+    assert verify_lines(LOG.lines(ledger.engine)).head == ledger.position().head
 
 
 def test_of_two_transactions_at_once_the_second_waits_for_the_links_of_the_first(postgres: Postgres) -> None:
