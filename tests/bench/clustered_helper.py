@@ -75,7 +75,7 @@ class ClusteredHelper(Fleet):
 
     def _program(self, party: str, program: str) -> list[str]:
         small = [executable, "-c", _SMALL_SEGMENTS]
-        return small if program == "helper" else super()._program(party, program)
+        return small if program == "lark-helper" else super()._program(party, program)
 
 
 @dataclass(kw_only=True)
