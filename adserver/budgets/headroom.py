@@ -65,8 +65,7 @@ class JobLimits(SamplingOptions):
     """What limits a job: its task, its dataset, what is held on that already, and what the job may cost.
 
     Its samples and noise are those of `SamplingOptions`. Several equal jobs may be planned, and evaluations
-    with
-    them: a job fits if all of them do, one after another.
+    with them: a job fits if all of them do, one after another.
 
     Attributes:
         task: With noise.

@@ -123,9 +123,8 @@ class Budgets:
             for charge in _read_federated_job(task, job, plan).held
         ]
         datasets = [one for one in DatasetStore(self.engine).of_task(task.task_id) if one.dataset_id]
-        held = (
-            self.reservations_of_dataset(datasets[0]) if datasets else ()
-        )  # of unit user any dataset counts them all
+        # With a person as the unit, any dataset counts what all of them hold
+        held = self.reservations_of_dataset(datasets[0]) if datasets else ()
         return (*held, *federated)
 
     def _iterate_federated(self, task: Task) -> Iterator[tuple[JobRecord, FederatedPlan]]:

@@ -69,10 +69,10 @@ def _aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
-    from adserver.views.query import Statistic, json_of, print_groups, summary_lines, write_result
+    from adserver.views.query import ENDINGS, Statistic, json_of, print_groups, summary_lines, write_result
     from maskedlark.reports.measurement import COUNT
 
-    check_parts(out or ())
+    check_parts(out or (), ENDINGS, "a result is")
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [Statistic.mean(name) for name in mean or ()]
@@ -87,6 +87,8 @@ def _aggregate_command(
                     "the dataset belongs to another task: give a dataset of the task, or leave out --task",
                 )
             result = server.aggregate(
+                # A mean is read off a sum and the count, a quantile off a histogram: both are asked for with
+                # it
                 values=_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
                 histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
                 group_by=[name.strip() for name in group_by.split(",") if name.strip()],

@@ -53,9 +53,10 @@ def _evaluate_command(
     from adserver.training.model_file import read_model
     from adserver.views.evaluation import print_evaluation, write_plot
 
+    # With a head a job may go with the model: the job's table says what each label means for the head
     if sum(map(bool, (model if not head else None, job, again))) != 1:
         raise typer.BadParameter("expected exactly one of --model, --job and --again")
-    check_parts([plot] if plot else ())
+    check_parts([plot] if plot else (), (".png",), "curves are")
     with trace(server, "evaluate", traces):
         if again:
             result = server.repeat_evaluate(again)

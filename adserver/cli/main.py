@@ -10,6 +10,7 @@ from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 
+# Names, not functions, so that a command's module is imported when the command is used
 def _commands(module: str, *names: str) -> dict[str, Lazy]:
     """Return the commands of one module of this room, each named like its function."""
     return {name: Lazy(f"adserver.cli.{module}:_{name.replace('-', '_')}_command") for name in names}

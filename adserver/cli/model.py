@@ -97,6 +97,7 @@ def _create_command(
         )
     else:
         made = table_network(
+            # Canonical bytes have no line break at their end; files that people touched do
             read_encoder(encoder.read_bytes().rstrip(b"\n")),
             hidden=_widths("--hidden", hidden) if hidden else (),
             outputs=outputs,

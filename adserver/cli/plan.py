@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from adserver.records.submissions import FederatedSubmission
     from adserver.records.training_plan import Schedule
 
+# Of a plan that is found sooner nothing is said in between
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: omit the options that the planner should find")
 _steps = panel("Its steps, to predict the error of the weights")
@@ -34,6 +35,7 @@ _divided = panel("A budget to divide, before anything is collected")
     server=server_of,
     rates=schedule_of,
     samples=sampling_of,
+    # Neither the cost nor the noise of a job on devices depends on these
     without=["window", "least_devices", "model_seed", "spam_test", "eval_set", "eval_every"],
 )
 def _plan_command(

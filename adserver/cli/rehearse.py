@@ -26,6 +26,7 @@ _rehearsal = panel("Rehearsal")
 @takes(
     server=server_of,
     submission=submission_of,
+    # Each of several epsilons decides the noise here; the examples stand for dataset and evaluation set
     without=["epsilon", "noise_multiplier", "until_budget", "eval_set", "eval_every", "dataset"],
 )
 def _rehearse_command(
@@ -80,7 +81,7 @@ def _rehearse_command(
         raise typer.BadParameter(
             "the job is incomplete: give --model, --loss or --heads, and --learning-rate"
         )
-    check_parts([plot] if plot else ())
+    check_parts([plot] if plot else (), (".png",), "the rehearsal is")
     wish = Wish(
         reports=reports,
         epsilons=tuple(epsilon or (0.5, 1.0, 3.0)),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from adserver.peers.connect import Peers
 
 
+# A server waits for its helpers anyway, as long as it runs
 @takes(peers=peers_of, intake=intake_of, without=["wait"])
 def _serve_command(
     *,

@@ -113,6 +113,7 @@ def _fingerprint(helper: Any) -> str:
 def _facts(evidence: "Evidence") -> dict[str, Any]:
     """Return what evidence says, by name, as people and programs read it."""
     task, one = evidence.task, evidence.statements[-1].statement
+    # Each helper accounts by its own ledger: what counts is the larger of the two
     most = {
         name: max((getattr(each.statement, name) or 0.0 for each in evidence.statements), default=0.0)
         for name in _EPSILONS

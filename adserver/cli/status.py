@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
 
 
+# A status is asked for once, and computes nothing: a helper that is away is an answer
 @takes(server=connected_server_of, without=["round_deadline", "wait"])
 def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """Show whether both helpers answer; with --url, also the intake's counts since the server started."""

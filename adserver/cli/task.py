@@ -48,6 +48,7 @@ def _show_command(
     print_table(("setting", "value"), [*rows, *task_settings.items()])
 
 
+# Keys are there without a computation, and a running server asks again in a minute anyway
 @takes(server=connected_server_of, without=["round_deadline", "wait"])
 def _refresh_keys_command(*, server: "AdServer") -> None:
     """Fetch the helpers' HPKE keys now. A running server does so every minute."""

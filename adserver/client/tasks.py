@@ -100,5 +100,6 @@ def task_fields(
         "measurement": measurement,
         "unit": PrivacyUnit.USER if is_of_updates else PrivacyUnit.REPORT,
         "proof": not is_of_updates,
+        # Last: what is given has its way over every default
         **given,
     }

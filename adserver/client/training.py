@@ -246,6 +246,7 @@ class Training(Connection):
         is_planned = bool(of) or reports is not None
         task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
         submission = asked or _submission(as_onnx(model, task.num_features), **training)
+        # Each rate once, the job's own first
         rates = dict.fromkeys((submission.optimizer.learning_rate, *learning_rates))
         wish = Wish(
             reports=self.server.dataset(dataset).size if reports is None else reports,

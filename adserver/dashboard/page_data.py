@@ -336,6 +336,7 @@ class Figures:
         of_people = {one for one in {each.task_id for each in found} if self._is_of_people(one)}
         return {
             one.handle: (
+                # By `repr`, since jobs on devices have None for a dataset, which does not compare with bytes
                 (tuple(sorted(jobs.items(), key=repr)), tuple(sorted(asked.items())))
                 if one.task_id in of_people
                 else (jobs.get((one.task_id, one.dataset_id), ()), asked.get(one.dataset_id or b"", 0))

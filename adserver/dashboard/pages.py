@@ -166,9 +166,8 @@ class Pages:
 
     def _route(self, page: Page) -> Route:
         async def show(request: Request) -> Response:
-            asked = (
-                request.scope
-            )  # not the URL, in which a path's own %3F or %23 would look like what follows it
+            # Not the URL, in which a path's own %3F or %23 would look like what follows it
+            asked = request.scope
             # With the scope: an operator's page has buttons
             key = (asked["path"], asked["query_string"], request.state.grant.scope)
             stamp = await self._stamp(page)
@@ -177,6 +176,7 @@ class Pages:
             except HelperUnavailable as away:  # not kept: no mark changes when the database is back
                 drawn = self._render_refusal(page, request, away)
             headers = {"etag": drawn.tag}
+            # The header may list several tags
             if drawn.tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=_UNCHANGED, headers=headers)
             return HTMLResponse(drawn.content, drawn.status, headers)

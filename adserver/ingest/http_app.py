@@ -107,6 +107,7 @@ class _Endpoints:
         if encoded is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such task")
         headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
+        # The header may list several tags
         if headers["etag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(encoded, headers=headers, media_type="application/json")

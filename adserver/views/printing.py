@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -56,22 +56,33 @@ def write_as(forms: Mapping[str, Callable[[_T], bytes]], result: _T, path: Path,
     Raises:
         InvalidTask: another ending.
     """
-    form = forms.get(path.suffix.lower())
-    if form is None:
-        raise InvalidTask(f"{what} written to a file that ends in {', '.join(forms)}, not {path.name!r}")
-    write_durably(path, form(result))
+    _check_ending(path, forms, what)
+    write_durably(path, forms[path.suffix.lower()](result))
 
 
-def check_parts(paths: Iterable[Path]) -> None:
-    """Check that what writes pictures and Parquet files is installed, before anything is charged for them.
+def check_parts(paths: Iterable[Path], endings: Collection[str] = (), what: str = "") -> None:
+    """Check that files can be written, before anything is charged for them.
+
+    Args:
+        paths: The files.
+        endings: Those that `write_as` will know for them, and `what` it will say; by default it is not asked.
+        what: See there.
 
     Raises:
-        InvalidTask: it is not; the message says what to install.
+        InvalidTask: a file has another ending; or what writes pictures or Parquet files is not installed, and
+            the message says what to install.
     """
     for path in paths:
+        if endings:
+            _check_ending(path, endings, what)
         part, extra = _PARTS.get(path.suffix.lower(), ("", ""))
         if part and find_spec(part) is None:
             raise InvalidTask(f"{path.name} needs {part}: pip install 'masked-lark[{extra}]'")
+
+
+def _check_ending(path: Path, endings: Collection[str], what: str) -> None:
+    if path.suffix.lower() not in endings:
+        raise InvalidTask(f"{what} written to a file that ends in {', '.join(endings)}, not {path.name!r}")
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Attributes of `Estimate` that a file has of each column of a result
 _FIGURES: Final = ("value", "standard_error", "low", "high")
+ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
+"""Of the files that `write_result` writes."""
 _MOST_BARS: Final = 40
 WITHOUT: Final[Mapping[NoInterval, str]] = {
     NoInterval.NOISE: "no interval at this noise",
@@ -75,8 +77,8 @@ def write_result(result: AggregateResult, path: Path, statistics: Sequence[Stati
     Raises:
         InvalidTask: another ending.
     """
-    forms = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".png": lambda one: _png(one[0])}
-    write_as(forms, (result, statistics), path, "a result is")
+    writers = (_json, _csv, _parquet, lambda one: _png(one[0]))
+    write_as(dict(zip(ENDINGS, writers, strict=True)), (result, statistics), path, "a result is")
 
 
 def json_of(result: AggregateResult, statistics: Sequence[Statistic]) -> dict[str, Any]:

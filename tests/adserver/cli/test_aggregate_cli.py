@@ -48,13 +48,20 @@ def test_options_that_cannot_be_read_say_what_they_take(tmp_path: Path, typed: l
 
 
 @pytest.mark.parametrize(
-    ("file", "why"), [("a.png", r"matplotlib: .*\[pictures\]"), ("a.parquet", r"pyarrow: .*\[parquet\]")]
+    ("asked", "why"),
+    [
+        ("aggregate --value count --out a.png", r"matplotlib: .*\[pictures\]"),
+        ("aggregate --value count --out a.parquet", r"pyarrow: .*\[parquet\]"),
+        ("aggregate --value count --out a.xlsx", r"ends in \.json, \.csv, \.parquet, \.png, not 'a\.xlsx'"),
+        ("evaluate --job 3f --plot a.pdf", r"ends in \.png, not 'a\.pdf'"),
+    ],
 )
 def test_a_file_that_nothing_here_can_write_is_refused_before_anything_is_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, why: str
 ) -> None:
     monkeypatch.setattr(printing, "find_spec", lambda _: None)
-    ended = RUNNER.invoke(app, [*options(tmp_path), "--value", "count", "--out", str(tmp_path / file)])
+    command, *typed = asked.split()
+    ended = RUNNER.invoke(app, [command, *options(tmp_path)[1:], *typed])
     assert ended.exit_code != 0
     assert re.search(why, str(ended.exception))
 
