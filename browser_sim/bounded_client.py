@@ -17,6 +17,7 @@ class BoundedClient(httpx.Client):
 
     def __init__(self, **options: Any) -> None:
         """Take the options of httpx.Client."""
+        # No compression: a kilobyte may unpack to a gigabyte, so `read_limited` refuses it.
         super().__init__(**options, headers={"accept-encoding": "identity"})
         self._connected: Any = None
 
@@ -39,4 +40,5 @@ class BoundedClient(httpx.Client):
 
         if self._connected is not None:
             watch(self._connected)
+        # httpcore tells this extension each of its steps: the public way to the socket of a connection.
         request.extensions = {**request.extensions, "trace": note}

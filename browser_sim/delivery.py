@@ -169,6 +169,7 @@ def _send_persistently(sender: Sender, batch: SealedBatch, pause: Callable[[floa
         else:
             delivered.resent = int(attempt > 0)
             return delivered
+    # The last attempt: its error is the caller's.
     delivered = sender.send(batch)
     delivered.resent = 1
     return delivered
@@ -178,6 +179,7 @@ def _check_status(response: "httpx.Response") -> None:
     status = response.status_code
     if status == 200:
         return
+    # Timed out, too early, too many requests: as passing as an error of the server.
     if status in (408, 425, 429) or status >= 500:
         raise HelperUnavailable(
             f"the ad server answered {status}",
@@ -212,5 +214,6 @@ def _count_delivered(counts: _Counts | ingest_pb2.SubmitReply) -> Delivered:
     known = {reason.value for reason in ReportReason}
     by_reason: Counter[str] = Counter()
     for reason, count in counts.rejected.items():
+        # Counted names are printed: an ad server's own words never get there.
         by_reason[reason if reason in known else "other"] += count
     return Delivered(accepted=counts.accepted, duplicates=counts.duplicates, rejected=by_reason)

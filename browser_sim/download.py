@@ -73,6 +73,7 @@ def _fetch_one(client: httpx.Client, path: Path, wanted: IdxFile, mirrors: Seque
     packed = fetch_file(
         client, mirrors, path.name, most=MAX_IDX_BYTES, digest=wanted.digest, right=partial(_right, wanted)
     )
+    # Under its own name only when whole: a run that is stopped leaves no file that the next one would trust.
     unfinished = path.with_suffix(".partial")
     unfinished.write_bytes(packed)
     unfinished.replace(path)

@@ -53,6 +53,7 @@ class PublicData:
 def _adult_csv(text: str) -> str:
     """Add a header, and drop empty lines, spaces after commas and dots after labels."""
     rows = [line.removesuffix(".").replace(", ", ",") for line in text.splitlines()]
+    # adult.test begins with a line that is no row; both files end with an empty one.
     kept = [row for row in rows if row.count(",") == len(ADULT_COLUMNS) - 1]
     return "\n".join([",".join(ADULT_COLUMNS), *kept]) + "\n"
 
@@ -141,6 +142,7 @@ def download_or_sample(
 
 def _fetch(client: httpx.Client, table: PublicTable, mirrors: Sequence[str]) -> str:
     def right(content: bytes) -> bytes | None:
+        # Some copies have Windows line ends; the digest is of the other form.
         text = content.replace(b"\r\n", b"\n")
         return text if sha256(text).hexdigest() == table.digest else None
 

@@ -32,4 +32,5 @@ class Draws:
 
     def permutation(self, count: int, purpose: str) -> NDArray[np.intp]:
         """Return the numbers 0 to count - 1 in random order."""
+        # Stable: numpy's other sorts may order equal draws otherwise on another processor.
         return np.argsort(uniform(count, self.stream(purpose)), kind="stable")

@@ -42,6 +42,7 @@ class Protection:
                 files that it needs.
         """
         host = host_of(destination)
+        # A gRPC address has no scheme: it is in plaintext where no TLS files are given.
         is_plain = not destination.startswith("https://") and (is_url(destination) or self.tls is None)
         if not is_plain:
             return
@@ -97,6 +98,7 @@ def is_url(location: str) -> bool:
 def host_of(destination: str) -> str:
     """Return the host of a URL or of HOST:PORT, or raise InvalidTask."""
     try:
+        # Without // urlsplit reads a host as a scheme or a path; `port` raises beyond 65535.
         parts = urlsplit(destination if is_url(destination) else f"//{destination}")
         host, port = parts.hostname, parts.port
     except ValueError:

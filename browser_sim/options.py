@@ -232,6 +232,8 @@ def _column_rows(typed: list[str] | None) -> dict[str, int]:
 
 def _is_within(typed: str, least: int, most: int) -> bool:
     """Return whether an option is a whole number of a range."""
+    # The length first: Python refuses to read thousands of digits, with an error that says nothing of
+    # options.
     return typed.isascii() and typed.isdigit() and len(typed) < _DIGITS and least <= int(typed) <= most
 
 
@@ -245,6 +247,7 @@ def load_encoder(path: Path) -> "Encoder":
     from maskedlark.encoding.encoder import read_encoder
 
     try:
+        # Editors end a file with a line break, which canonical bytes do not have.
         return read_encoder(path.read_bytes().rstrip(b"\n"))
     except OSError as error:
         raise InvalidSource(f"cannot read {path}: {error.strerror}") from None

@@ -132,10 +132,10 @@ class PeopleCounts:
     too_late: int = 0
 
 
+# When something happens to a record, and its row.
 _Moment: TypeAlias = tuple[float, int]
-"""When something happens to a record, and its row."""
+# When a report leaves a browser, and the row that it reports; None in a fake report.
 _Due: TypeAlias = tuple[float, int | None]
-"""When a report leaves a browser, and the row that it reports; None in a fake report."""
 _BY_TIME: Final = itemgetter(0)
 
 

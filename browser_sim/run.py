@@ -175,6 +175,7 @@ def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
         )
     fake_rate = task.fake_report_rate if settings.fake_rate is None else settings.fake_rate
     cap = task.reports_per_user if task.unit is PrivacyUnit.USER else None
+    # No label is -1: without a default label every impression converts.
     labels, default = cast.split.reported.labels, task.labels.default_label
     return live_through(
         labels != (-1.0 if default is None else default),

@@ -31,6 +31,8 @@ class SealedBatch:
 
 
 def _messages(reports: Sequence[Report]) -> Iterator[bytes]:
+    # Encodings of one repeated field concatenate (protobuf), so gRPC streams the parts and HTTP sends them
+    # joined.
     part, part_bytes = report_pb2.ReportBatch(), 0
     for report in reports:
         size = sum(len(share.ciphertext) for share in report.shares)

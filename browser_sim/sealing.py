@@ -34,8 +34,8 @@ from maskedlark.runtime import gc_tuning
 
 _MAX_BATCH: Final = 1_024
 _TARGET_BATCH_BYTES: Final = 1 << 20
+# Starting a process costs about as much as sealing this many reports.
 _REPORTS_PER_WORKER: Final = 4_000
-"""Starting a process costs about as much as sealing this many reports."""
 
 
 @frozen
@@ -98,6 +98,7 @@ def seal_all(
             pool.submit(seal, batch).result if turn % workers else partial(seal, batch)
             for turn, batch in enumerate(batches)
         )  # of as many batches as there are workers, this process seals one: when it is asked for
+        # Two a worker: one is sealed while another waits, so that none is idle while this process sends.
         ahead = deque(islice(begun, 2 * workers))
         while ahead:
             sealed = ahead.popleft()()
@@ -107,6 +108,7 @@ def seal_all(
 
 def _batch_size(task: Task) -> int:
     """Return how many reports of a task travel together."""
+    # Two shares, and about 256 bytes of what seals them, ids and framing.
     return max(1, min(_MAX_BATCH, _TARGET_BATCH_BYTES // (2 * task.share_length + 256)))
 
 
@@ -136,6 +138,7 @@ def _fake_keys(records: MeasuredRecords, draws: Draws, index: int) -> NDArray[np
 
 def _batch(records: SourceRecords, draws: Draws, start: int, uploads: Sequence[Upload]) -> _Batch:
     """Return the browsers' records of some uploads, with fake values in the place of each fake."""
+    # A fake has row 0 in this copy for now; its own values are written over that below.
     known = records.take(np.array([upload.row or 0 for upload in uploads], np.intp))
     labels: list[float | None] = [*known.labels.tolist()]
     for place, upload in enumerate(uploads):

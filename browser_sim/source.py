@@ -268,6 +268,7 @@ def _complete(source: Source, declared: Measurement) -> Source:
     for name, why in needed.items():
         column = source.cells[name]
         is_empty = np.array([cell is None for cell in column.cells], np.bool_)
+        # A row that lacks two values is counted once, at the first.
         dropped[f"column {column.column!r}: {why}"] += int((is_kept & is_empty).sum())
         is_kept &= ~is_empty
     if is_kept.all():

@@ -64,6 +64,7 @@ def load_bundle(
 def _read(location: str) -> bytes:
     try:
         with Path(location).expanduser().open("rb") as file:
+            # One byte more than `decode` takes: it refuses a longer file, which is not read to its end.
             return file.read(canonical.MAX_BYTES + 1).rstrip(b"\n")
     except OSError as error:
         raise InvalidTask(f"cannot read the task bundle {location}: {error.strerror}") from None
@@ -166,6 +167,7 @@ def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES
                 handlers += [_HttpHandler(watch), ProxyHandler({})]  # plaintext stays on this machine
             with build_opener(*handlers).open(request, timeout=REQUEST_TIMEOUT_S) as response:
                 status, body = response.status, _read_limited(response, limit)
+                # `read1` ends without an error where a connection does: only the announced length tells.
                 if len(body) <= limit and response.length:
                     raise IncompleteRead(body, response.length)
     except HTTPError as error:

@@ -29,6 +29,7 @@ def time_limit(seconds: float) -> Iterator[Callable[[socket.socket], None]]:
                 socket.socket.shutdown(one, socket.SHUT_RDWR)  # also of a TLS socket: the reader sees an end
 
     timer = Timer(seconds, end)
+    # A command that ends early does not wait for the rest of the limit.
     timer.daemon = True
     timer.start()
     try:

@@ -31,14 +31,13 @@ from maskedlark.reports.dataset import (
     ShareOpener,
     canonical_order,
     dataset_id,
-    intersect_admitted,
 )
-from maskedlark.reports.helper_pair_key import PairKey, pair_key
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.report import Example, SplitExample
-from maskedlark.reports.sealing import OpeningKey, sign_keys
-from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
+from maskedlark.reports.sealing import OpeningKey, SignedKeyList
+from maskedlark.reports.task import HelperIdentity, Task, TaskBundle
 from maskedlark.reports.upload import Report, ReportCheck, SealedShare, Sealer
 from protos import report_pb2
 
@@ -72,7 +71,7 @@ class World:
     keys: tuple[HelperKeys, HelperKeys]
 
     def pair(self, role: int) -> PairKey:
-        return pair_key(self.keys[role].agreement, self.task, role)
+        return PairKey.agree(self.keys[role].agreement, self.task, role)
 
     def opener(self, role: int) -> ShareOpener:
         return ShareOpener(
@@ -85,7 +84,7 @@ class World:
     def datasets(self, reports: list[Report]) -> tuple[OpenedDataset, OpenedDataset]:
         """Both helpers' datasets of what both admit."""
         prepared = [self.opener(role).open(shares_for(reports, role)) for role in (0, 1)]
-        chosen = intersect_admitted(prepared[0].admitted, prepared[1].admitted)
+        chosen = prepared[0].admitted.intersect(prepared[1].admitted)
         first, second = (open_dataset(self.task.task_id, one, chosen) for one in prepared)
         return first, second
 
@@ -151,10 +150,10 @@ def world(
 def bundle(task: Task, keys: tuple[HelperKeys, HelperKeys]) -> TaskBundle:
     return TaskBundle(
         task=task,
-        signatures=(keys[0].signing.sign(signing_bytes(task)), keys[1].signing.sign(signing_bytes(task))),
+        signatures=(keys[0].signing.sign(task.signing_bytes()), keys[1].signing.sign(task.signing_bytes())),
         key_lists=(
-            sign_keys(keys[0].signing, (keys[0].opening.public(),), not_after=FAR),
-            sign_keys(keys[1].signing, (keys[1].opening.public(),), not_after=FAR),
+            SignedKeyList.sign(keys[0].signing, (keys[0].opening.public(),), not_after=FAR),
+            SignedKeyList.sign(keys[1].signing, (keys[1].opening.public(),), not_after=FAR),
         ),
     )
 

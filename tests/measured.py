@@ -19,7 +19,7 @@ from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
-from maskedlark.releases.grouping import answer_query, decode_domains
+from maskedlark.releases.grouping import answer_query
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
@@ -120,7 +120,7 @@ class MemoryQueryHelper:
         else:
             assert isinstance(query, QuerySpec)
             noise = partial(noise_vector, randomness=self._randomness)
-            domains = decode_domains(query, beside)
+            domains = query.decode_domains(beside)
             answered = answer_query(
                 task=task, spec=query, pair=pair, shares=self._shares, domains=domains, noise=noise
             )

@@ -7,8 +7,7 @@ import numpy as np
 
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness, seeded
-from maskedlark.releases.update import round_clip
-from maskedlark.releases.update_job import Phase, UpdateJob, UpdateRound
+from maskedlark.releases.update import Phase, UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 from maskedlark.reports.update_sealing import UpdateOpener, UpdateSealer
 from maskedlark.reports.updates import UpdateForm, UpdateVector
@@ -66,7 +65,7 @@ def update_reports(
 ) -> list[Report]:
     sealer = UpdateSealer(of.bundle, now=NOW)
     randomness = randomness or seeded(9, "updates")
-    clip = round_clip(of.task, one)
+    clip = one.clip(of.task)
     return [
         sealer.report(one.round_id, clip, vector, unix_s=NOW, randomness=randomness) for vector in vectors
     ]

@@ -26,7 +26,7 @@ from maskedlark.privacy.correlated import MAX_EPOCHS, trajectory_error
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import least_batch
 from maskedlark.releases.release import multiplier_for_each_helper
-from maskedlark.releases.samples import Samples, carrying, charge_of_samples, samples_of
+from maskedlark.releases.samples import Samples
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
 
@@ -131,7 +131,7 @@ class JobLimits(SamplingOptions):
             JobRefused(MALFORMED): no round of such a batch could be of use.
         """
         check_batch(self.task, batch_size, self.dataset_size)
-        found = samples_of(
+        found = Samples.of(
             self.task,
             batch_size=batch_size,
             dataset_size=self.dataset_size,
@@ -140,7 +140,7 @@ class JobLimits(SamplingOptions):
         )
         if self.noise is StepNoise.INDEPENDENT:
             return found
-        return carrying(self.task, found, rounds=rounds, momentum=self.momentum, carried=self.carried)
+        return found.carrying(self.task, rounds=rounds, momentum=self.momentum, carried=self.carried)
 
     def error_ratio(self, *, rounds: int, batch_size: float) -> float:
         """Return the error of the weights over all rounds, relative to independent noise of equal scale."""
@@ -190,7 +190,7 @@ class JobLimits(SamplingOptions):
 
         def charges(each: float) -> tuple[Charge, ...]:
             named = multiplier_for_each_helper(task, each)
-            return (charge_of_samples(task, named, rounds=rounds, samples=samples),)
+            return (samples.charge(task, named, rounds=rounds),)
 
         each = smallest_fitting(
             charges,
@@ -279,14 +279,14 @@ class JobLimits(SamplingOptions):
         return of_tests + (f"{self.jobs} jobs of " if self.jobs > 1 else "")
 
     def charge(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Charge:
-        """Return what a job is charged as; see `maskedlark.releases.job.charge`.
+        """Return what a job is charged as; see `JobSpec.charge`.
 
         Raises:
             JobRefused(NOISE_OUT_OF_RANGE): the noise is not positive and finite.
         """
         try:
             samples = self.samples(batch_size, rounds)
-            return charge_of_samples(self.task, noise_multiplier, rounds=rounds, samples=samples)
+            return samples.charge(self.task, noise_multiplier, rounds=rounds)
         # The accountant refuses noise outside its range as a plain number that is wrong
         except ValueError as error:
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None

@@ -25,7 +25,7 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases import budget
-from maskedlark.releases.budget import BudgetUse, DatasetBudget, PlannedJob, job_use, query_use, update_use
+from maskedlark.releases.budget import BudgetUse, DatasetBudget, PlannedJob
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 
@@ -82,7 +82,7 @@ class Budgets:
         devices = max((read_device_instructions(plan.job).strategy.devices for _, plan in jobs), default=0)
         costed = budget.BudgetedDataset(dataset_id=task.task_id, task=task, size=devices, is_person=True)
         uses = [_read_federated_job(task, job, plan) for job, plan in jobs]
-        return budget.budget_of(costed, uses, relation=relation)
+        return budget.DatasetBudget.of(costed, uses, relation=relation)
 
     def of(
         self, dataset: Dataset, planned: PlannedJob | None = None, relation: Relation = Relation.ZERO
@@ -99,7 +99,7 @@ class Budgets:
                 "the dataset is not sealed yet: finish it with `adserver dataset seal`",
             )
         costed = budget.BudgetedDataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
-        return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned, relation)
+        return budget.DatasetBudget.of(costed, self._uses(task, dataset.dataset_id), planned, relation)
 
     def reservations_of_dataset(self, dataset: Dataset) -> tuple[Charge, ...]:
         """Return the charges spent or reserved on a dataset: a new job must fit next to them."""
@@ -147,7 +147,11 @@ class Budgets:
         ]
         return [
             *jobs,
-            *(query_use(task, spec) for one in together for spec in QueryStore(self.engine).of_dataset(one)),
+            *(
+                BudgetUse.of_query(task, spec)
+                for one in together
+                for spec in QueryStore(self.engine).of_dataset(one)
+            ),
         ]
 
 
@@ -160,13 +164,15 @@ def _jobs_on_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, Trai
 
 def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> BudgetUse:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
-    return job_use(task, plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed)
+    return BudgetUse.of_job(
+        task, plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed
+    )
 
 
 def _read_federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> BudgetUse:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
     strategy, _ = read_device_instructions(plan.job)
-    return update_use(
+    return BudgetUse.of_update(
         task,
         plan.job,
         what=strategy.kind,

@@ -73,13 +73,13 @@ def _verify_command(
 
     Without --helper it shows the helpers' identities, for you to compare.
     """
-    from maskedlark.releases.statement import read_evidence
+    from maskedlark.releases.statement import Evidence
 
     known = {one.lower() for one in helper or ()}
     found = []
     for path in files:
         try:
-            evidence = read_evidence(path.read_bytes())
+            evidence = Evidence.read(path.read_bytes())
         except OSError as error:
             raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
         except InvalidTask as error:
@@ -97,17 +97,11 @@ def _verify_command(
 
 def _check_helpers(path: Path, evidence: "Evidence", known: set[str]) -> None:
     for one in evidence.task.helpers:
-        if known and _fingerprint(one) not in known:
+        if known and one.fingerprint not in known:
             raise InvalidTask(
-                f"{path}: the helper {one.name!r} has the fingerprint {_fingerprint(one)}: expected one of "
+                f"{path}: the helper {one.name!r} has the fingerprint {one.fingerprint}: expected one of "
                 "those given with --helper"
             )
-
-
-def _fingerprint(helper: Any) -> str:
-    from maskedlark.reports.task import fingerprint_of
-
-    return fingerprint_of(helper)
 
 
 def _facts(evidence: "Evidence") -> dict[str, Any]:
@@ -140,7 +134,7 @@ def _facts(evidence: "Evidence") -> dict[str, Any]:
         "numerics": one.numerics.hex() if one.numerics else None,
         "charged_at": one.at,
         "signed_by": [task.helpers[each.statement.role].name for each in evidence.statements],
-        "helpers": {each.name: _fingerprint(each) for each in task.helpers},
+        "helpers": {each.name: each.fingerprint for each in task.helpers},
     }
 
 

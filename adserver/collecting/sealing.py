@@ -27,13 +27,7 @@ from adserver.store.schema import HANDLE_BYTES
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
-from maskedlark.reports.dataset import (
-    AdmittedSet,
-    ShareColumns,
-    canonical_order,
-    dataset_id,
-    intersect_admitted,
-)
+from maskedlark.reports.dataset import AdmittedSet, ShareColumns, canonical_order, dataset_id
 from maskedlark.reports.task import Task
 
 _LOG = logging.getLogger(__name__)
@@ -180,7 +174,7 @@ def _choice(
     sees it alone.
     """
     first, second = admitted
-    is_chosen = intersect_admitted(first, second)
+    is_chosen = first.intersect(second)
     order = canonical_order(report_ids, np.flatnonzero(is_chosen))
     differing = int((first.is_admitted & second.is_admitted & ~is_chosen).sum())
     not_proven = Counter({ReportReason.NOT_PROVEN: differing} if task.proof and differing else {})

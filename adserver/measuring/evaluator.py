@@ -14,14 +14,7 @@ from maskedlark.model.graph import Model
 from maskedlark.model.heads import Head, classes_scored
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.evaluation import (
-    ROWS,
-    UNITS,
-    EvaluationSpec,
-    check_evaluation_possible,
-    evaluation_noise_units,
-    loss_to_evaluate,
-)
+from maskedlark.releases.evaluation import ROWS, UNITS, EvaluationSpec, loss_to_evaluate
 from maskedlark.releases.release import fitting
 from maskedlark.reports.task import Task
 
@@ -131,8 +124,8 @@ def read_evaluation(
         JobRefused(SUM_OUT_OF_RANGE): no honest reports could give it.
     """
     spec, total = planned.spec, answer.total
-    check_evaluation_possible(task, spec, total, records=dataset.size)
-    noise_scale = evaluation_noise_units(task, spec) / UNITS
+    spec.check_possible(task, total, records=dataset.size)
+    noise_scale = spec.noise_units(task) / UNITS
     model = parse(planned.beside, num_features=task.num_features)
     is_of_classes = classes_scored(model, loss_to_evaluate(task, model, spec.head)) is not None
     readings = read(

@@ -28,24 +28,9 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, system_randomness
-from maskedlark.releases.counting import (
-    COUNT_UNITS,
-    cell_margin,
-    count_noise_units,
-    key_index,
-    measurement_of,
-)
+from maskedlark.releases.counting import COUNT_UNITS, key_index, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.grouping import decode_domains
-from maskedlark.releases.query import (
-    MeasureKind,
-    QuerySpec,
-    check_answer_possible,
-    measure_columns,
-    num_numbers,
-    report_range,
-    sum_noise_units,
-)
+from maskedlark.releases.query import MeasureKind, QuerySpec
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.measurement import COUNT, Key
 from maskedlark.reports.task import Task
@@ -93,7 +78,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
 
     def _length(self, spec: QuerySpec) -> int:
-        return num_numbers(self.task, spec)
+        return spec.num_numbers(self.task)
 
     def _read(
         self, planned: PlannedQuery[QuerySpec], answer: StoredAnswer, found: DiscoverySpec | None
@@ -144,7 +129,7 @@ def read_query(
         JobRefused(SUM_OUT_OF_RANGE): no honest reports could give this answer.
     """
     spec = planned.spec
-    check_answer_possible(task, spec, answer.total, records=dataset.size)
+    spec.check_possible(task, answer.total, records=dataset.size)
     return AggregateResult(
         **release_fields(task, dataset, spec, answer, found.charges(task) if found else ()),
         group_by=tuple(axis.key for axis in spec.group_by),
@@ -152,7 +137,7 @@ def read_query(
         rows=_rows(task, planned, answer.total, encoder),
         min_cell_count=measurement_of(task).min_cell_count,
         threshold_noise=_threshold_noise(task, spec),
-        threshold_margin=cell_margin(task, spec) / COUNT_UNITS,
+        threshold_margin=spec.cell_margin(task) / COUNT_UNITS,
     )
 
 
@@ -161,7 +146,7 @@ def _with_domains(request: Request, found: dict[str, Codes]) -> Request:
 
 
 def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
-    measurement, units = measurement_of(task), sum_noise_units(task, spec)
+    measurement, units = measurement_of(task), spec.noise_units(task)
     columns: list[Column] = []
     for measure in spec.measures:
         scale = units / measure.scale
@@ -210,7 +195,7 @@ def _rows(
 
 def _threshold_noise(task: Task, spec: QuerySpec) -> float:
     """Return the standard deviation of the noise on the counts that decide which cells are shown."""
-    return count_noise_units(task, spec) / COUNT_UNITS * _deviation_of_one(task.mechanism)
+    return spec.count_noise_units(task) / COUNT_UNITS * _deviation_of_one(task.mechanism)
 
 
 def _deviation_of_one(mechanism: Mechanism) -> float:
@@ -243,7 +228,7 @@ def _numbers_of_hidden(task: Task, spec: QuerySpec) -> _Hidden:
     """Return what a cell may have that is hidden with a probability of half of what intervals may miss."""
     measurement = measurement_of(task)
     rare = (1 - CONFIDENCE) / 2
-    scale = count_noise_units(task, spec) / COUNT_UNITS
+    scale = spec.count_noise_units(task) / COUNT_UNITS
     match task.mechanism:
         case Mechanism.NONE:
             noise = -1.0  # a cell of k reports is shown
@@ -253,11 +238,9 @@ def _numbers_of_hidden(task: Task, spec: QuerySpec) -> _Hidden:
             noise = scale * math.log(1 / (2 * rare))
         case _:
             assert_never(task.mechanism)
-    records = measurement.min_cell_count + cell_margin(task, spec) / COUNT_UNITS + noise
+    records = measurement.min_cell_count + spec.cell_margin(task) / COUNT_UNITS + noise
     ranges = [
-        report_range(measurement, measure)
-        for measure in spec.measures
-        for _ in measure_columns(measurement, measure)
+        measure.report_range(measurement) for measure in spec.measures for _ in measure.columns(measurement)
     ]
     sums = [column.value == COUNT and column.bucket is None for column in _columns(task, spec)]
     return _Hidden(
@@ -288,7 +271,7 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
     """Return the sums in the values' own units, by level; fitted to each other where parts add up."""
     measurement = measurement_of(task)
     scales = np.array(
-        [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)], np.int64
+        [measure.scale for measure in spec.measures for _ in measure.columns(measurement)], np.int64
     )
     # Divided in integers first: a float64 of the whole sum would round it beyond 2^53 units.
     whole, rest = np.divmod(total.reshape(-1, len(scales)), scales)
@@ -305,7 +288,7 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
 def _names(task: Task, planned: PlannedQuery[QuerySpec], encoder: Encoder | None) -> list[list[str]]:
     """Return, for each axis, the names of its codes."""
     measurement = measurement_of(task)
-    domains = decode_domains(planned.spec, planned.beside)
+    domains = planned.spec.decode_domains(planned.beside)
     names = []
     for axis, domain in zip(planned.spec.group_by, domains, strict=True):
         key: Key = measurement.keys[key_index(measurement, axis.key)]

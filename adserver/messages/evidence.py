@@ -3,7 +3,7 @@
 from typing import Self
 
 from adserver.messages.base import Message
-from maskedlark.releases.statement import Evidence, read_evidence
+from maskedlark.releases.statement import Evidence
 
 
 class EvidenceMessage(Message):
@@ -25,7 +25,7 @@ class EvidenceMessage(Message):
         Raises:
             InvalidTask: it does not hold.
         """
-        return read_evidence(self.evidence.encode())
+        return Evidence.read(self.evidence.encode())
 
 
 class EvidenceList(Message):

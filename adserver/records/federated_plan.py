@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical
-from maskedlark.releases.update_job import UpdateJob
+from maskedlark.releases.update import UpdateJob
 from maskedlark.reports.task import Task
 
 if TYPE_CHECKING:

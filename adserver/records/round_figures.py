@@ -9,7 +9,7 @@ from typing import Final
 
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Clip
-from maskedlark.releases.job import JobSpec, round_units
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.task import Task
 
@@ -81,7 +81,7 @@ def noise_norm(
     An adaptive job has it of each round's `clip`.
     """
     return noise_norm_of(
-        task, round_units(task, job, clip), num_parameters=num_parameters, denominator=denominator
+        task, job.round_units(task, clip), num_parameters=num_parameters, denominator=denominator
     )
 
 

@@ -23,7 +23,7 @@ from adserver.store.share_pages import report_row, share_pages
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound
 from maskedlark.reports.dataset import ShareColumns
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.upload import Report

@@ -9,8 +9,6 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import charge
-from maskedlark.releases.update import job_charges
 
 
 def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
@@ -18,7 +16,7 @@ def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
 
     Infinite without noise.
     """
-    return spent([charge(plan.task, plan.job, rounds)] if rounds else [], plan.task.delta)
+    return spent([plan.job.charge(plan.task, rounds)] if rounds else [], plan.task.delta)
 
 
 def privacy_line(plan: TrainingPlan, rounds: int) -> str:
@@ -34,7 +32,7 @@ def privacy_line(plan: TrainingPlan, rounds: int) -> str:
 
 def epsilons_of_federated(plan: FederatedPlan, rounds: int) -> Epsilons:
     """Return what rounds of a federated job cost a person at the task's delta, not counting other jobs."""
-    return spent(job_charges(plan.task, plan.job, rounds), plan.task.delta)
+    return spent(plan.job.charges(plan.task, rounds), plan.task.delta)
 
 
 def privacy_line_of_federated(plan: FederatedPlan, rounds: int) -> str:
@@ -42,7 +40,7 @@ def privacy_line_of_federated(plan: FederatedPlan, rounds: int) -> str:
     if plan.task.mechanism is Mechanism.NONE:
         return "no noise: no privacy"
     epsilons = epsilons_of_federated(plan, rounds)
-    known = [replace(one, sampling_rate=1.0) for one in job_charges(plan.task, plan.job, rounds)]
+    known = [replace(one, sampling_rate=1.0) for one in plan.job.charges(plan.task, rounds)]
     leaked = spent(known, plan.task.delta)
     return (
         f"epsilon {epsilons.ad_server:.3g} a person ({epsilons.colluding:.3g} with one helper) at delta "

@@ -56,7 +56,6 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import charge
 from maskedlark.reports.task import Task
 
 _LEAST_EXAMPLES: Final = 40
@@ -405,7 +404,7 @@ def _summarize_row(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
     job = None if row.plan is None else row.plan.job
     costs = None
     if row.plan is not None and job is not None and is_noisy:
-        costs = spent([charge(row.plan.task, job, job.rounds)], row.plan.task.delta)
+        costs = spent([job.charge(row.plan.task, job.rounds)], row.plan.task.delta)
     shares = [one.clipped for one in trained if one.clipped is not None]
     return Rehearsed(
         name=row.shown,

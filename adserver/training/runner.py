@@ -38,7 +38,6 @@ from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.numbers.lengths import l2_norm
 from maskedlark.privacy.clip import Clip
-from maskedlark.releases.job import check_sum_possible, num_values
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.started_job import StartedJob
 
@@ -103,7 +102,7 @@ class JobRun:
         """Run one round up to and including the optimizer's step."""
         plan, job, trainer, size = self._plan, self._plan.job, self._trainer, self._model.num_parameters
         clip = trainer.clip()
-        shares = self._pair.run_round(job, trainer.rounds_done, trainer.weights(), num_values(job, size))
+        shares = self._pair.run_round(job, trainer.rounds_done, trainer.weights(), job.num_values(size))
         mean = mean_gradient(plan, *shares)
         gradient, within = mean[:size], mean[size:]
         learning_rate = trainer.step(gradient)
@@ -161,7 +160,7 @@ def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateSh
         JobRefused(HELPERS_DISAGREE, SUM_OUT_OF_RANGE): no step may be taken.
     """
     total = combine(first, second)
-    check_sum_possible(plan.task, plan.job, total, records=plan.dataset_size)
+    plan.job.check_sum_possible(plan.task, total, records=plan.dataset_size)
     return decode_signed(total, plan.task.frac_bits) / plan.denominator
 
 

@@ -23,8 +23,8 @@ from maskedlark.model.onnx_file import trained_names
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import JobSpec, check_sums_fit
-from maskedlark.releases.samples import Samples, carrying, samples_of
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.samples import Samples
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
@@ -93,7 +93,7 @@ def plan_job(
             "is_until_budget": submission.rounds is None,
         },
     )
-    check_sums_fit(task, job, records=dataset.size, num_parameters=model.num_parameters)
+    job.check_sums_fit(task, records=dataset.size, num_parameters=model.num_parameters)
     return plan
 
 
@@ -159,7 +159,7 @@ def _adaptive_clip(submission: Submission, task: Task) -> AdaptiveClip | None:
 
 def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: float, rounds: int) -> Samples:
     """Return how the job samples and how its noise is correlated."""
-    samples = samples_of(
+    samples = Samples.of(
         task,
         batch_size=batch_size,
         dataset_size=dataset.size,
@@ -173,7 +173,7 @@ def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: f
             )
         return samples
     momentum = submission.optimizer.inertia
-    return carrying(task, samples, rounds=rounds, momentum=momentum, carried=submission.carried)
+    return samples.carrying(task, rounds=rounds, momentum=momentum, carried=submission.carried)
 
 
 @frozen

@@ -22,7 +22,6 @@ from maskedlark.model.graph import Model, Parameter
 from maskedlark.model.weights import encode, quantise
 from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.clip import Clip
-from maskedlark.releases.job import job_clip
 
 Masters = tuple[NDArray[np.float32], ...]
 """One array a parameter, in the model's order."""
@@ -155,11 +154,11 @@ class Trainer:
             self._rounded = encode([quantise(master, of.name) for master, of in named])
         if self._plan.adaptive_clip is None:
             return self._rounded
-        return adaptive_clip.encode(adaptive_clip.RoundInput(weights=self._rounded, bound=self.clip().bound))
+        return adaptive_clip.RoundInput(weights=self._rounded, bound=self.clip().bound).encode()
 
     def clip(self) -> Clip:
         """Return the next round's bound on one record's gradient."""
-        largest = job_clip(self._plan.task, self._plan.job)
+        largest = self._plan.job.clip(self._plan.task)
         if self._plan.adaptive_clip is None:
             return largest
         return replace(largest, bound=largest.bound * adaptive_clip.on_grid(self._clip_share))

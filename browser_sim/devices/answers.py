@@ -13,7 +13,7 @@ from pathlib import Path
 
 from browser_sim.devices.device_file import DeviceFile
 from maskedlark.frozen import frozen
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (

@@ -25,11 +25,10 @@ from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.releases.instructions import check_fits, read_instructions, update_round
-from maskedlark.releases.update import round_clip
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound
 from maskedlark.reports.task import Task
 from maskedlark.reports.update_sealing import UpdateSealer
-from maskedlark.reports.updates import UpdateVector, check_vector, cover
+from maskedlark.reports.updates import UpdateVector
 from maskedlark.rpc.wire import encode_report
 
 _LENGTH_BYTES: Final = 4
@@ -77,6 +76,7 @@ class DeviceRequest:
         content = Round.decode(body[end:], model.size)
         if update_round(one.job, content) != one:
             raise InvalidTask("the round's digest does not match the weights or terms that arrived with it")
+        # The digest binds what the ad server wrote; helpers charge by the phase, so the two must be equal.
         phase, terms = one.job.phase(one.round_index), content.terms
         if (terms.sampling_rate, terms.noise_multiplier) != (phase.sampling_rate, phase.noise_multiplier):
             raise InvalidTask("the round's sampling rate or noise differs from what the helpers charge")
@@ -144,12 +144,12 @@ class Device:
         part = toss(asked.content.terms.sampling_rate, strategy.cover_rate, training)
         if part is Part.SILENT:
             return None
-        vector = cover(self.sealer.form)
+        vector = self.sealer.form.zeros()
         if part is Part.UPDATE and is_ready and len(self.examples):
             vector = self._update(asked, training)
         report = self.sealer.report(
             one.round_id,
-            round_clip(self.sealer.task, one),
+            one.clip(self.sealer.task),
             vector,
             unix_s=unix_s,
             randomness=self.sealing(one.round_index, self.number),
@@ -162,15 +162,15 @@ class Device:
         A device that fell silent because its training failed would show that it was drawn, and weights on
         which training fails are the ad server's to choose.
         """
-        form, clip = self.sealer.form, round_clip(self.sealer.task, asked.round)
+        form, clip = self.sealer.form, asked.round.clip(self.sealer.task)
         try:
             with np.errstate(all="ignore"):
                 vectors = asked.strategy.device_vectors(
                     asked.model, asked.content, [self.examples], [training]
                 )
             vector: UpdateVector = vectors[0]
-            check_vector(form, clip, vector)
+            form.check_vector(clip, vector)
         except Exception as error:  # noqa: BLE001  whatever it was, it must not show
             _LOG.debug("training failed, so the device sends cover: %s", type(error).__name__)
-            return cover(form)
+            return form.zeros()
         return vector

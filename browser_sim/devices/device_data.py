@@ -122,6 +122,7 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
         raise InvalidSource(f"{path.name} is not valid: expected JSON with lines by speaker")
     features, labels, users = [], [], []
     for speaker, lines in sorted(spoken.items()):
+        # Spaces before the first line, so that its first characters have a context too.
         codes = _codes(" " * CONTEXT + "\n".join(lines))
         if len(codes) - CONTEXT < least:
             continue

@@ -10,8 +10,10 @@ class DeviceFile:
 
     def __init__(self, path: Path, tables: str) -> None:
         """Open the file, or make it with these tables."""
+        # Nobody else on the machine may read what devices remember.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._database = sqlite3.connect(path)
+        # FULL: a commit is on the disk when it returns, for what was sent must never be forgotten.
         self._database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; {tables}")
 
     def close(self) -> None:

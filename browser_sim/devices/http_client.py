@@ -11,8 +11,8 @@ from maskedlark.errors import HelperUnavailable, JobReason, ReportReason
 from maskedlark.frozen import frozen
 
 _ATTEMPTS: Final = 8
+# Twice as long after each attempt: an ad server may be away for 25 seconds.
 _FIRST_PAUSE_S: Final = 0.1
-"""Twice as long after each attempt: an ad server may be away for 25 seconds."""
 _MOST_REPLY_BYTES: Final = 64 << 10
 _DUPLICATE: Final = 200
 _TAKEN: Final = 201
@@ -91,5 +91,6 @@ def _reply(status: int, body: bytes | None) -> _Reply:
     return _Reply(
         is_taken=status in (_TAKEN, _DUPLICATE),
         is_duplicate=status == _DUPLICATE,
+        # Reasons are printed and counted: an ad server's own words are neither.
         reason=found if isinstance(found, str) and found in _REASONS else "other",
     )

@@ -162,6 +162,7 @@ class _LocalFleet:
         """
         for visit in range(self._settings.visits):
             for device in range(self.told.devices):
+                # First what a visit before stored and could not deliver: its logs count as used already.
                 for waiting in self._store.waiting(device):
                     self._send(device, waiting)
                 if not self._visit(visit, device):

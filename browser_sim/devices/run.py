@@ -196,6 +196,7 @@ class _DeviceFleet:
         stream = self._draws.stream(f"churn {asked.round.round_index} {asked.round.job.job_id.hex()}")
         churn = self._settings.churn
         for device in self._devices:
+            # Four for each device, whatever comes of them: so none changes the luck of those after it.
             drops, lates, twice, unready = uniform(4, stream).tolist()
             try:
                 answer = device.answer(asked, unix_s=self._clock(), is_ready=unready >= churn.not_ready)

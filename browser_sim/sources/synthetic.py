@@ -12,8 +12,9 @@ from browser_sim.source import Source, SourceRecords
 from maskedlark.frozen import frozen
 from maskedlark.randomness import uniform
 
+# The standard deviation of the logits, so that labels are uncertain but not noise, at any width.
 _LOGIT_SPREAD: Final = 2.0
-"""The standard deviation of the logits, so that labels are uncertain but not noise, at any width."""
+# About a third of the impressions convert at this bias and spread.
 _BASE_LOGIT: Final = -1.0
 
 

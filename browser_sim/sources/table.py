@@ -102,6 +102,7 @@ def load_table(settings: TableSettings) -> Source:
     table, rows = _select_labelled(whole, label, settings)
     encoder = settings.encoder or _fit(table, settings, label)
     measured = {columns[name] for name in settings.values}
+    # The label may be measured too: encoders keep it apart from the features.
     _check_secret(encoder, measured - {label})
     _check_keys(settings.keys.values(), measured | {label})
     with _locating(table):
@@ -117,6 +118,8 @@ def load_table(settings: TableSettings) -> Source:
         feature_names=encoder.feature_names,
         label_kind=LabelKind.CLASSES if classes else LabelKind.VALUES,
         label_names=classes,
+        # Of two classes the first is the impression that did not convert; of more, every impression has its
+        # own.
         default_label=0 if len(classes) == 2 else None,
         scaling=_scaling(settings),
         notes=_notes(encoder, whole),
@@ -190,6 +193,7 @@ def _label(settings: TableSettings) -> str:
 
 def _column(of: str, table: Table) -> str:
     """Return the column of COLUMN, COLUMN==WORD or COLUMN*FACTOR."""
+    # A column whose own name holds == or * comes first.
     return of if of in table.columns else _split_factor(of.partition(_IS)[0])[0]
 
 
@@ -332,6 +336,7 @@ def _cells(table: Table, of: str) -> Cells:
 
 def _times(cell: str, factor: Decimal) -> str:
     """Multiply a cell exactly; a word stays as it is."""
+    # Decimals, for in floats 0.07 times 100 is no whole number.
     return cell if number(cell) is None else f"{Decimal(cell) * factor:f}"
 
 

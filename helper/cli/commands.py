@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 
 from helper.cli.options import DatabaseOption, DataOption, JsonOption, tls_of
-from helper.trust.floors import fingerprint
 from maskedlark.privacy.relation import Relation
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.budget_options import (
@@ -58,7 +57,7 @@ def _keygen_command(
     typer.echo(f"name           {keys.name}")
     typer.echo(f"verify key     {keys.identity.verify_key.hex()}")
     typer.echo(f"agreement key  {keys.identity.agreement_key.hex()}")
-    typer.echo(f"fingerprint    {fingerprint(keys.identity)}")
+    typer.echo(f"fingerprint    {keys.identity.fingerprint}")
     typer.echo(f"The secrets are in {path}: back it up and keep it secret.")
     if host:
         files = TlsFiles.in_folder(data)
@@ -108,12 +107,12 @@ def _budget_command(
     Reads the ledger of --data, also while the helper serves; changes nothing.
     """
     from helper.ledger.budget_report import BudgetReport, open_ledger
-    from maskedlark.releases.budget import budget_of
+    from maskedlark.releases.budget import DatasetBudget
     from maskedlark.terminal.budget_view import budget_json
 
     report = BudgetReport(open_ledger(data, database))
     planned = read_planned_job(rounds, batch_size, noise_multiplier)
-    found = [budget_of(one, report.uses(one), planned, relation) for one in report.datasets(dataset)]
+    found = [DatasetBudget.of(one, report.uses(one), planned, relation) for one in report.datasets(dataset)]
     if as_json:
         typer.echo(json.dumps([budget_json(one) for one in found]))
     else:

@@ -2,7 +2,6 @@
 
 from typing import Final, Literal, TypeAlias, get_args
 
-from helper.trust.floors import fingerprint
 from maskedlark.canonical import build, decode
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
@@ -44,7 +43,7 @@ def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
         "protocols": ", ".join(map(str, reply.protocols)) or "1",
         "verify_key": reply.verify_key.hex(),
         "agreement_key": reply.agreement_key.hex(),
-        "fingerprint": fingerprint(identity),
+        "fingerprint": identity.fingerprint,
         "hpke_keys": keys,
         "numerics_digest": reply.numerics_digest.hex(),
         **{name: getattr(reply, name) for name in _COUNTS if reply.HasField(name)},

@@ -32,8 +32,7 @@ from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.releases.update import check_round, form_of
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound, form_of
 from maskedlark.reports.dataset import OpenedDataset, PreparedShares, ShareForHelper, ShareOpener, dataset_id
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.proofs.check import residues
@@ -118,7 +117,7 @@ class Datasets:
         """
         served = self.tasks.serve(task_id, caller)
         one = decode(UpdateRound, encoded_round)
-        check_round(served.task, one, records=served.task.max_dataset_size)
+        one.check(served.task, records=served.task.max_dataset_size)
         form = form_of(served.task)
         payload_bytes = form.payload_bytes(served.role)
         opener = UpdateOpener(

@@ -44,7 +44,7 @@ from maskedlark.model.heads import classes_scored
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import ELEMENT_BYTES, FieldVector, add, from_bytes
 from maskedlark.releases.round import Evaluated
-from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.reports.updates import SEED_ROLE
 
 _CHUNKS_AT_A_WORKER: Final = 2
@@ -82,7 +82,7 @@ class ClusterExecutor:
         for part in self._dispatcher.run(work, never):
             with self._opens_here:  # callers bring as many chunks at once as workers open
                 work.opened[part] = self._local.open(opener, work.parts[part])
-        return join_prepared([work.opened[part] for part in range(work.count)])
+        return PreparedShares.join([work.opened[part] for part in range(work.count)])
 
     def masked_sum(
         self, gradient: Gradient, records: DatasetRecords, evaluated: Evaluated, interrupt: Interrupt

@@ -15,13 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Final, Self
 
 from maskedlark.errors import HelperUnavailable
-from maskedlark.reports.dataset import (
-    PreparedShares,
-    ShareColumns,
-    ShareForHelper,
-    ShareOpener,
-    join_prepared,
-)
+from maskedlark.reports.dataset import PreparedShares, ShareColumns, ShareForHelper, ShareOpener
 from maskedlark.reports.helper_pair_key import ViewKey
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.runtime import gc_tuning
@@ -70,7 +64,7 @@ class OpeningPool:
                 executor.submit(opener.open_columns, ShareColumns.of(incoming[start : start + size]))
                 for start in range(0, len(incoming), size)
             ]
-            return join_prepared([part.result() for part in parts])
+            return PreparedShares.join([part.result() for part in parts])
         except BrokenProcessPool:
             self._replace(executor)
             raise HelperUnavailable("a process that opens shares was lost; ask again") from None

@@ -15,7 +15,7 @@ from helper.executors.executor import Adding, SummedUpdates
 from helper.gradient.engine import Batch, GradientEngine, Interrupt, MaskedSum, OrderFree
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.round import Evaluated
-from maskedlark.reports.input_shares import join_shares
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.updates import UpdateSum
 
 _BATCH_BYTES: Final = 32 << 20
@@ -36,7 +36,9 @@ def sum_batches(
         interrupt()
         parts.append(evaluated.of(piece.shares, piece.ranks))
         ranks.append(piece.ranks[evaluated.is_evaluated[piece.ranks]])
-    together = parts[0] if len(parts) == 1 else join_shares(parts).rows(np.argsort(np.concatenate(ranks)))
+    together = (
+        parts[0] if len(parts) == 1 else InputShares.join(parts).rows(np.argsort(np.concatenate(ranks)))
+    )
     return engine.masked_sum(weights, together, interrupt)
 
 
@@ -54,13 +56,13 @@ def _batches(pieces: Iterable[SegmentSlice], evaluated: Evaluated, interrupt: In
         size = batch_records(waiting[0])
         if len(piece.ranks) == len(evaluated.is_evaluated) or sum(map(len, waiting)) < size:
             continue  # of a dataset in one piece all is one batch
-        together = join_shares(waiting)
+        together = InputShares.join(waiting)
         for start in range(0, len(together) - size + 1, size):
             yield together.rows(np.arange(start, start + size))
             yielded = True
         waiting = [together.rows(np.arange(len(together) // size * size, len(together)))]
     if any(map(len, waiting)) or not yielded:
-        yield join_shares(waiting) if len(waiting) > 1 else waiting[0]
+        yield InputShares.join(waiting) if len(waiting) > 1 else waiting[0]
 
 
 def sum_updates(adding: Adding, parts: Iterable[SegmentRows], interrupt: Interrupt) -> SummedUpdates:

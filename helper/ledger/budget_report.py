@@ -14,7 +14,7 @@ from helper.ledger.rows import sharing_a_budget
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.releases.budget import BudgetedDataset, BudgetUse, job_use, query_use, update_use
+from maskedlark.releases.budget import BudgetedDataset, BudgetUse
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import decode_query
 from maskedlark.releases.update import UpdateSpec, rounds_by_job
@@ -95,7 +95,7 @@ def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[BudgetUse, 
         JOBS.c.dataset_id.in_(sharing_a_budget(connection, dataset.dataset_id))
     )
     return tuple(
-        job_use(
+        BudgetUse.of_job(
             dataset.task,
             decode(JobSpec, bytes(row.spec)),
             state="closed" if row.is_closed else "open",
@@ -114,9 +114,9 @@ def _queries(connection: Connection, dataset: BudgetedDataset) -> tuple[BudgetUs
     specs = [decode_query(row.kind, row.spec) for row in found]
     rounds = rounds_by_job(spec.round for spec in specs if isinstance(spec, UpdateSpec))
     return (
-        *(query_use(dataset.task, spec) for spec in specs if not isinstance(spec, UpdateSpec)),
+        *(BudgetUse.of_query(dataset.task, spec) for spec in specs if not isinstance(spec, UpdateSpec)),
         *(
-            update_use(
+            BudgetUse.of_update(
                 dataset.task, job, what="update", state="answered", rounds_charged=highest, is_open=False
             )
             for job, highest in sorted(rounds.items(), key=lambda one: one[0].job_id)

@@ -14,8 +14,7 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnySpec
 from maskedlark.releases.release import fitting
-from maskedlark.releases.update import UpdateSpec, job_charges, rounds_by_job
-from maskedlark.releases.update_job import UpdateJob
+from maskedlark.releases.update import UpdateJob, UpdateSpec, rounds_by_job
 from maskedlark.reports.task import Task
 
 
@@ -43,7 +42,7 @@ class Spending:
         if isinstance(spec, UpdateSpec):
             job = spec.round.job
             self._rounds[job] = max(self._rounds[job], spec.round.round_index + 1)
-            self._charges[job] = job_charges(self._task, job, self._rounds[job])
+            self._charges[job] = job.charges(self._task, self._rounds[job])
             return
         name = key_of(spec)
         self._rounds[name] += answers
@@ -91,7 +90,7 @@ def _jobs(task: Task, reservations: Sequence[Reservation]) -> list[Sequence[Char
     rounds = rounds_by_job(one.spec.round for one in reservations if isinstance(one.spec, UpdateSpec))
     return [
         *(one.spec.charges(task, one.rounds) for one in reservations if not isinstance(one.spec, UpdateSpec)),
-        *(job_charges(task, job, highest) for job, highest in rounds.items()),
+        *(job.charges(task, highest) for job, highest in rounds.items()),
     ]
 
 

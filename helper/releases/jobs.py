@@ -32,9 +32,8 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness
-from maskedlark.releases.job import JobSpec, check_sample_hides, check_sums_fit, job_clip
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import check_noise_fits_task
-from maskedlark.releases.round import records_evaluated
 from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
@@ -236,7 +235,7 @@ class RunningJobs:
             )
         num_classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_trained(model, spec.loss, num_classes)
-        engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
+        engine = self._engine_for(model, spec.loss, spec.clip(task), num_classes)
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 
     def _open(self, served: ServedTask, onnx: bytes, computation: Computation, call: Call) -> None:
@@ -249,10 +248,10 @@ class RunningJobs:
         stored = self._datasets.require(spec.dataset_id, served.task_id)
         # Cheap checks first, the budget last: the accountant may take seconds.
         check_noise_fits_task(task, spec.noise_multiplier, whose="job")
-        check_sample_hides(task, spec, records=stored.size)
+        spec.check_sample_hides(task, records=stored.size)
         _check_path_hides(task, spec, computation.engine)
-        check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
-        evaluated = records_evaluated(task, spec, stored.size)
+        spec.check_sums_fit(task, records=stored.size, num_parameters=model.num_parameters)
+        evaluated = spec.records_evaluated(task, stored.size)
         cost = round_cost(model, computation.engine, records=evaluated, candidates=task.num_candidates)
         self._tasks.check_affordable(cost, "a round of this job")
         new = Reservation(spec=spec, rounds=spec.rounds)

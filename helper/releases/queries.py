@@ -29,7 +29,7 @@ from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
 from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, loss_to_evaluate
-from maskedlark.releases.grouping import answer_query, decode_domains
+from maskedlark.releases.grouping import answer_query
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare
@@ -150,7 +150,7 @@ class Queries:
             case QuerySpec():
                 # Codes are u32, and the query says how many: nothing longer is read.
                 limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
-                domains = decode_domains(spec, beside(limit))
+                domains = spec.decode_domains(beside(limit))
                 shares, noise = self._shares(spec, interrupt), self._noise(interrupt)
                 return answer_query(
                     task=task,

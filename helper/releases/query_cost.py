@@ -11,7 +11,7 @@ from maskedlark.model.core_seconds import scoring_seconds
 from maskedlark.model.graph import Model
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
-from maskedlark.releases.query import QuerySpec, num_columns, num_numbers
+from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.update import UpdateSpec, form_of
 from maskedlark.reports.task import Task
 
@@ -43,9 +43,9 @@ def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records
     """
     match spec:
         case QuerySpec():
-            numbers, levels = num_numbers(task, spec), len(spec.levels)
+            numbers, levels = spec.num_numbers(task), len(spec.levels)
             looks = (
-                len(spec.where) + 4 * len(spec.group_by) + 8 * levels + 2 * levels * num_columns(task, spec)
+                len(spec.where) + 4 * len(spec.group_by) + 8 * levels + 2 * levels * spec.num_columns(task)
             )
             return WorkEstimate(
                 seconds=_NS * (records * looks * _LOOK_NS + 2 * numbers * _NUMBER_NS),

@@ -34,8 +34,8 @@ from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import NoiseSource
-from maskedlark.releases.job import JobSpec, job_clip, noise_units, num_values
-from maskedlark.releases.round import aggregate, records_evaluated, transcript
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.round import aggregate
 from maskedlark.rpc.trust import host_of
 
 _INTERRUPTED_EVERY_S: Final = 0.1
@@ -166,7 +166,7 @@ class RunningJob:
         return round_cost(
             self.computation.model,
             self.computation.engine,
-            records=records_evaluated(served.task, spec, size),
+            records=spec.records_evaluated(served.task, size),
             candidates=served.task.num_candidates,
         )
 
@@ -189,9 +189,9 @@ class RunningJob:
         spec = self.computation.spec
         if spec.carried is not None:
             return
-        count = num_values(spec, self.computation.model.num_parameters)
+        count = spec.num_values(self.computation.model.num_parameters)
         order = NoiseOrder(
-            mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count
+            mechanism=served.task.mechanism, scale=spec.noise_units(served.task, clip), count=count
         )
         self.noise.prepare(self.computation.key, order, host_of(served.task.origin))
 
@@ -240,12 +240,12 @@ class RunningJob:
             job=spec,
             pair=served.pair,
             round_index=round_index,
-            round_transcript=transcript(
-                spec, round_index=round_index, weights=weights, numerics=self.computation.numerics
+            round_transcript=spec.round_transcript(
+                round_index=round_index, weights=weights, numerics=self.computation.numerics
             ),
             records=records.count,
             masked_sum=lambda evaluated: self.executor.masked_sum(gradient, records, evaluated, interrupt),
-            num_values=num_values(spec, model.num_parameters),
+            num_values=spec.num_values(model.num_parameters),
             noise=self._noise_source(served, round_index, seed, interrupt),
             clip=clip,
         )
@@ -266,11 +266,11 @@ class RunningJob:
         """Return the bound of a round: the job's, or the one after an adaptive job's weights."""
         spec = self.computation.spec
         bound = (
-            adaptive_clip.decode(weights, job_clip(served.task, spec)).bound
+            adaptive_clip.RoundInput.decode(weights, spec.clip(served.task)).bound
             if spec.is_clip_adaptive
             else None
         )
-        return job_clip(served.task, spec, bound)
+        return spec.clip(served.task, bound)
 
     def _noise_source(
         self, served: ServedTask, round_index: int, seed: StepSeed | None, interrupt: Interrupt
@@ -283,7 +283,7 @@ class RunningJob:
             return self.noise.take(self.computation.key, order, interrupt)
 
         def draw_correlated(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
-            whole = noise_units(served.task, spec)  # one scale in all rounds
+            whole = spec.noise_units(served.task)  # one scale in all rounds
             if seed is None or mechanism is not Mechanism.GAUSSIAN or scale > whole:
                 raise AssertionError("correlated noise is Gaussian, of the job's scale")
             return self.carried.of_round(

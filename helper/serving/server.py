@@ -30,7 +30,7 @@ from helper.serving.own_acts import OwnActs
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
 from helper.trust.cluster_secrets import worker_tls
-from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors, fingerprint
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -222,7 +222,7 @@ def _answer_calls(
     _LOG.info(
         "version %s, fingerprint %s, numerics_digest %s",
         status.version,
-        fingerprint(status.identity),
+        status.identity.fingerprint,
         status.numerics.hex(),
     )
     warm_up(_stopping(stop))

@@ -161,21 +161,11 @@ class Floors:
         Raises:
             JobRefused(TASK_REFUSED): naming the setting and the fingerprint.
         """
-        if self.peers and fingerprint(peer) not in self.peers:
+        if self.peers and peer.fingerprint not in self.peers:
             _refuse(
-                f"the other helper's fingerprint {fingerprint(peer)} is not allowed: this helper "
+                f"the other helper's fingerprint {peer.fingerprint} is not allowed: this helper "
                 "was not started with it as a --peer"
             )
-
-
-def fingerprint(helper: "HelperIdentity") -> str:
-    """Return both long-term keys of a helper as one hex number, for operators to compare.
-
-    A helper with the same number under another name is the same helper.
-    """
-    from maskedlark.reports.task import fingerprint_of  # pydantic: help does without it
-
-    return fingerprint_of(helper)
 
 
 def _format_seconds(seconds: float) -> str:

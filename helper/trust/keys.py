@@ -32,11 +32,11 @@ from maskedlark.canonical import Bytes32, build, canonical, decode, digest, enco
 from maskedlark.errors import InvalidTask
 from maskedlark.never_pickled import NeverPickled
 from maskedlark.randomness import Randomness, derive_key, system_randomness
-from maskedlark.releases.statement import ReleaseStatement, SignedStatement, statement_bytes
-from maskedlark.reports.helper_pair_key import PairKey, pair_key
+from maskedlark.releases.statement import ReleaseStatement, SignedStatement
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import OpeningKey, SignedKeyList, sign_keys
-from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
+from maskedlark.reports.sealing import OpeningKey, SignedKeyList
+from maskedlark.reports.task import HelperIdentity, Task
 from maskedlark.runtime.durable_file import private, replacing
 from maskedlark.runtime.key_envelope import keeper_of, read_secret, seal_by, wrap_file
 from maskedlark.runtime.ownership import check_secret_file, keep_owner
@@ -183,20 +183,22 @@ class HelperKeys(NeverPickled):
     def key_list(self, now: float) -> SignedKeyList:
         """Return the signed HPKE keys that browsers seal to now, valid for three days."""
         ring = self.ring()
-        return sign_keys(self._signing, keys_to_publish(ring, now), not_after=list_ends_at(ring, now))
+        return SignedKeyList.sign(
+            self._signing, keys_to_publish(ring, now), not_after=list_ends_at(ring, now)
+        )
 
     def sign_task(self, task: Task) -> bytes:
         """Sign this helper's acceptance of a task."""
-        return self._signing.sign(signing_bytes(task))
+        return self._signing.sign(task.signing_bytes())
 
     def sign_statement(self, statement: ReleaseStatement) -> SignedStatement:
         """Sign what this helper says of a release, in a separate signature domain: never a task."""
-        signature = self._signing.sign(statement_bytes(statement))
+        signature = self._signing.sign(statement.signing_bytes())
         return SignedStatement(statement=statement, signature=signature)
 
     def pair(self, task: Task, role: int) -> PairKey:
         """Return the key that only the two helpers of a task share, or raise InvalidTask."""
-        return pair_key(self._agreement, task, role)
+        return PairKey.agree(self._agreement, task, role)
 
     def vault_key(self, context: bytes) -> bytes:
         """Return a 32-byte key for one file at rest."""

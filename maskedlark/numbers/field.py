@@ -39,7 +39,7 @@ _LOW = np.uint64(2**32 - 1)
 _32 = np.uint64(32)
 
 
-class Shares(NamedTuple):
+class _Shares(NamedTuple):
     """The two helpers' additive shares of one vector: share_0 + share_1 = secret."""
 
     share_0: FieldVector
@@ -139,7 +139,7 @@ def random_rows(width: int, sources: Sequence[Randomness]) -> FieldVector:
     return table
 
 
-def share(secret: FieldVector, randomness: Randomness) -> Shares:
+def share(secret: FieldVector, randomness: Randomness) -> _Shares:
     """Split a vector so that either share alone is uniform and tells nothing.
 
     Called by the browser (Algorithm 1 of the paper).
@@ -147,16 +147,16 @@ def share(secret: FieldVector, randomness: Randomness) -> Shares:
     # Share 0 does not depend on the secret, and share 1 is as uniform as it: Algorithm 1 with a field for its
     # masks.
     share_0 = random_vector(secret.size, randomness).reshape(secret.shape)
-    return Shares(share_0, subtract(secret, share_0))
+    return _Shares(share_0, subtract(secret, share_0))
 
 
-def share_rows(secrets: FieldVector, sources: Sequence[Randomness]) -> Shares:
+def share_rows(secrets: FieldVector, sources: Sequence[Randomness]) -> _Shares:
     """Share each row with its own source, as `share` does: uint64 (n, width), at least one column.
 
     Called by the browser, for the reports of many.
     """
     share_0 = random_rows(secrets.shape[1], sources)
-    return Shares(share_0, subtract(secrets, share_0))
+    return _Shares(share_0, subtract(secrets, share_0))
 
 
 def reconstruct(share_0: FieldVector, share_1: FieldVector) -> FieldVector:

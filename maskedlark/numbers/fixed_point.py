@@ -3,7 +3,7 @@
 A value x is carried as trunc(x * 2^frac_bits). Truncation is toward zero, so a clipped vector's norm stays
 within its bound.
 
->>> decode(encode(np.array([1.5, -0.3]), frac_bits=4), frac_bits=4).tolist()
+>>> decode_signed(np.array([24, -4]), frac_bits=4).tolist()
 [1.5, -0.25]
 """
 
@@ -11,24 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.numbers.field import MAX_SIGNED, FieldVector, SignedVector, from_signed, to_signed
-
-
-def encode(values: NDArray[np.float64], frac_bits: int) -> FieldVector:
-    """Encode finite reals of magnitude below 2^62 / 2^frac_bits, rounded toward zero.
-
-    Raises:
-        ValueError: a value is not finite or too large.
-    """
-    scaled = np.trunc(np.ldexp(np.asarray(values, np.float64), frac_bits))
-    if not (np.abs(scaled) < 2.0**62).all():  # also false for NaN
-        raise ValueError("a value is not finite or does not fit the field")
-    return from_signed(scaled.astype(np.int64))
-
-
-def decode(vector: FieldVector, frac_bits: int) -> NDArray[np.float64]:
-    """Decode the reals that a field vector stands for, correctly rounded to float64."""
-    return np.ldexp(to_signed(vector).astype(np.float64), -frac_bits)
+from maskedlark.numbers.field import MAX_SIGNED, SignedVector
 
 
 def decode_signed(values: SignedVector, frac_bits: int) -> NDArray[np.float64]:

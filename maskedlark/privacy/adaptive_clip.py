@@ -69,36 +69,36 @@ class RoundInput(NamedTuple):
     weights: bytes
     bound: float
 
+    def encode(self) -> bytes:
+        """Encode the weights, then the bound as a little-endian float64. Called by the ad server."""
+        return self.weights + struct.pack("<d", self.bound)
+
+    @classmethod
+    def decode(cls, encoded: bytes, clip: Clip) -> "RoundInput":
+        """Parse a round's input. Called by a helper.
+
+        Args:
+            encoded: From the ad server.
+            clip: The largest that the job allows.
+
+        Raises:
+            JobRefused(MALFORMED): too short, or the bound is not in [LEAST_BOUND / 2, 1] times the job's.
+        """
+        if len(encoded) < BOUND_BYTES:
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"a round of an adaptive job ends with its clip bound, {BOUND_BYTES} bytes",
+            )
+        weights, (bound,) = encoded[:-BOUND_BYTES], struct.unpack("<d", encoded[-BOUND_BYTES:])
+        if not clip.bound * LEAST_BOUND / 2 <= bound <= clip.bound:  # also false for NaN
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"the round's clip bound is {bound:g}, the job allows up to {clip.bound:g}, "
+                "and at least 2^-13 of it",
+            )
+        return cls(weights=weights, bound=bound)
+
 
 def on_grid(share_of_largest: float) -> float:
     """Round the bound down to the next power of 2^(1/16), the form in which it is sent."""
     return float(2.0 ** (math.floor(math.log2(share_of_largest) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
-
-
-def encode(sent: RoundInput) -> bytes:
-    """Encode the weights, then the bound as a little-endian float64. Called by the ad server."""
-    return sent.weights + struct.pack("<d", sent.bound)
-
-
-def decode(encoded: bytes, clip: Clip) -> RoundInput:
-    """Parse a round's input. Called by a helper.
-
-    Args:
-        encoded: From the ad server.
-        clip: The largest that the job allows.
-
-    Raises:
-        JobRefused(MALFORMED): too short, or the bound is not in [LEAST_BOUND / 2, 1] times the job's.
-    """
-    if len(encoded) < BOUND_BYTES:
-        raise JobRefused(
-            JobReason.MALFORMED, f"a round of an adaptive job ends with its clip bound, {BOUND_BYTES} bytes"
-        )
-    weights, (bound,) = encoded[:-BOUND_BYTES], struct.unpack("<d", encoded[-BOUND_BYTES:])
-    if not clip.bound * LEAST_BOUND / 2 <= bound <= clip.bound:  # also false for NaN
-        raise JobRefused(
-            JobReason.MALFORMED,
-            f"the round's clip bound is {bound:g}, the job allows up to {clip.bound:g}, "
-            "and at least 2^-13 of it",
-        )
-    return RoundInput(weights=weights, bound=bound)

@@ -3,7 +3,7 @@
 They hold except with small probabilities, which are charged.
 
     hides(dataset_size=60_000, rate=1 / 29, k=100)      # may the secrecy of such samples be counted?
-    padded_size(expected=2_048, least=100, most=60_000)  # on how many records a step does its work
+    work_size(expected=2_048, least=100, most=60_000)    # on how many records a step does its work
 
 The size of a sample depends on whether a record is in it, and is visible in two ways. A step with fewer than
 k records gives an empty sum: an attacker that knows that k - 1 others are in the sample learns from a sum

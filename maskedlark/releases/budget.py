@@ -19,9 +19,8 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import QueryLike
-from maskedlark.releases.samples import charge_of_samples, samples_of
-from maskedlark.releases.update import job_charges
-from maskedlark.releases.update_job import UpdateJob
+from maskedlark.releases.samples import Samples
+from maskedlark.releases.update import UpdateJob
 from maskedlark.reports.task import Task
 
 
@@ -50,6 +49,69 @@ class BudgetUse:
     sampling_rate: float
     spent: tuple[Charge, ...]
     held: tuple[Charge, ...]
+
+    @classmethod
+    def of_job(
+        cls, task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_open: bool
+    ) -> "BudgetUse":
+        """Return a job's part of its dataset's budgets. Called by all parties."""
+        held = spec.rounds if is_open else rounds_answered
+        return cls(
+            use_id=spec.job_id,
+            what=spec.loss.value,
+            state=state,
+            rounds_answered=rounds_answered,
+            rounds_held=held,
+            noise_multiplier=spec.noise_multiplier,
+            sampling_rate=spec.sampling_rate,
+            spent=spec.charges(task, rounds_answered),
+            held=spec.charges(task, held),
+        )
+
+    @classmethod
+    def of_update(
+        cls, task: Task, job: UpdateJob, *, what: str, state: str, rounds_charged: int, is_open: bool
+    ) -> "BudgetUse":
+        """Return a federated job's part of a person's budgets. Called by all parties.
+
+        Args:
+            task: The job's.
+            job: The job.
+            what: See `BudgetUse`.
+            state: See `BudgetUse`.
+            rounds_charged: 1 + the index of the highest round that was answered: skipped ones count.
+            is_open: Whether the rest of its rounds are held.
+        """
+        held = job.rounds if is_open else rounds_charged
+        # Shown are the settings of the next round; of a job that is through, those of its last one.
+        phase = job.phase(min(rounds_charged, job.rounds - 1))
+        return cls(
+            use_id=job.job_id,
+            what=what,
+            state=state,
+            rounds_answered=rounds_charged,
+            rounds_held=held,
+            noise_multiplier=phase.noise_multiplier,
+            sampling_rate=phase.sampling_rate,
+            spent=job.charges(task, rounds_charged),
+            held=job.charges(task, held),
+        )
+
+    @classmethod
+    def of_query(cls, task: Task, spec: QueryLike) -> "BudgetUse":
+        """Return an answered query's part of its dataset's budgets. Called by all parties."""
+        charged = spec.charges(task, 1)
+        return cls(
+            use_id=spec.query_id,
+            what="query",
+            state="answered",
+            rounds_answered=1,
+            rounds_held=1,
+            noise_multiplier=spec.noise_multiplier,
+            sampling_rate=1.0,
+            spent=charged,
+            held=charged,
+        )
 
 
 @frozen
@@ -137,13 +199,13 @@ class PlannedJob:
                 "the dataset's size"
             )
         try:
-            samples = samples_of(
+            samples = Samples.of(
                 dataset.task,
                 batch_size=batch_size,
                 dataset_size=dataset.size,
                 is_allocated=self.is_allocated,
             )
-            return charge_of_samples(dataset.task, self.noise_multiplier, rounds=self.rounds, samples=samples)
+            return samples.charge(dataset.task, self.noise_multiplier, rounds=self.rounds)
         except ValueError as error:
             raise InvalidTask(f"the planned job: {error}") from None
 
@@ -191,6 +253,50 @@ class DatasetBudget:
     forecast: Forecast | None
     labels: Epsilons | None = None
 
+    @classmethod
+    def of(
+        cls,
+        dataset: BudgetedDataset,
+        uses: Sequence[BudgetUse],
+        planned: PlannedJob | None = None,
+        relation: Relation = Relation.ZERO,
+    ) -> "DatasetBudget":
+        """Return a dataset's budgets, with everything reserved or spent on it. Called by all parties.
+
+        Args:
+            dataset: Which.
+            uses: What is recorded for it.
+            planned: A job to forecast.
+            relation: `LABEL` to find `DatasetBudget.labels` too.
+
+        Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded;
+            infinite without noise.
+
+        Raises:
+            InvalidTask: the planned job's numbers are out of range.
+        """
+        delta = dataset.task.delta
+        before = spent_in_turn([use.spent for use in uses], delta)
+        held = [use.held for use in uses]
+        ad_server, colluding = _standings(dataset.task, before, spent_in_turn(held, delta))
+        forecast = None
+        if planned is not None and dataset.task.mechanism is not Mechanism.NONE:
+            new = planned.charge(dataset)
+            after = _standings(dataset.task, before, spent_in_turn([*held, (new,)], delta))
+            forecast = Forecast(
+                job=planned, alone=spent([new], delta), ad_server=after[0], colluding=after[1]
+            )
+        return cls(
+            dataset=dataset,
+            ad_server=ad_server,
+            colluding=colluding,
+            uses=tuple(
+                CostedUse(use=use, spent=spent(use.spent, delta), held=spent(use.held, delta)) for use in uses
+            ),
+            forecast=forecast,
+            labels=_cost_of_labels(held, delta) if relation is Relation.LABEL else None,
+        )
+
     def __repr__(self) -> str:
         """Show what it is of and what is held, not keys and charges."""
         of, first, second = self.dataset, self.ad_server, self.colluding
@@ -207,107 +313,6 @@ class DatasetBudget:
         It adds no noise, so nothing is private, every cost is infinite and no budget is kept.
         """
         return self.dataset.task.mechanism is not Mechanism.NONE
-
-
-def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_open: bool) -> BudgetUse:
-    """Return a job's part of its dataset's budgets. Called by all parties."""
-    held = spec.rounds if is_open else rounds_answered
-    return BudgetUse(
-        use_id=spec.job_id,
-        what=spec.loss.value,
-        state=state,
-        rounds_answered=rounds_answered,
-        rounds_held=held,
-        noise_multiplier=spec.noise_multiplier,
-        sampling_rate=spec.sampling_rate,
-        spent=spec.charges(task, rounds_answered),
-        held=spec.charges(task, held),
-    )
-
-
-def update_use(
-    task: Task, job: UpdateJob, *, what: str, state: str, rounds_charged: int, is_open: bool
-) -> BudgetUse:
-    """Return a federated job's part of a person's budgets. Called by all parties.
-
-    Args:
-        task: The job's.
-        job: The job.
-        what: See `BudgetUse`.
-        state: See `BudgetUse`.
-        rounds_charged: 1 + the index of the highest round that was answered: skipped ones count.
-        is_open: Whether the rest of its rounds are held.
-    """
-    held = job.rounds if is_open else rounds_charged
-    phase = job.phase(min(rounds_charged, job.rounds - 1))
-    return BudgetUse(
-        use_id=job.job_id,
-        what=what,
-        state=state,
-        rounds_answered=rounds_charged,
-        rounds_held=held,
-        noise_multiplier=phase.noise_multiplier,
-        sampling_rate=phase.sampling_rate,
-        spent=job_charges(task, job, rounds_charged),
-        held=job_charges(task, job, held),
-    )
-
-
-def query_use(task: Task, spec: QueryLike) -> BudgetUse:
-    """Return an answered query's part of its dataset's budgets. Called by all parties."""
-    charged = spec.charges(task, 1)
-    return BudgetUse(
-        use_id=spec.query_id,
-        what="query",
-        state="answered",
-        rounds_answered=1,
-        rounds_held=1,
-        noise_multiplier=spec.noise_multiplier,
-        sampling_rate=1.0,
-        spent=charged,
-        held=charged,
-    )
-
-
-def budget_of(
-    dataset: BudgetedDataset,
-    uses: Sequence[BudgetUse],
-    planned: PlannedJob | None = None,
-    relation: Relation = Relation.ZERO,
-) -> DatasetBudget:
-    """Return a dataset's budgets, with everything reserved or spent on it. Called by all parties.
-
-    Args:
-        dataset: Which.
-        uses: What is recorded for it.
-        planned: A job to forecast.
-        relation: `LABEL` to find `DatasetBudget.labels` too.
-
-    Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded;
-        infinite without noise.
-
-    Raises:
-        InvalidTask: the planned job's numbers are out of range.
-    """
-    delta = dataset.task.delta
-    before = spent_in_turn([use.spent for use in uses], delta)
-    held = [use.held for use in uses]
-    ad_server, colluding = _standings(dataset.task, before, spent_in_turn(held, delta))
-    forecast = None
-    if planned is not None and dataset.task.mechanism is not Mechanism.NONE:
-        new = planned.charge(dataset)
-        after = _standings(dataset.task, before, spent_in_turn([*held, (new,)], delta))
-        forecast = Forecast(job=planned, alone=spent([new], delta), ad_server=after[0], colluding=after[1])
-    return DatasetBudget(
-        dataset=dataset,
-        ad_server=ad_server,
-        colluding=colluding,
-        uses=tuple(
-            CostedUse(use=use, spent=spent(use.spent, delta), held=spent(use.held, delta)) for use in uses
-        ),
-        forecast=forecast,
-        labels=_cost_of_labels(held, delta) if relation is Relation.LABEL else None,
-    )
 
 
 def _cost_of_labels(held: Sequence[Sequence[Charge]], delta: float) -> Epsilons:

@@ -3,7 +3,8 @@
 Their conditions, how much one report can change their counts, and the noise on these and its charge.
 """
 
-from typing import Annotated, Final, Protocol
+from abc import ABC, abstractmethod
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -13,7 +14,7 @@ from maskedlark.numbers.lengths import root_up
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import beyond_bits, noise_scale
-from maskedlark.releases.release import ReleaseSpec, check_noise_fits_task
+from maskedlark.releases.release import AnsweredOnce, check_noise_fits_task
 from maskedlark.reports.measurement import MAX_CODE, Measurement, Name
 from maskedlark.reports.task import Task
 
@@ -32,22 +33,6 @@ class Condition:
 
     key: Name
     code: Annotated[int, Field(ge=0, le=MAX_CODE)]
-
-
-class CountingQuery(ReleaseSpec, Protocol):
-    """A query that compares counts of reports with k: sums over groups, and discoveries."""
-
-    @property
-    def where(self) -> tuple[Condition, ...]:
-        """All of these hold of a counted report."""
-
-    @property
-    def count_lists(self) -> int:
-        """The most counts that one report is in: one of each list."""
-
-    @property
-    def count_multiplier(self) -> float:
-        """The noise multiplier on the counts."""
 
 
 def measurement_of(task: Task) -> Measurement:
@@ -77,53 +62,73 @@ def key_index(measurement: Measurement, name: str) -> int:
     return index
 
 
-def check_conditions(task: Task, spec: CountingQuery) -> Measurement:
-    """Return the task's measurement, after checking a query's conditions and noise against it."""
-    measurement = measurement_of(task)
-    for condition in spec.where:
-        key_index(measurement, condition.key)
-    check_noise_fits_task(task, spec.noise_multiplier, whose="query")
-    return measurement
+class CountingQuery(AnsweredOnce, ABC):
+    """A query that compares counts of reports with k: sums over groups, and discoveries.
 
-
-def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
-    """Return the most that one report changes the counts compared with k at once, in `COUNT_UNITS`.
-
-    It is in one count of each list.
+    Attributes:
+        where: All of these hold of a counted report.
     """
-    match mechanism:
-        case Mechanism.LAPLACE:
-            return COUNT_UNITS * spec.count_lists
-        case Mechanism.GAUSSIAN | Mechanism.NONE:
-            return root_up(COUNT_UNITS**2 * spec.count_lists)
 
+    __slots__ = ()
 
-def count_noise_units(task: Task, spec: CountingQuery) -> int:
-    """Return the scale of the common noise on counts of reports, in `COUNT_UNITS`.
+    where: tuple[Condition, ...]
+    noise_multiplier: float
 
-    Drawn once, whatever the task's division of noise.
+    @property
+    @abstractmethod
+    def count_lists(self) -> int:
+        """The most counts that one report is in: one of each list."""
 
-    Raises:
-        JobRefused(NOISE_OUT_OF_RANGE)
-    """
-    try:
-        return noise_scale(task.mechanism, spec.count_multiplier, count_sensitivity(spec, task.mechanism))
-    except ValueError as error:
-        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
+    @property
+    @abstractmethod
+    def count_multiplier(self) -> float:
+        """The noise multiplier on the counts."""
 
+    def check_conditions(self, task: Task) -> Measurement:
+        """Return the task's measurement, after checking a query's conditions and noise against it."""
+        measurement = measurement_of(task)
+        for condition in self.where:
+            key_index(measurement, condition.key)
+        check_noise_fits_task(task, self.noise_multiplier, whose="query")
+        return measurement
 
-def cell_margin(task: Task, spec: CountingQuery) -> int:
-    """Return by how much a cell's noisy count must pass k, in `COUNT_UNITS`; 0 unless the task is strict.
+    def count_sensitivity(self, mechanism: Mechanism) -> int:
+        """Return the most that one report changes the counts compared with k at once, in `COUNT_UNITS`.
 
-    Noise reaches it with probability at most the task's `small_cell_delta`, so a cell of fewer than k reports
-    is shown with no more. See `beyond_bits`: both helpers come to the same number.
-    """
-    delta = measurement_of(task).small_cell_delta
-    if delta is None:
-        return 0
-    numerator, denominator = delta.as_integer_ratio()
-    bits = (denominator // numerator).bit_length()
-    return beyond_bits(task.mechanism, count_noise_units(task, spec), bits)
+        It is in one count of each list.
+        """
+        match mechanism:
+            case Mechanism.LAPLACE:
+                return COUNT_UNITS * self.count_lists
+            case Mechanism.GAUSSIAN | Mechanism.NONE:
+                return root_up(COUNT_UNITS**2 * self.count_lists)
+
+    def count_noise_units(self, task: Task) -> int:
+        """Return the scale of the common noise on counts of reports, in `COUNT_UNITS`.
+
+        Drawn once, whatever the task's division of noise.
+
+        Raises:
+            JobRefused(NOISE_OUT_OF_RANGE)
+        """
+        try:
+            return noise_scale(task.mechanism, self.count_multiplier, self.count_sensitivity(task.mechanism))
+        except ValueError as error:
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
+
+    def cell_margin(self, task: Task) -> int:
+        """Return by how much a cell's noisy count must pass k, in `COUNT_UNITS`; 0 unless the task is strict.
+
+        Noise reaches it with probability at most the task's `small_cell_delta`, so a cell of fewer than k
+        reports is shown with no more. See `beyond_bits`: both helpers come to the same number.
+        """
+        delta = measurement_of(task).small_cell_delta
+        if delta is None:
+            return 0
+        numerator, denominator = delta.as_integer_ratio()
+        # 2^bits is more than 1 / delta, found in integers: floats may differ between two machines.
+        bits = (denominator // numerator).bit_length()
+        return beyond_bits(task.mechanism, self.count_noise_units(task), bits)
 
 
 def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:

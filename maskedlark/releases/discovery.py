@@ -23,16 +23,14 @@ from maskedlark.releases.counting import (
     COUNT_UNITS,
     VERSION,
     Condition,
+    CountingQuery,
     Multiplier,
-    cell_margin,
-    check_conditions,
     count_charge,
-    count_noise_units,
     key_index,
     measurement_of,
 )
 from maskedlark.releases.grouping import matching, shares_of_measurement
-from maskedlark.releases.release import AggregateShare, AnsweredOnce, blind
+from maskedlark.releases.release import AggregateShare, blind
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.measurement import MAX_KEYS, Name
@@ -40,7 +38,7 @@ from maskedlark.reports.task import Task
 
 
 @canonical
-class DiscoverySpec(AnsweredOnce):
+class DiscoverySpec(CountingQuery):
     """Which codes of some keys occur in at least min_cell_count of a dataset's reports, released once.
 
     Attributes:
@@ -95,7 +93,8 @@ class DiscoverySpec(AnsweredOnce):
         Raises:
             JobRefused(UNDECLARED, NOISE_OUT_OF_RANGE)
         """
-        measurement = check_conditions(task, self)
+        measurement = self.check_conditions(task)
+        # delta is the chance that one report shows a code; several of one person may lift it together.
         if task.reports_per_user > 1:
             raise JobRefused(
                 JobReason.UNDECLARED,
@@ -104,7 +103,17 @@ class DiscoverySpec(AnsweredOnce):
             )
         for name in self.keys:
             key_index(measurement, name)
-        count_noise_units(task, self)
+        self.count_noise_units(task)
+
+    def margin(self, mechanism: Mechanism, scale: int) -> int:
+        """Return what the noise on a count exceeds only with a probability within delta, in count units.
+
+        The probability is delta over the number of keys.
+
+        See `beyond_bits`: both helpers come to the same number.
+        """
+        numerator, denominator = self.delta.as_integer_ratio()
+        return beyond_bits(mechanism, scale, (denominator * len(self.keys) // numerator).bit_length())
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
         """Return the charge of a discovery: one set of noisy counts. Called by all parties."""
@@ -147,19 +156,9 @@ def answer_discovery(
         release_transcript=spec.transcript,
         vector=answer if role == 0 else np.zeros_like(answer),
         values_digest=sha256(answer.astype("<u8").tobytes()).digest(),
+        # The counts were noised before they were compared; a list of codes takes no noise.
         noise=np.zeros(len(answer), np.int64),
     )
-
-
-def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> int:
-    """Return what the noise on a count exceeds only with a probability within delta, in count units.
-
-    The probability is delta over the number of keys.
-
-    See `beyond_bits`: both helpers come to the same number.
-    """
-    numerator, denominator = spec.delta.as_integer_ratio()
-    return beyond_bits(mechanism, scale, (denominator * len(spec.keys) // numerator).bit_length())
 
 
 def _discover(
@@ -167,10 +166,11 @@ def _discover(
 ) -> NDArray[np.int64]:
     """Return the number of codes, the codes in ascending order, then zeros. Shape (1 + max_codes,)."""
     present, records = np.unique(codes, return_counts=True)
-    scale = count_noise_units(task, spec)
+    scale = spec.count_noise_units(task)
     noisy = records.astype(np.int64) * COUNT_UNITS + noise_vector(task.mechanism, scale, len(present), common)
-    margin = max(discovery_margin(task.mechanism, scale, spec), cell_margin(task, spec))
+    margin = max(spec.margin(task.mechanism, scale), spec.cell_margin(task))
     least = measurement_of(task).min_cell_count * COUNT_UNITS + margin
+    # Stable: both helpers break ties alike, or their tags would differ.
     by_size = np.argsort(-noisy, kind="stable")[: spec.max_codes]
     shown = np.sort(present[by_size[noisy[by_size] >= least]]).astype(np.int64)
     found = np.zeros(1 + spec.max_codes, np.int64)

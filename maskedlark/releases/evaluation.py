@@ -62,8 +62,8 @@ It has one real label at most, and so adds to one cell at most.
 """
 
 _MAX_MULTIPLIER: Final = 4e6
+# Records counted between two looks at whether anybody waits.
 _BLOCK: Final = 1 << 20
-"""Records counted between two looks at whether anybody waits."""
 _LOW: Final = np.uint64(2**32 - 1)
 _32: Final = np.uint64(32)
 
@@ -116,8 +116,27 @@ class EvaluationSpec(AnsweredOnce):
                 JobReason.DOMAIN_TOO_LARGE, f"num_bins is {self.num_bins}, the limit is {MAX_BINS}"
             )
         check_noise_fits_task(task, self.noise_multiplier, whose="evaluation")
-        noise = noise_of_both(task, evaluation_noise_units(task, self), self.num_numbers)
+        noise = noise_of_both(task, self.noise_units(task), self.num_numbers)
         check_no_overflow(records=records, sensitivity=SENSITIVITY, noise_bound=noise)
+
+    def noise_units(self, task: Task) -> int:
+        """Return each helper's noise scale on every cell, in `UNITS`.
+
+        Raises:
+            JobRefused(NOISE_OUT_OF_RANGE)
+        """
+        return units_of_each_helper(task, self.noise_multiplier, SENSITIVITY)
+
+    def check_possible(self, task: Task, total: SignedVector, *, records: int) -> None:
+        """Refuse an answer that honest reports cannot have: each adds one unit to one cell, or nothing.
+
+        Called by the ad server before it reads an answer.
+
+        Raises:
+            JobRefused(SUM_OUT_OF_RANGE)
+        """
+        noise = noise_of_both(task, self.noise_units(task), len(total))
+        check_within(total, least=0, most=records * UNITS, noise=noise, records=records)
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
         """Return the charge of an evaluation: one release of all records. Called by all parties."""
@@ -154,27 +173,6 @@ def loss_to_evaluate(task: Task, model: Model, head: Head | None = None) -> Trai
         loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
     check_loss(model, loss, task.labels.size)
     return loss
-
-
-def evaluation_noise_units(task: Task, spec: EvaluationSpec) -> int:
-    """Return each helper's noise scale on every cell, in `UNITS`.
-
-    Raises:
-        JobRefused(NOISE_OUT_OF_RANGE)
-    """
-    return units_of_each_helper(task, spec.noise_multiplier, SENSITIVITY)
-
-
-def check_evaluation_possible(task: Task, spec: EvaluationSpec, total: SignedVector, *, records: int) -> None:
-    """Refuse an answer that honest reports cannot have: each adds one unit to one cell, or nothing.
-
-    Called by the ad server before it reads an answer.
-
-    Raises:
-        JobRefused(SUM_OUT_OF_RANGE)
-    """
-    noise = noise_of_both(task, evaluation_noise_units(task, spec), len(total))
-    check_within(total, least=0, most=records * UNITS, noise=noise, records=records)
 
 
 def answer_evaluation(
@@ -214,13 +212,15 @@ def answer_evaluation(
     cells = rows * spec.num_bins + bins[:, None]
     counted = count_cells(cells, masks, spec.num_numbers, interrupt)
     if len(shares) < task.min_batch_size:
+        # Zeros and no refusal: the answer has the form of any other, and its noise.
         counted = np.zeros_like(counted)
     return blind(
         pair=pair,
         release_transcript=spec.transcript,
         vector=multiply(counted, np.full_like(counted, UNITS)),
+        # Cells follow from bins, choices and labels: the tag compares these, and no mask share enters it.
         values_digest=sha256(cells.astype("<i4").tobytes()).digest(),
-        noise=noise(task.mechanism, evaluation_noise_units(task, spec), spec.num_numbers),
+        noise=noise(task.mechanism, spec.noise_units(task), spec.num_numbers),
     )
 
 

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.numbers.field import FieldVector, from_limbs, multiply
 from maskedlark.privacy.noise import NoiseSource, noise_vector
@@ -26,19 +25,10 @@ from maskedlark.randomness import Randomness
 from maskedlark.releases.counting import (
     COUNT_UNITS,
     Condition,
-    cell_margin,
-    count_noise_units,
     key_index,
     measurement_of,
 )
-from maskedlark.releases.query import (
-    Domain,
-    QuerySpec,
-    codes_digest,
-    measure_columns,
-    num_numbers,
-    sum_noise_units,
-)
+from maskedlark.releases.query import Domain, QuerySpec
 from maskedlark.releases.release import AggregateShare, blind
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
@@ -49,8 +39,8 @@ CellIndex = NDArray[np.int64]
 """(n,) the cell of each record within its level, or `NOWHERE`."""
 
 NOWHERE: Final = -1
+# Records summed together: 2^20 times 2^32 stays exact in the float64 that numpy's bincount adds in.
 _BLOCK: Final = 1 << 20
-"""Records summed together: 2^20 times 2^32 stays exact in the float64 that numpy's bincount adds in."""
 _LOW: Final = np.uint64(2**32 - 1)
 _32: Final = np.uint64(32)
 
@@ -102,8 +92,8 @@ def answer_query(
         domains,
         interrupt=interrupt,
     )
-    columns = [column for measure in spec.measures for column in measure_columns(measurement, measure)]
-    scales = [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)]
+    columns = [column for measure in spec.measures for column in measure.columns(measurement)]
+    scales = [measure.scale for measure in spec.measures for _ in measure.columns(measurement)]
     sums = np.concatenate(
         [
             sum_groups(cell, measured.value_shares, columns, spec.num_cells(level), interrupt)
@@ -115,35 +105,8 @@ def answer_query(
         release_transcript=spec.transcript,
         vector=multiply(sums, np.broadcast_to(np.array(scales, np.uint64), sums.shape)).reshape(-1),
         values_digest=sha256(b"".join(cell.astype("<i4").tobytes() for cell in cells)).digest(),
-        noise=noise(task.mechanism, sum_noise_units(task, spec), num_numbers(task, spec)),
+        noise=noise(task.mechanism, spec.noise_units(task), spec.num_numbers(task)),
     )
-
-
-def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
-    """Decode the codes of a query's axes.
-
-    U32 little-endian, one axis with a digest after the other. Called by a helper.
-
-    Raises:
-        JobRefused(MALFORMED): not as many codes as the axes say, not ascending, or not of their digest.
-    """
-    listed = [axis for axis in spec.group_by if axis.codes_digest is not None]
-    if len(encoded) != 4 * sum(axis.size for axis in listed):
-        raise JobRefused(JobReason.MALFORMED, "the number of domain codes differs from the query's axes")
-    codes = np.frombuffer(encoded, "<u4").astype(np.uint32)
-    domains: list[Domain] = []
-    for axis in spec.group_by:
-        if axis.codes_digest is None:
-            domains.append(None)
-            continue
-        own, codes = codes[: axis.size], codes[axis.size :]
-        if codes_digest(own) != axis.codes_digest or (own[1:] <= own[:-1]).any():
-            raise JobRefused(
-                JobReason.MALFORMED,
-                f"the codes sent for key {axis.key!r} are not the ascending list that the query names",
-            )
-        domains.append(own)
-    return domains
 
 
 def cells_to_show(
@@ -239,6 +202,7 @@ def _positions(codes: NDArray[np.uint32], size: int, domain: Domain) -> NDArray[
     if domain is None:
         return np.where(codes < size, codes.astype(np.int64), NOWHERE)
     place = np.searchsorted(domain, codes)
+    # Beyond the last code: any place will do, as the comparison fails there.
     place[place == len(domain)] = 0
     return np.where(domain[place] == codes, place, NOWHERE)
 
@@ -258,8 +222,8 @@ def _is_enough(
 ) -> NDArray[np.bool_]:
     """Return (count,) whether each cell's noisy number of records reaches k, and a strict task's margin."""
     records = np.bincount(cell[cell >= 0], minlength=count).astype(np.int64)
-    noise = noise_vector(task.mechanism, count_noise_units(task, spec), count, common)
-    least = measurement_of(task).min_cell_count * COUNT_UNITS + cell_margin(task, spec)
+    noise = noise_vector(task.mechanism, spec.count_noise_units(task), count, common)
+    least = measurement_of(task).min_cell_count * COUNT_UNITS + spec.cell_margin(task)
     enough: NDArray[np.bool_] = records * COUNT_UNITS + noise >= least
     return enough
 

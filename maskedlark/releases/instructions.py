@@ -17,7 +17,7 @@ from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import MAX_GRAPH_CHARACTERS, GraphModel
 from maskedlark.federated.strategy import Round, Strategy
-from maskedlark.releases.update_job import Phase, UpdateJob, UpdateRound
+from maskedlark.releases.update import Phase, UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 
 
@@ -53,8 +53,8 @@ class GraphInstructions:
     widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=2)]
 
 
+# How the canonical spelling of `GraphInstructions` begins, and that of `Instructions` does not.
 _GRAPH_FIRST = b'{"graph":'
-"""How the canonical spelling of `GraphInstructions` begins, and that of `Instructions` does not."""
 
 
 class Read(NamedTuple):

@@ -14,10 +14,10 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.lengths import l2_norm
 
+# More than what float64 loses in a length.
 _ROUNDING: Final = 1 + 2.0**-30
-"""More than what float64 loses in a length."""
+# At least ln(2^64).
 _LN_2_64: Final = 45
-"""At least ln(2^64)."""
 
 
 Bound: TypeAlias = int | Sequence[int]
@@ -36,6 +36,7 @@ def check_within(total: SignedVector, *, least: Bound, most: Bound, noise: int, 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE)
     """
+    # Bounds are Python's integers: records times a bound can pass what int64 holds.
     columns = [total] if isinstance(least, int) else list(total.T)
     lows = [least] if isinstance(least, int) else least
     highs = [most] if isinstance(most, int) else most

@@ -34,16 +34,14 @@ from maskedlark.releases.counting import (
     MAX_MULTIPLIER,
     VERSION,
     Condition,
+    CountingQuery,
     Multiplier,
-    check_conditions,
     count_charge,
-    count_noise_units,
     key_index,
     measurement_of,
 )
 from maskedlark.releases.possible_sums import check_within
 from maskedlark.releases.release import (
-    AnsweredOnce,
     charge_of,
     multiplier_for_each_helper,
     noise_of_both,
@@ -90,6 +88,44 @@ class Measure:
     kind: MeasureKind = MeasureKind.SUM
     scale: Annotated[int, Field(ge=1, le=1 << 31)]
 
+    def columns(self, measurement: Measurement) -> range:
+        """Return which of a report's value shares a measure sums.
+
+        Raises:
+            JobRefused(UNDECLARED)
+        """
+        columns = measurement.columns(self.value)
+        if columns is None:
+            known = ", ".join([COUNT, *(value.name for value in measurement.values)])
+            raise JobRefused(
+                JobReason.UNDECLARED, f"the task declares no value {self.value!r}; it declares {known}"
+            )
+        match self.kind:
+            case MeasureKind.SUM:
+                return range(columns.value, columns.value + 1)
+            case MeasureKind.HISTOGRAM:
+                if not columns.buckets:
+                    raise JobRefused(
+                        JobReason.UNDECLARED,
+                        f"the task declares no buckets for {self.value!r}, so it has no histogram: "
+                        "use another value or another task",
+                    )
+                return range(columns.value + 1, columns.value + 1 + columns.buckets)
+
+    def report_range(self, measurement: Measurement) -> tuple[int, int]:
+        """Return the least and the most that a report adds to one column of a measure; 0 is within."""
+        value = measurement.value(self.value)
+        match self.kind:
+            case MeasureKind.HISTOGRAM:
+                return 0, 1
+            case MeasureKind.SUM:
+                return (0, 1) if value is None else (min(0, value.low), max(0, value.high))
+
+    def bound(self, measurement: Measurement) -> int:
+        """Return the most that a report adds to a measure, in its own unit."""
+        low, high = self.report_range(measurement)
+        return max(-low, high)
+
 
 @canonical
 class Axis:
@@ -108,7 +144,7 @@ class Axis:
 
 
 @canonical
-class QuerySpec(AnsweredOnce):
+class QuerySpec(CountingQuery):
     """Sums of values over groups of a dataset's reports, released once.
 
     Attributes:
@@ -168,6 +204,7 @@ class QuerySpec(AnsweredOnce):
         """Return the number of cells of one level."""
         cells = 1
         for depth, axis in enumerate(self.group_by[:level], start=1):
+            # A rest is only at the level itself: finer levels do not divide it.
             cells *= axis.size + (depth == level)
         return cells
 
@@ -177,7 +214,7 @@ class QuerySpec(AnsweredOnce):
         Raises:
             JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
         """
-        measurement = check_conditions(task, self)
+        measurement = self.check_conditions(task)
         if self.are_rests_shown and measurement.small_cell_delta is not None:
             raise JobRefused(
                 JobReason.MALFORMED,
@@ -186,19 +223,99 @@ class QuerySpec(AnsweredOnce):
             )
         for axis in self.group_by:
             key_index(measurement, axis.key)
-        numbers = num_numbers(task, self)
+        numbers = self.num_numbers(task)
         if numbers > MAX_NUMBERS:
             raise JobRefused(
                 JobReason.DOMAIN_TOO_LARGE,
                 f"the answer would contain {numbers} numbers, the limit is {MAX_NUMBERS}: use fewer "
                 "keys, codes or values",
             )
-        count_noise_units(task, self)
+        self.count_noise_units(task)
         check_no_overflow(
             records=records,
-            sensitivity=sensitivity(measurement, self, Mechanism.LAPLACE),
-            noise_bound=noise_of_both(task, sum_noise_units(task, self), numbers),
+            # In L1, which bounds what a report adds to any one number under either mechanism.
+            sensitivity=self.sensitivity(measurement, Mechanism.LAPLACE),
+            noise_bound=noise_of_both(task, self.noise_units(task), numbers),
         )
+
+    def num_columns(self, task: Task) -> int:
+        """Return the number of columns of every cell, all measures together."""
+        return sum(len(measure.columns(measurement_of(task))) for measure in self.measures)
+
+    def num_numbers(self, task: Task) -> int:
+        """Return the length of the answer."""
+        return sum(self.num_cells(level) for level in self.levels) * self.num_columns(task)
+
+    def sensitivity(self, measurement: Measurement, mechanism: Mechanism) -> int:
+        """Return the most that one report changes a query's sums, in units: L1 for Laplace, otherwise L2.
+
+        The only place that says so.
+
+        A report is in at most one cell of each level. There it adds scale times its value to the column of a
+        sum, at most scale times the value's bound, and scale to one column of a histogram.
+        """
+        bounds = [measure.scale * measure.bound(measurement) for measure in self.measures]
+        match mechanism:
+            case Mechanism.LAPLACE:
+                return len(self.levels) * sum(bounds)
+            case Mechanism.GAUSSIAN | Mechanism.NONE:
+                return root_up(len(self.levels) * sum(bound * bound for bound in bounds))
+
+    def noise_units(self, task: Task) -> int:
+        """Return each helper's noise scale on every sum of a query.
+
+        Raises:
+            JobRefused(NOISE_OUT_OF_RANGE)
+        """
+        return units_of_each_helper(
+            task, self.noise_multiplier, self.sensitivity(measurement_of(task), task.mechanism)
+        )
+
+    def check_possible(self, task: Task, total: SignedVector, *, records: int) -> None:
+        """Refuse an answer that honest reports cannot have. Called by the ad server before it reads one.
+
+        A report is in one cell of each level at most, and adds a value within its range, or nothing.
+
+        Raises:
+            JobRefused(SUM_OUT_OF_RANGE)
+        """
+        measurement = measurement_of(task)
+        least: list[int] = []
+        most: list[int] = []
+        for measure in self.measures:
+            low, high = measure.report_range(measurement)
+            columns = len(measure.columns(measurement))
+            least += [records * measure.scale * low] * columns
+            most += [records * measure.scale * high] * columns
+        noise = noise_of_both(task, self.noise_units(task), len(total))
+        check_within(total.reshape(-1, len(least)), least=least, most=most, noise=noise, records=records)
+
+    def decode_domains(self, encoded: bytes) -> list[Domain]:
+        """Decode the codes of a query's axes.
+
+        U32 little-endian, one axis with a digest after the other. Called by a helper.
+
+        Raises:
+            JobRefused(MALFORMED): not as many codes as the axes say, not ascending, or not of their digest.
+        """
+        listed = [axis for axis in self.group_by if axis.codes_digest is not None]
+        if len(encoded) != 4 * sum(axis.size for axis in listed):
+            raise JobRefused(JobReason.MALFORMED, "the number of domain codes differs from the query's axes")
+        codes = np.frombuffer(encoded, "<u4").astype(np.uint32)
+        domains: list[Domain] = []
+        for axis in self.group_by:
+            if axis.codes_digest is None:
+                domains.append(None)
+                continue
+            own, codes = codes[: axis.size], codes[axis.size :]
+            # Ascending, for records' codes are found by bisection.
+            if codes_digest(own) != axis.codes_digest or (own[1:] <= own[:-1]).any():
+                raise JobRefused(
+                    JobReason.MALFORMED,
+                    f"the codes sent for key {axis.key!r} are not the ascending list that the query names",
+                )
+            domains.append(own)
+        return domains
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
         """Return the charges of a query: its sums, and all its noisy counts. Called by all parties."""
@@ -219,101 +336,3 @@ class QuerySpec(AnsweredOnce):
 def codes_digest(codes: NDArray[np.uint32]) -> bytes:
     """Return the digest of a list of codes: u32 (n,), ascending."""
     return digest("domain", codes.astype("<u4").tobytes())
-
-
-def measure_columns(measurement: Measurement, measure: Measure) -> range:
-    """Return which of a report's value shares a measure sums.
-
-    Raises:
-        JobRefused(UNDECLARED)
-    """
-    columns = measurement.columns(measure.value)
-    if columns is None:
-        known = ", ".join([COUNT, *(value.name for value in measurement.values)])
-        raise JobRefused(
-            JobReason.UNDECLARED, f"the task declares no value {measure.value!r}; it declares {known}"
-        )
-    match measure.kind:
-        case MeasureKind.SUM:
-            return range(columns.value, columns.value + 1)
-        case MeasureKind.HISTOGRAM:
-            if not columns.buckets:
-                raise JobRefused(
-                    JobReason.UNDECLARED,
-                    f"the task declares no buckets for {measure.value!r}, so it has no histogram: "
-                    "use another value or another task",
-                )
-            return range(columns.value + 1, columns.value + 1 + columns.buckets)
-
-
-def num_columns(task: Task, spec: QuerySpec) -> int:
-    """Return the number of columns of every cell, all measures together."""
-    return sum(len(measure_columns(measurement_of(task), measure)) for measure in spec.measures)
-
-
-def num_numbers(task: Task, spec: QuerySpec) -> int:
-    """Return the length of the answer."""
-    return sum(spec.num_cells(level) for level in spec.levels) * num_columns(task, spec)
-
-
-def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism) -> int:
-    """Return the most that one report changes a query's sums, in units: L1 for Laplace, otherwise L2.
-
-    The only place that says so.
-
-    A report is in at most one cell of each level. There it adds scale times its value to the column of a sum,
-    at most scale times the value's bound, and scale to one column of a histogram.
-    """
-    bounds = [measure.scale * _bound(measurement, measure) for measure in spec.measures]
-    match mechanism:
-        case Mechanism.LAPLACE:
-            return len(spec.levels) * sum(bounds)
-        case Mechanism.GAUSSIAN | Mechanism.NONE:
-            return root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
-
-
-def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, records: int) -> None:
-    """Refuse an answer that honest reports cannot have. Called by the ad server before it reads one.
-
-    A report is in one cell of each level at most, and adds a value within its range, or nothing.
-
-    Raises:
-        JobRefused(SUM_OUT_OF_RANGE)
-    """
-    measurement = measurement_of(task)
-    least: list[int] = []
-    most: list[int] = []
-    for measure in spec.measures:
-        low, high = report_range(measurement, measure)
-        columns = len(measure_columns(measurement, measure))
-        least += [records * measure.scale * low] * columns
-        most += [records * measure.scale * high] * columns
-    noise = noise_of_both(task, sum_noise_units(task, spec), len(total))
-    check_within(total.reshape(-1, len(least)), least=least, most=most, noise=noise, records=records)
-
-
-def sum_noise_units(task: Task, spec: QuerySpec) -> int:
-    """Return each helper's noise scale on every sum of a query.
-
-    Raises:
-        JobRefused(NOISE_OUT_OF_RANGE)
-    """
-    return units_of_each_helper(
-        task, spec.noise_multiplier, sensitivity(measurement_of(task), spec, task.mechanism)
-    )
-
-
-def _bound(measurement: Measurement, measure: Measure) -> int:
-    """Return the most that a report adds to a measure, in its own unit."""
-    low, high = report_range(measurement, measure)
-    return max(-low, high)
-
-
-def report_range(measurement: Measurement, measure: Measure) -> tuple[int, int]:
-    """Return the least and the most that a report adds to one column of a measure; 0 is within."""
-    value = measurement.value(measure.value)
-    match measure.kind:
-        case MeasureKind.HISTOGRAM:
-            return 0, 1
-        case MeasureKind.SUM:
-            return (0, 1) if value is None else (min(0, value.low), max(0, value.high))

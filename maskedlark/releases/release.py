@@ -206,6 +206,7 @@ def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) 
         case NoiseDivision.FULL:
             return scale
         case NoiseDivision.SPLIT:
+            # Below MIN_SCALE the accountant's continuous mechanism no longer bounds the discrete one.
             half = split_scale(scale)
             if half < MIN_SCALE:
                 raise JobRefused(

@@ -20,13 +20,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.canonical import digest
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import NoiseSource
-from maskedlark.privacy.sample_size import work_size
-from maskedlark.releases.job import JobSpec, job_clip
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, blind, units_of_each_helper
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.input_shares import InputShares
@@ -81,18 +79,6 @@ No records give zeros.
 """
 
 
-def transcript(job: JobSpec, *, round_index: int, weights: bytes, numerics: bytes) -> bytes:
-    """Return the digest of everything that defines a round: blinds and samples depend on it.
-
-    Args:
-        job: Names task, dataset, model, loss, sampling and noise.
-        round_index: From 0.
-        weights: The encoded weights of the round.
-        numerics: The digest of the engine's golden vectors, so that helpers of different numerics never mix.
-    """
-    return digest("round", job.digest, round_index.to_bytes(8, "little"), weights, numerics)
-
-
 def aggregate(
     *,
     task: Task,
@@ -116,7 +102,7 @@ def aggregate(
         min_batch_size records in the dataset or in the sample, the sum is of no records: noise around zero,
         of the same shape.
     """
-    is_sampled = draw_sample(job, pair, round_index, round_transcript, records)
+    is_sampled = job.draw_sample(pair, round_index, round_transcript, records)
     # Never an early return: a round with too few records does the same work, and its noise hides that.
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
     summed = masked_sum(
@@ -124,14 +110,14 @@ def aggregate(
             is_sampled,
             partial(pair.padding, round_transcript),
             is_enough=is_enough,
-            at_least=records_evaluated(task, job, records),
+            at_least=job.records_evaluated(task, records),
             reports=task.reports_per_user,
         )
     )
-    bound = clip or job_clip(task, job)
+    bound = clip or job.clip(task)
     # The sum function says how large its values can be, and noise is calibrated to that: it must not be its
     # own judge.
-    if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > job_clip(task, job).sensitivity:
+    if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > job.clip(task).sensitivity:
         raise AssertionError("the sum function's bound on its values is larger than the job allows")
     return blind(
         pair=pair,
@@ -141,36 +127,6 @@ def aggregate(
         noise=noise(
             task.mechanism, units_of_each_helper(task, job.noise_multiplier, summed.sensitivity), num_values
         ),
-    )
-
-
-def draw_sample(
-    job: JobSpec, pair: PairKey, round_index: int, round_transcript: bytes, count: int
-) -> NDArray[np.bool_]:
-    """Sample the dataset's records, in canonical order, that take part in a round. Called by a helper.
-
-    Guarantees: with random allocation each record takes part in one round of an epoch, whatever the rounds'
-        transcripts are, and with correlated noise in the same one of each epoch. Otherwise each takes part
-        with the job's rate, on its own.
-    """
-    if job.epoch_steps is None:
-        return pair.sample(round_transcript, count, job.sampling_numerator)
-    epoch, step = divmod(round_index, job.epoch_steps)
-    if job.carried is not None:
-        epoch = 0  # one slot for all epochs: what a record adds is whole epochs apart
-    # From the job and not the transcript: whoever knows the pair's key could else try weights until a record
-    # is in.
-    return np.asarray(pair.slots(job.digest, epoch, count, job.epoch_steps) == np.uint64(step))
-
-
-def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
-    """Return on how many records a round evaluates f, from public settings alone.
-
-    A sample is larger with a probability that is charged (`maskedlark.privacy.sample_size`).
-    """
-    expected = dataset_size * job.sampling_numerator >> 32
-    return work_size(
-        expected=expected, least=task.min_batch_size, most=dataset_size, reports=task.reports_per_user
     )
 
 

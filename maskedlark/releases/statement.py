@@ -19,7 +19,7 @@ from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import QUERY_KINDS
 from maskedlark.reports.sealing import verify
-from maskedlark.reports.task import Task, signing_bytes
+from maskedlark.reports.task import Task
 
 MAX_EVIDENCE_BYTES: Final = 1 << 20
 _SIGNING_DOMAIN: Final = b"maskedlark/v1 release statement\0"
@@ -83,10 +83,14 @@ class ReleaseStatement:
     entry: Bytes32
     at: Annotated[int, Field(ge=0)]
 
+    def signing_bytes(self) -> bytes:
+        """Return the bytes that a helper signs."""
+        return _SIGNING_DOMAIN + encode(self)
+
 
 @canonical
 class SignedStatement:
-    """A statement and its helper's Ed25519 signature over `statement_bytes`."""
+    """A statement and its helper's Ed25519 signature over its `signing_bytes`."""
 
     statement: ReleaseStatement
     signature: Bytes64
@@ -105,6 +109,18 @@ class Evidence:
     task: Task
     task_signatures: tuple[Bytes64, Bytes64]
     statements: Annotated[tuple[SignedStatement, ...], Field(min_length=1, max_length=2)]
+
+    @classmethod
+    def read(cls, encoded: bytes) -> "Evidence":
+        """Parse a file of evidence, and verify it.
+
+        Raises:
+            InvalidTask: it is not a statement, or a check of `Evidence.verify` fails.
+        """
+        # Editors and shells end a file with a line break.
+        found = decode(cls, encoded.strip(), max_bytes=MAX_EVIDENCE_BYTES)
+        found.verify()
+        return found
 
     def encode(self) -> bytes:
         """Return the file's bytes."""
@@ -128,26 +144,10 @@ class Evidence:
             InvalidTask: saying which check failed.
         """
         for helper, signature in zip(self.task.helpers, self.task_signatures, strict=True):
-            verify(helper.verify_key, signing_bytes(self.task), signature)
+            verify(helper.verify_key, self.task.signing_bytes(), signature)
         for one in self.statements:
             _verify_statement(one, self.task)
         _check_one_release([one.statement for one in self.statements])
-
-
-def statement_bytes(statement: ReleaseStatement) -> bytes:
-    """Return the bytes that a helper signs."""
-    return _SIGNING_DOMAIN + encode(statement)
-
-
-def read_evidence(encoded: bytes) -> Evidence:
-    """Parse a file of evidence, and verify it.
-
-    Raises:
-        InvalidTask: it is not a statement, or a check of `Evidence.verify` fails.
-    """
-    found = decode(Evidence, encoded.strip(), max_bytes=MAX_EVIDENCE_BYTES)
-    found.verify()
-    return found
 
 
 def _amount(epsilon: float | None) -> float:
@@ -164,7 +164,7 @@ def _verify_statement(signed: SignedStatement, task: Task) -> None:
             f"whose verify_key is {helper.verify_key.hex()}"
         )
     try:
-        verify(helper.verify_key, statement_bytes(one), signed.signature)
+        verify(helper.verify_key, one.signing_bytes(), signed.signature)
     except InvalidTask:
         raise InvalidTask(
             f"helper {helper.name!r} did not sign this statement: it was changed, or signed with another key"

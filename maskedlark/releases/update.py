@@ -6,16 +6,22 @@
 Only the device knows its coin. To every observer an upload is an update with probability
 q / (q + (1 - q) c), where c is the cover: a round is charged at that rate, against the ad server alone and
 against it with one helper. docs/explanation/privacy.md has the proof.
+
+A job fixes everything but the weights and the clip bound of each round: how likely a device is drawn, the
+noise, the cover, and what devices do with their data. Its digest is part of every round's id, which devices
+bind into what they seal. So an update counts in one round of one job, and an ad server that tells devices
+other settings than the helpers gets shares that do not open.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from maskedlark.canonical import Bytes32, canonical, digest, encode
+from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import FieldVector, SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow, decode_signed
@@ -32,10 +38,236 @@ from maskedlark.releases.release import (
     noise_of_both,
     units_of_each_helper,
 )
-from maskedlark.releases.update_job import VERSION, Phase, UpdateJob, UpdateRound
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.reports.updates import UpdateForm
+
+VERSION: Final = 1
+MAX_ROUNDS: Final = 1_000_000
+MAX_PHASES: Final = 256
+MAX_INSTRUCTIONS: Final = 16_384
+
+
+@canonical
+class Phase:
+    """Consecutive rounds at the same settings; a schedule is several of them.
+
+    Attributes:
+        rounds: How many.
+        sampling_rate: Each device is drawn with this probability, by its own coin.
+        noise_multiplier: Each helper's noise scale over the sensitivity (of split noise: of both together);
+            0 only without noise.
+    """
+
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
+    sampling_rate: Annotated[float, Field(gt=0.0, le=1.0)]
+    noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]
+
+    def charge(self, task: Task, rounds: int) -> Charge:
+        """Return the charge of at least one round of a phase. Called by all parties."""
+        rate = seen_rate(self.sampling_rate, form_of(task).cover)
+        whole = charge_of(task, self.noise_multiplier, rounds=rounds, sampling_rate=rate)
+        return replace(whole, is_self_sampled=True)
+
+
+@canonical
+class UpdateJob:
+    """What a federated job does in each round.
+
+    Attributes:
+        version: The protocol's version.
+        job_id: 16 random bytes.
+        task_id: The task; its clip bound, cover, mechanism and budgets are not the job's to set.
+        phases: The rounds, in order.
+        instructions: The model and the strategy, as `maskedlark.federated` spells them: what devices do
+            with their data. Helpers do not
+            read it.
+    """
+
+    version: Literal[1] = VERSION
+    job_id: Bytes16
+    task_id: Bytes32
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1, max_length=MAX_PHASES)]
+    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.rounds > MAX_ROUNDS:
+            raise ValueError(f"the job has too many rounds: the limit is {MAX_ROUNDS}")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical bytes: what devices bind."""
+        return digest("update job", encode(self))
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of all phases."""
+        return sum(phase.rounds for phase in self.phases)
+
+    def phase(self, round_index: int) -> Phase:
+        """Return the settings of a round, from 0.
+
+        Raises:
+            JobRefused(ROUND_BEYOND_PLAN)
+        """
+        left = round_index
+        for phase in self.phases:
+            if left < phase.rounds:
+                return phase
+            left -= phase.rounds
+        raise JobRefused(
+            JobReason.ROUND_BEYOND_PLAN, f"round {round_index} is beyond the {self.rounds} rounds of the job"
+        )
+
+    def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
+        """Return the cost of a job of which only the first so many rounds are released.
+
+        Called by all parties.
+
+        Guarantees: where phases differ, each charge says so, also while only the first one is charged.
+        """
+        planned = [phase.charge(task, phase.rounds) for phase in self.phases]
+        is_mixed = not is_one_setting(planned)
+        charges, left = [], rounds
+        for charge in planned:
+            if left > 0:
+                charges.append(replace(charge, rounds=min(left, charge.rounds), is_of_mixed_plan=is_mixed))
+            left -= charge.rounds
+        return tuple(charges)
+
+
+@canonical
+class UpdateRound:
+    """One round of a federated job, as devices answer it.
+
+    Attributes:
+        job: The job.
+        round_index: From 0.
+        content_digest: `maskedlark.federated.strategy.Round.digest` of the weights that devices begin with,
+            and the round's terms.
+        clip_norm: The round's bound on an update, at most the task's.
+    """
+
+    job: UpdateJob
+    round_index: Annotated[int, Field(ge=0, lt=MAX_ROUNDS)]
+    content_digest: Bytes32
+    clip_norm: Annotated[float, Field(gt=0.0, le=2.0**10)]
+
+    @property
+    def round_id(self) -> bytes:
+        """32 bytes that name task, job, settings, index, weights and bound."""
+        tail = (
+            self.round_index.to_bytes(8, "little"),
+            self.content_digest,
+            # In hex a float has one exact spelling.
+            self.clip_norm.hex().encode("ascii"),
+        )
+        return digest("update round", self.job.task_id, self.job.digest, *tail)
+
+    @property
+    def query_id(self) -> bytes:
+        """16 bytes that name the job and the index only: what a ledger charges and answers once."""
+        return digest("update release", self.job.job_id, self.round_index.to_bytes(8, "little"))[:16]
+
+    def clip(self, task: Task) -> Clip:
+        """Return the bound of a round.
+
+        Raises:
+            JobRefused(MALFORMED): it is beyond the task's.
+        """
+        if self.clip_norm > task.clip_norm:
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"the round's clip bound is {self.clip_norm:g}, but the task allows at most "
+                f"{task.clip_norm:g}",
+            )
+        return Clip(norm=task.norm, bound=self.clip_norm, frac_bits=task.frac_bits)
+
+    def noise_units(self, task: Task) -> int:
+        """Return each helper's noise scale in a round, in units of 2^-frac_bits; equal for every party.
+
+        Raises:
+            JobRefused(NOISE_OUT_OF_RANGE, MALFORMED, ROUND_BEYOND_PLAN, UNDECLARED)
+        """
+        phase = self.job.phase(self.round_index)
+        return units_of_each_helper(
+            task, phase.noise_multiplier, form_of(task).released_sensitivity(self.clip(task))
+        )
+
+    def check(self, task: Task, *, records: int) -> None:
+        """Refuse a round that cannot be released.
+
+        Called by all parties, by the ad server before devices are asked.
+
+        Raises:
+            JobRefused(UNDECLARED, MALFORMED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW)
+        """
+        form = form_of(task)
+        if self.job.task_id != task.task_id:
+            raise JobRefused(JobReason.MALFORMED, "the round belongs to another task")
+        phase = self.job.phase(self.round_index)
+        if task.mechanism is Mechanism.NONE and phase.noise_multiplier != 0:
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE,
+                "the task adds no noise: the noise_multiplier of its rounds must be 0",
+            )
+        clip = self.clip(task)
+        noise = noise_of_both(task, self.noise_units(task), form.length)
+        check_no_overflow(records=records, sensitivity=form.released_sensitivity(clip), noise_bound=noise)
+
+    def read_sum(self, task: Task, total: SignedVector, *, records: int) -> "_RoundSum":
+        """Decode both helpers' sum. Called by the ad server before it takes a step, and by the simulation.
+
+        Raises:
+            JobRefused(SUM_OUT_OF_RANGE): no honest updates have this sum.
+        """
+        form, clip = form_of(task), self.clip(task)
+        self._check_possible(task, total, records=records)
+        # A bound of less than 8 units has figures of 0 units: there is only noise to divide.
+        units = max(1, form.figure_units(clip))
+        values = decode_signed(total[: form.num_parameters], task.frac_bits)
+        return _RoundSum(
+            values=values,
+            weight=float(total[form.num_parameters]) / units if form.has_weight else None,
+            excess=float(total[-1]) / units if form.has_clip_count else None,
+        )
+
+    def _check_possible(self, task: Task, total: SignedVector, *, records: int) -> None:
+        """Refuse a sum that honest updates cannot have: in any coordinate, or in its whole length.
+
+        No helper sees the length of an update: it holds one share of it, which is uniform. So this looks at
+        the sum. What a device can add unseen is in docs/explanation/poisoning.md.
+        """
+        form, clip = form_of(task), self.clip(task)
+        scale = self.noise_units(task)
+        noise = noise_of_both(task, scale, len(total))
+        within, figure = records * clip.sensitivity, records * form.figure_units(clip)
+        parameters = total[: form.num_parameters]
+        check_within(parameters, least=-within, most=within, noise=noise, records=records)
+        if form.has_weight:
+            weight = total[form.num_parameters : form.num_parameters + 1]
+            check_within(weight, least=0, most=figure, noise=noise, records=records)
+        if form.has_clip_count:
+            check_within(total[-1:], least=-figure, most=figure, noise=noise, records=records)
+        units = 0 if task.mechanism is Mechanism.NONE else scale
+        check_length(parameters, most=within, noise_units=units, records=records)
+
+
+class _RoundSum(NamedTuple):
+    """A round's noisy sums, in their own units.
+
+    Attributes:
+        values: float64 (num_parameters,): the sum of the weighted updates.
+        weight: The noisy sum of weights; None if the task does not release it.
+        excess: The noisy number of updates within the bound less that of those clipped; None if the task
+            does not count them.
+    """
+
+    values: "np.typing.NDArray[np.float64]"
+    weight: float | None
+    excess: float | None
 
 
 @canonical
@@ -87,12 +319,12 @@ class UpdateSpec:
         return digest(self.kind, encode(self))
 
     def check(self, task: Task, *, records: int) -> None:
-        """Refuse a round that cannot be released: see `check_round`."""
-        check_round(task, self.round, records=records)
+        """Refuse a round that cannot be released: see `UpdateRound.check`."""
+        self.round.check(task, records=records)
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
         """Return what the release would cost alone; with others of its job see `rounds_by_job`."""
-        return (phase_charge(task, self.phase, rounds),) if rounds else ()
+        return (self.phase.charge(task, rounds),) if rounds else ()
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
         """Return the same release with other noise: that is another job, which devices did not answer.
@@ -119,54 +351,6 @@ def form_of(task: Task) -> UpdateForm:
     return task.updates
 
 
-def round_clip(task: Task, one: UpdateRound) -> Clip:
-    """Return the bound of a round.
-
-    Raises:
-        JobRefused(MALFORMED): it is beyond the task's.
-    """
-    if one.clip_norm > task.clip_norm:
-        raise JobRefused(
-            JobReason.MALFORMED,
-            f"the round's clip bound is {one.clip_norm:g}, but the task allows at most {task.clip_norm:g}",
-        )
-    return Clip(norm=task.norm, bound=one.clip_norm, frac_bits=task.frac_bits)
-
-
-def noise_units(task: Task, one: UpdateRound) -> int:
-    """Return each helper's noise scale in a round, in units of 2^-frac_bits; equal for every party.
-
-    Raises:
-        JobRefused(NOISE_OUT_OF_RANGE, MALFORMED, ROUND_BEYOND_PLAN, UNDECLARED)
-    """
-    phase = one.job.phase(one.round_index)
-    return units_of_each_helper(
-        task, phase.noise_multiplier, form_of(task).released_sensitivity(round_clip(task, one))
-    )
-
-
-def check_round(task: Task, one: UpdateRound, *, records: int) -> None:
-    """Refuse a round that cannot be released.
-
-    Called by all parties, by the ad server before devices are asked.
-
-    Raises:
-        JobRefused(UNDECLARED, MALFORMED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW)
-    """
-    form = form_of(task)
-    if one.job.task_id != task.task_id:
-        raise JobRefused(JobReason.MALFORMED, "the round belongs to another task")
-    phase = one.job.phase(one.round_index)
-    if task.mechanism is Mechanism.NONE and phase.noise_multiplier != 0:
-        raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE,
-            "the task adds no noise: the noise_multiplier of its rounds must be 0",
-        )
-    clip = round_clip(task, one)
-    noise = noise_of_both(task, noise_units(task, one), form.length)
-    check_no_overflow(records=records, sensitivity=form.released_sensitivity(clip), noise_bound=noise)
-
-
 def seen_rate(sampling_rate: float, cover: float) -> float:
     """Return the probability that an upload is an update and not cover: the rate that is charged.
 
@@ -176,13 +360,6 @@ def seen_rate(sampling_rate: float, cover: float) -> float:
     drawn, share = Fraction(sampling_rate), Fraction(cover)
     exact = drawn / (drawn + (1 - drawn) * share)
     return min(1.0, float(exact) * (1 + 2.0**-50)) if 0 < exact < 1 else 1.0
-
-
-def phase_charge(task: Task, phase: Phase, rounds: int) -> Charge:
-    """Return the charge of at least one round of a phase. Called by all parties."""
-    rate = seen_rate(phase.sampling_rate, form_of(task).cover)
-    whole = charge_of(task, phase.noise_multiplier, rounds=rounds, sampling_rate=rate)
-    return replace(whole, is_self_sampled=True)
 
 
 def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
@@ -195,21 +372,6 @@ def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
     for one in released:
         rounds[one.job] = max(rounds.get(one.job, 0), one.round_index + 1)
     return rounds
-
-
-def job_charges(task: Task, job: UpdateJob, rounds: int) -> tuple[Charge, ...]:
-    """Return the cost of a job of which only the first so many rounds are released. Called by all parties.
-
-    Guarantees: where phases differ, each charge says so, also while only the first one is charged.
-    """
-    planned = [phase_charge(task, phase, phase.rounds) for phase in job.phases]
-    is_mixed = not is_one_setting(planned)
-    charges, left = [], rounds
-    for charge in planned:
-        if left > 0:
-            charges.append(replace(charge, rounds=min(left, charge.rounds), is_of_mixed_plan=is_mixed))
-        left -= charge.rounds
-    return tuple(charges)
 
 
 def answer_update(
@@ -229,58 +391,5 @@ def answer_update(
         release_transcript=spec.transcript,
         vector=summed,
         values_digest=digest("updates", spec.dataset_id),
-        noise=noise(task.mechanism, noise_units(task, spec.round), len(vector)),
-    )
-
-
-class _RoundSum(NamedTuple):
-    """A round's noisy sums, in their own units.
-
-    Attributes:
-        values: float64 (num_parameters,): the sum of the weighted updates.
-        weight: The noisy sum of weights; None if the task does not release it.
-        excess: The noisy number of updates within the bound less that of those clipped; None if the task
-            does not count them.
-    """
-
-    values: "np.typing.NDArray[np.float64]"
-    weight: float | None
-    excess: float | None
-
-
-def _check_possible(task: Task, one: UpdateRound, total: SignedVector, *, records: int) -> None:
-    """Refuse a sum that honest updates cannot have: in any coordinate, or in its whole length.
-
-    No helper sees the length of an update: it holds one share of it, which is uniform. So this looks at the
-    sum. What a device can add unseen is in docs/explanation/poisoning.md.
-    """
-    form, clip = form_of(task), round_clip(task, one)
-    scale = noise_units(task, one)
-    noise = noise_of_both(task, scale, len(total))
-    within, figure = records * clip.sensitivity, records * form.figure_units(clip)
-    parameters = total[: form.num_parameters]
-    check_within(parameters, least=-within, most=within, noise=noise, records=records)
-    if form.has_weight:
-        weight = total[form.num_parameters : form.num_parameters + 1]
-        check_within(weight, least=0, most=figure, noise=noise, records=records)
-    if form.has_clip_count:
-        check_within(total[-1:], least=-figure, most=figure, noise=noise, records=records)
-    units = 0 if task.mechanism is Mechanism.NONE else scale
-    check_length(parameters, most=within, noise_units=units, records=records)
-
-
-def read_sum(task: Task, one: UpdateRound, total: SignedVector, *, records: int) -> _RoundSum:
-    """Decode both helpers' sum. Called by the ad server before it takes a step, and by the simulation.
-
-    Raises:
-        JobRefused(SUM_OUT_OF_RANGE): no honest updates have this sum.
-    """
-    form, clip = form_of(task), round_clip(task, one)
-    _check_possible(task, one, total, records=records)
-    units = max(1, form.figure_units(clip))
-    values = decode_signed(total[: form.num_parameters], task.frac_bits)
-    return _RoundSum(
-        values=values,
-        weight=float(total[form.num_parameters]) / units if form.has_weight else None,
-        excess=float(total[-1]) / units if form.has_clip_count else None,
+        noise=noise(task.mechanism, spec.round.noise_units(task), len(vector)),
     )

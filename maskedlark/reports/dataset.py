@@ -20,17 +20,17 @@ from maskedlark.canonical import digest_in_slices
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES, ViewKey
-from maskedlark.reports.input_shares import FOUND_INSIDE, InputShares, decode_shares, join_shares
+from maskedlark.reports.input_shares import FOUND_INSIDE, InputShares, decode_shares
 from maskedlark.reports.proofs.check import ProofTable, Residues, gather_evidence, residues
 from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import SealedShare, SharesOpener
 
+# So many ids are worth other threads.
 _SORTED_APART: Final = 1 << 20
-"""So many ids are worth other threads."""
+# So many ids are in memory a second time while a dataset's id is computed.
 _SLICE_ROWS: Final = 1 << 16
-"""So many ids are in memory a second time while a dataset's id is computed."""
 
 
 @frozen
@@ -112,6 +112,12 @@ class AdmittedSet:
     view_tags: NDArray[np.uint8]
     dropped: Counter[ReportReason]
 
+    def intersect(self, other: "AdmittedSet") -> NDArray[np.bool_]:
+        """Return which reports both helpers admit with equal views. Called by the ad server."""
+        same_view = (self.view_tags == other.view_tags).all(axis=1)
+        both: NDArray[np.bool_] = self.is_admitted & other.is_admitted & same_view
+        return both
+
 
 @frozen
 class PreparedShares:
@@ -126,6 +132,19 @@ class PreparedShares:
     report_ids: NDArray[np.uint8] = field(repr=False)
     shares: InputShares
     admitted: AdmittedSet
+
+    @classmethod
+    def join(cls, parts: "Sequence[PreparedShares]") -> "PreparedShares":
+        """Join all parts into one sequence of rows; at least one part. Called by a helper."""
+        return cls(
+            report_ids=np.concatenate([part.report_ids for part in parts]),
+            shares=InputShares.join([part.shares for part in parts]),
+            admitted=AdmittedSet(
+                is_admitted=np.concatenate([part.admitted.is_admitted for part in parts]),
+                view_tags=np.concatenate([part.admitted.view_tags for part in parts]),
+                dropped=sum((part.admitted.dropped for part in parts), Counter()),
+            ),
+        )
 
 
 class ShareOpener(SharesOpener):
@@ -157,6 +176,8 @@ class ShareOpener(SharesOpener):
 
     def open_columns(self, incoming: ShareColumns) -> PreparedShares:
         """Open shares that came from another process, as `open` does."""
+        # Zeros for what does not open: all rows are decoded at once, and the wrong ones dropped by their
+        # reasons.
         plaintexts = [bytes(self._length)] * len(incoming.report_ids)
         reasons: list[ReportReason | None] = [None] * len(plaintexts)
         shares = zip(
@@ -197,6 +218,7 @@ class ShareOpener(SharesOpener):
         chosen = np.flatnonzero(is_admitted)
         length = self._task.view_length
         views = [plaintexts[row][:length] for row in chosen.tolist()]
+        # With proofs the tag covers the evidence too: where a proof fails, the helpers' tags differ.
         covered = views
         shape = self._task.proof_shape
         if shape is not None and proofs is not None and len(chosen):
@@ -233,19 +255,6 @@ class OpenedDataset:
         return len(self.report_ids)
 
 
-def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
-    """Join all parts into one sequence of rows; at least one part. Called by a helper."""
-    return PreparedShares(
-        report_ids=np.concatenate([part.report_ids for part in parts]),
-        shares=join_shares([part.shares for part in parts]),
-        admitted=AdmittedSet(
-            is_admitted=np.concatenate([part.admitted.is_admitted for part in parts]),
-            view_tags=np.concatenate([part.admitted.view_tags for part in parts]),
-            dropped=sum((part.admitted.dropped for part in parts), Counter()),
-        ),
-    )
-
-
 def with_zeros_for_ids(report_ids: Sequence[bytes]) -> list[bytes]:
     """Return these report ids, with zeros in the place of each that has another length."""
     return [one if len(one) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES) for one in report_ids]
@@ -262,13 +271,6 @@ def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
     for reason, count in dropped.items():
         told[ReportReason.NOT_OPENED if reason in FOUND_INSIDE else reason] += count
     return told
-
-
-def intersect_admitted(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool_]:
-    """Return which reports both helpers admit with equal views. Called by the ad server."""
-    same_view = (first.view_tags == second.view_tags).all(axis=1)
-    both: NDArray[np.bool_] = first.is_admitted & second.is_admitted & same_view
-    return both
 
 
 def dataset_id(
@@ -306,6 +308,7 @@ def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None
 
     Many are sorted on all cores, those of each first half byte by themselves.
     """
+    # As two big-endian numbers, which have the order of the 16 bytes.
     halves = np.ascontiguousarray(report_ids).view(">u8")
     rows = np.arange(len(report_ids)) if rows is None else rows
     # Below a million ids, starting threads takes longer than the sort.

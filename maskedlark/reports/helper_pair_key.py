@@ -67,6 +67,23 @@ class PairKey(NeverPickled):
     def __repr__(self) -> str:
         return f"PairKey(role={self._role}, secret=<redacted>)"
 
+    @classmethod
+    def agree(cls, private_key: X25519PrivateKey, task: Task, role: int) -> "PairKey":
+        """Agree with the other helper of a task. Called by a helper; no message is exchanged.
+
+        Raises:
+            InvalidTask: the other helper's agreement key is not a usable X25519 key.
+        """
+        ours, theirs = task.helpers[role], task.helpers[1 - role]
+        if ours.agreement_key != private_key.public_key().public_bytes_raw():
+            raise InvalidTask(f"the task's helper {role} has another agreement key than this helper")
+        try:
+            shared = private_key.exchange(X25519PublicKey.from_public_bytes(theirs.agreement_key))
+        except ValueError:
+            raise InvalidTask(f"the agreement key of helper {1 - role} is not a usable X25519 key") from None
+        # A key for each task: what was drawn in one says nothing of another.
+        return cls(secret=derive_key(shared, b"pair", task.task_id), role=role)
+
     @property
     def view_key(self) -> ViewKey:
         """A key that tags views, and can do nothing else."""
@@ -139,19 +156,3 @@ class PairKey(NeverPickled):
         They tell nothing else.
         """
         return hmac_sha256(derive_key(self._secret, b"agreement"), transcript + values_digest)
-
-
-def pair_key(private_key: X25519PrivateKey, task: Task, role: int) -> PairKey:
-    """Agree with the other helper of a task. Called by a helper; no message is exchanged.
-
-    Raises:
-        InvalidTask: the other helper's agreement key is not a usable X25519 key.
-    """
-    ours, theirs = task.helpers[role], task.helpers[1 - role]
-    if ours.agreement_key != private_key.public_key().public_bytes_raw():
-        raise InvalidTask(f"the task's helper {role} has another agreement key than this helper")
-    try:
-        shared = private_key.exchange(X25519PublicKey.from_public_bytes(theirs.agreement_key))
-    except ValueError:
-        raise InvalidTask(f"the agreement key of helper {1 - role} is not a usable X25519 key") from None
-    return PairKey(secret=derive_key(shared, b"pair", task.task_id), role=role)

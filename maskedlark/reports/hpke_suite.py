@@ -16,3 +16,8 @@ class HpkeSuite(StrEnum):
     def is_hybrid(self) -> bool:
         """True if the key encapsulation is the post-quantum hybrid."""
         return self.value.startswith("mlkem768")
+
+    @property
+    def overhead(self) -> int:
+        """The bytes that sealing adds to a plaintext: the encapsulated key, and the cipher's tag."""
+        return (1120 if self.is_hybrid else 32) + 16

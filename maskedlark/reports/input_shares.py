@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from maskedlark.errors import ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector
-from maskedlark.reports.measurement import MAX_CODE
 from maskedlark.reports.proofs.check import ProofTable
 from maskedlark.reports.proofs.proven_report import read_proofs, value_shares
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
@@ -79,21 +78,21 @@ class InputShares:
             and MeasuredShares(keys=measured.keys[chosen], value_shares=measured.value_shares[chosen]),
         )
 
-
-def join_shares(parts: Sequence[InputShares]) -> InputShares:
-    """Concatenate the rows of at least one part; all are of one task."""
-    measured = [part.measured for part in parts if part.measured is not None]
-    return InputShares(
-        features=np.concatenate([part.features for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        mask_shares=np.concatenate([part.mask_shares for part in parts]),
-        measured=MeasuredShares(
-            keys=np.concatenate([one.keys for one in measured]),
-            value_shares=np.concatenate([one.value_shares for one in measured]),
+    @classmethod
+    def join(cls, parts: "Sequence[InputShares]") -> "InputShares":
+        """Concatenate the rows of at least one part; all are of one task."""
+        measured = [part.measured for part in parts if part.measured is not None]
+        return cls(
+            features=np.concatenate([part.features for part in parts]),
+            labels=np.concatenate([part.labels for part in parts]),
+            mask_shares=np.concatenate([part.mask_shares for part in parts]),
+            measured=MeasuredShares(
+                keys=np.concatenate([one.keys for one in measured]),
+                value_shares=np.concatenate([one.value_shares for one in measured]),
+            )
+            if measured
+            else None,
         )
-        if measured
-        else None,
-    )
 
 
 class _View(NamedTuple):
@@ -144,12 +143,14 @@ def decode_shares(
             elements[:, :0] if task.measurement is None else value_shares(shape, task.measurement, elements)
         )
     reasons: list[ReportReason | None] = [None] * len(plaintexts)
+    # Backwards, so that the first reason in the list is the one that stays.
     for reason, is_wrong in reversed([*view.wrong, (ReportReason.MASK_NOT_CANONICAL, ~is_canonical)]):
         for row in np.flatnonzero(is_wrong):
             reasons[row] = reason
     shares = InputShares(
         features=view.features,
         labels=view.labels,
+        # Copies, here and of the features: a view would keep the plaintexts of the whole chunk in memory.
         mask_shares=elements[:, : task.num_candidates].copy(),
         measured=None if task.measurement is None else MeasuredShares(keys=view.keys, value_shares=values),
     )
@@ -184,15 +185,9 @@ def wrong_views(
     wrong: list[tuple[ReportReason, NDArray[np.bool_]]] = [
         (ReportReason.LABEL_OUTSIDE_TASK, np.asarray(is_outside.any(axis=1), np.bool_)),
         (ReportReason.LABELS_REPEAT, (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)),
-        (ReportReason.KEY_OUTSIDE_TASK, np.asarray((keys >= key_sizes(task)).any(axis=1), np.bool_)),
+        (ReportReason.KEY_OUTSIDE_TASK, np.asarray((keys >= task.key_sizes).any(axis=1), np.bool_)),
     ]
     if task.labels.default_label is not None:
         is_missing = ~(labels == task.labels.default_label).any(axis=1)
         wrong.append((ReportReason.DEFAULT_LABEL_MISSING, is_missing))
     return wrong
-
-
-def key_sizes(task: Task) -> NDArray[np.int64]:
-    """Return the exclusive bound of each key's codes: int64 (K,)."""
-    keys = task.measurement.keys if task.measurement else ()
-    return np.array([MAX_CODE + 1 if key.size is None else key.size for key in keys], np.int64)

@@ -145,7 +145,7 @@ class Key:
         return self.categories[code] if code < len(self.categories) else str(code)
 
 
-class Columns(NamedTuple):
+class _Columns(NamedTuple):
     """Where a value stands among a report's value shares: itself, and `buckets` columns after it."""
 
     value: int
@@ -202,13 +202,13 @@ class Measurement:
         """Return a declared key's position in a report; None if it is not declared."""
         return next((index for index, key in enumerate(self.keys) if key.name == name), None)
 
-    def columns(self, name: str) -> Columns | None:
+    def columns(self, name: str) -> _Columns | None:
         """Return the positions of a value's shares; None if it is not declared."""
         if name == COUNT:
-            return Columns(0, 0)
+            return _Columns(0, 0)
         at = 1
         for value in self.values:
             if value.name == name:
-                return Columns(at, len(value.bucket_starts))
+                return _Columns(at, len(value.bucket_starts))
             at += 1 + len(value.bucket_starts)
         return None

@@ -24,7 +24,7 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import ELEMENT_BYTES, FieldVector, from_signed, share_rows, to_bytes
 from maskedlark.privacy.noise import noise_bytes
 from maskedlark.randomness import Randomness, each_below, shuffle
-from maskedlark.reports.input_shares import PROVEN_SHARE_VERSION, SHARE_VERSION, key_sizes
+from maskedlark.reports.input_shares import PROVEN_SHARE_VERSION, SHARE_VERSION
 from maskedlark.reports.proofs.proven_report import proven_plaintexts
 from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.task import VIEW_NONCE_BYTES, LabelSpace, Task
@@ -211,7 +211,7 @@ def _read_measured(task: Task, example: Example) -> _Measured:
     if (len(measured.keys), len(measured.values)) != (len(declared.keys), len(declared.values)):
         raise InvalidTask(f"the task declares {len(declared.keys)} keys and {len(declared.values)} values")
     keys = np.array(measured.keys, np.int64)
-    if (keys < 0).any() or (keys >= key_sizes(task)).any():
+    if (keys < 0).any() or (keys >= task.key_sizes).any():
         raise InvalidTask("the code of a key is not below the size that the task declares")
     values = [1]
     for value, held in zip(declared.values, measured.values, strict=True):

@@ -50,7 +50,6 @@ def _hpke(suite: HpkeSuite) -> Suite:
 
 _CHACHA: Final = HpkeSuite.X25519_CHACHA20POLY1305
 _SUITES: Final = {suite: _hpke(suite) for suite in HpkeSuite}
-_OVERHEAD: Final = {suite: (1120 if suite.is_hybrid else 32) + 16 for suite in HpkeSuite}
 
 
 @canonical
@@ -85,6 +84,16 @@ class SignedKeyList:
     key_list: KeyList
     signature: Bytes64
 
+    @classmethod
+    def sign(
+        cls, signing_key: Ed25519PrivateKey, keys: tuple[HpkeKey, ...], *, not_after: int
+    ) -> "SignedKeyList":
+        """Publish HPKE keys, to be sealed to until `not_after` (Unix seconds). Called by a helper."""
+        key_list = KeyList(
+            verify_key=signing_key.public_key().public_bytes_raw(), keys=keys, not_after=not_after
+        )
+        return cls(key_list=key_list, signature=signing_key.sign(_KEYS_DOMAIN + encode(key_list)))
+
     def verify(self, verify_key: bytes) -> HpkeKey:
         """Return the key to seal to. Called by the browser.
 
@@ -107,12 +116,6 @@ class SignedKeyList:
 
 
 _KEYS_DOMAIN: Final = b"maskedlark/v1 hpke keys\0"
-
-
-def sign_keys(signing_key: Ed25519PrivateKey, keys: tuple[HpkeKey, ...], *, not_after: int) -> SignedKeyList:
-    """Publish HPKE keys, to be sealed to until `not_after` (Unix seconds). Called by a helper."""
-    key_list = KeyList(verify_key=signing_key.public_key().public_bytes_raw(), keys=keys, not_after=not_after)
-    return SignedKeyList(key_list=key_list, signature=signing_key.sign(_KEYS_DOMAIN + encode(key_list)))
 
 
 def verify(verify_key: bytes, message: bytes, signature: bytes) -> None:
@@ -182,6 +185,7 @@ class OpeningKey(NeverPickled):
             if self._opening is not None:
                 return self._opening.open(ciphertext, info)
             return _SUITES[self.suite].decrypt(ciphertext, self._private, info)
+        # One reason for whatever fails: how far a forged share came is nobody's to know.
         except (InvalidTag, ValueError, TypeError):
             raise ReportRejected(
                 ReportReason.NOT_OPENED, "a report share does not open under its key and binding"
@@ -229,12 +233,7 @@ class SealingKey:
         return f"SealingKey(key_id={self.key_id}, suite={self.suite.value!r})"
 
 
-def length_when_sealed(suite: HpkeSuite, plaintext_length: int) -> int:
-    """Return the length of a sealed share, in bytes: one number per task and suite."""
-    return plaintext_length + _OVERHEAD[suite]
-
-
-OVERHEADS: Final = tuple(sorted(set(_OVERHEAD.values())))
+OVERHEADS: Final = tuple(sorted({suite.overhead for suite in HpkeSuite}))
 """The numbers of bytes that a suite adds to a plaintext, the least first."""
 
 

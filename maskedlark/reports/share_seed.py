@@ -24,8 +24,8 @@ from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random
 from maskedlark.randomness import Stream
 
 SEED_BYTES: Final = 32
+# Room for one more block, which the cipher asks for.
 _SLACK_WORDS: Final = 2
-"""Room for one more block, which the cipher asks for."""
 _DOMAIN: Final = b"maskedlark/v1 share\0"
 _FROM_ZERO: Final = CTR(bytes(16))
 
@@ -90,6 +90,7 @@ class Expander:
 
 def _encryptor(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> CipherContext:
     """Return the key stream of a seed."""
+    # A key makes one stream only, so its counter may begin at zero.
     return Cipher(AES256(_stream_key(seed, task_id, report_id, role)), _FROM_ZERO).encryptor()
 
 

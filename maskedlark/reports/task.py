@@ -11,15 +11,17 @@ from math import ceil, floor
 from operator import not_
 from typing import Annotated, Final, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from maskedlark.canonical import Bytes16, Bytes32, Bytes64, canonical, digest, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
-from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.measurement import MAX_CODE, Measurement
 from maskedlark.reports.origin import Origin
-from maskedlark.reports.proofs.shape import ProofShape, proof_length, proof_shape
+from maskedlark.reports.proofs.shape import ProofShape, proof_shape
 from maskedlark.reports.sealing import SignedKeyList, verify
 from maskedlark.reports.task_kinds import LabelKind, PrivacyUnit
 from maskedlark.reports.updates import UpdateForm
@@ -110,6 +112,14 @@ class HelperIdentity:
     name: Annotated[str, Field(min_length=1, max_length=200)]
     verify_key: Bytes32
     agreement_key: Bytes32
+
+    @property
+    def fingerprint(self) -> str:
+        """Both long-term keys of the helper as one hex number, for people to compare.
+
+        A helper with the same number under another name is the same helper.
+        """
+        return digest("helper identity", self.verify_key, self.agreement_key).hex()
 
 
 @canonical
@@ -236,6 +246,10 @@ class Task:
         """SHA-256 of the canonical bytes, 32 bytes."""
         return digest("task", encode(self))
 
+    def signing_bytes(self) -> bytes:
+        """Return the bytes that a helper signs to accept the task."""
+        return _SIGNING_DOMAIN + encode(self)
+
     @property
     def num_candidates(self) -> int:
         """Labels in each report: the real one and its decoys."""
@@ -247,6 +261,12 @@ class Task:
         return Clip(norm=self.norm, bound=self.clip_norm, frac_bits=self.frac_bits)
 
     @property
+    def key_sizes(self) -> NDArray[np.int64]:
+        """The exclusive bound of each measured key's codes: int64 (K,)."""
+        keys = self.measurement.keys if self.measurement else ()
+        return np.array([MAX_CODE + 1 if key.size is None else key.size for key in keys], np.int64)
+
+    @property
     def proof_shape(self) -> ProofShape | None:
         """The shape of reports' proofs, or None in a task without proofs."""
         return proof_shape(self.num_candidates, self.measurement) if self.proof else None
@@ -256,7 +276,7 @@ class Task:
         if self.updates is not None:
             return self.updates.share_length(role=role)
         shape = self.proof_shape
-        return self.opened_length if shape is None else self.view_length + proof_length(shape, role)
+        return self.opened_length if shape is None else self.view_length + shape.length(role)
 
     @property
     def share_length(self) -> int:
@@ -295,6 +315,7 @@ class Task:
     @property
     def time_buckets(self) -> range:
         """Those of the task's period, at least one. For many reports it is asked for once."""
+        # The period ends before expires_at: its last second counts, and the bucket of that.
         return range(self.starts_at // self.time_bucket_s, (self.expires_at - 1) // self.time_bucket_s + 1)
 
     def check_time_bucket(self, time_bucket: int) -> None:
@@ -314,26 +335,13 @@ class Task:
         )
 
 
-def fingerprint_of(helper: HelperIdentity) -> str:
-    """Return both long-term keys of a helper as one hex number, for people to compare.
-
-    A helper with the same number under another name is the same helper.
-    """
-    return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
-
-
-def signing_bytes(task: Task) -> bytes:
-    """Return the bytes that a helper signs to accept a task."""
-    return _SIGNING_DOMAIN + encode(task)
-
-
 @canonical
 class TaskBundle:
     """What a task host serves to browsers: the task, both helpers' signatures on it, and the keys to seal to.
 
     Attributes:
         task: The settings.
-        signatures: Each helper's Ed25519 signature over `signing_bytes(task)`, by role.
+        signatures: Each helper's Ed25519 signature over `task.signing_bytes()`, by role.
         key_lists: Each helper's signed HPKE keys, by role.
     """
 
@@ -349,7 +357,7 @@ class TaskBundle:
         """
         for helper, signature, keys in zip(self.task.helpers, self.signatures, self.key_lists, strict=True):
             try:
-                verify(helper.verify_key, signing_bytes(self.task), signature)
+                verify(helper.verify_key, self.task.signing_bytes(), signature)
                 keys.verify(helper.verify_key)
             except InvalidTask as error:
                 raise InvalidTask(f"helper {helper.name!r}: {error}") from None

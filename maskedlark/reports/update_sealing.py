@@ -21,8 +21,6 @@ from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import (
     UpdateForm,
     UpdateVector,
-    check_vector,
-    decode_update_share,
     split_update,
     update_info,
 )
@@ -47,14 +45,14 @@ class UpdateSealer(BundleSealer):
         Args:
             round_id: `UpdateRound.round_id` of the round as the device itself computed it.
             clip: The round's bound.
-            vector: An update, or `cover`.
+            vector: An update, or `UpdateForm.zeros`.
             unix_s: When the report is uploaded: a time that was fixed before the coin was flipped.
             randomness: Draws the report id, the nonce and the seed: fresh for each report.
 
         Raises:
-            InvalidTask: the vector is not one that may be sent: see `check_vector`.
+            InvalidTask: the vector is not one that may be sent: see `UpdateForm.check_vector`.
         """
-        check_vector(self.form, clip, vector)
+        self.form.check_vector(clip, vector)
         time_bucket = self.task.time_bucket(unix_s)
         report_id = randomness(REPORT_ID_BYTES)
         plaintexts = split_update(vector, task_id=self._task_id, report_id=report_id, randomness=randomness)
@@ -108,7 +106,7 @@ class UpdateOpener(SharesOpener):
             WRONG_VERSION, MASK_NOT_CANONICAL)
         """
         plaintext = self._open(report_id, time_bucket, share.key_id, share.ciphertext)
-        read = decode_update_share(self._form, self._role, plaintext, self._round_id)
+        read = self._form.decode_share(self._role, plaintext, self._round_id)
         return _OpenedUpdate(read.payload, self._view_key.tag(report_id, read.view))
 
 

@@ -3,10 +3,10 @@
 From one clipped update to two input shares, and what a helper reads of them.
 
     vector = strategy.device_vectors(...)[0]                                      # maskedlark.federated; or
-    cover(form): zeros
-    check_vector(form, clip, vector)
+    form.zeros(): cover
+    form.check_vector(clip, vector)
     plaintexts = split_update(vector, task_id=..., report_id=..., randomness=...)
-    read = decode_update_share(form, role, plaintexts[role], round_id)            # at the helper of that role
+    read = form.decode_share(role, plaintexts[role], round_id)                    # at the helper of that role
 
 An update is one person's answer to one round: the difference that local training made, clipped, weighted and
 rounded to integers. The share of role 0 is a seed of 32 bytes, from which the helper expands a uniform
@@ -101,36 +101,60 @@ class UpdateForm:
         figures = self.has_weight + self.has_clip_count
         return root_up(clip.sensitivity**2 + figures * self.figure_units(clip) ** 2)
 
+    def check_vector(self, clip: Clip, vector: UpdateVector) -> None:
+        """Refuse an update that a device must not send. Called by the device before it seals.
 
-def check_vector(form: UpdateForm, clip: Clip, vector: UpdateVector) -> None:
-    """Refuse an update that a device must not send. Called by the device before it seals.
+        Guarantees: what passes moves a sum by at most `released_sensitivity(clip)`, in integers, exactly.
 
-    Guarantees: what passes moves a sum by at most `form.released_sensitivity(clip)`, in integers, exactly.
+        Raises:
+            InvalidTask: another length, a norm beyond the bound, or a weight or clip coordinate out of its
+                range; nothing is sent.
+        """
+        if vector.shape != (self.length,) or vector.dtype != np.int64:
+            raise InvalidTask(
+                f"an update of this task is {self.length} integers; this one has the shape {vector.shape} "
+                f"and the type {vector.dtype}"
+            )
+        if _exact_square(vector[: self.num_parameters]) > clip.sensitivity**2:
+            raise InvalidTask(
+                "the norm of an update is beyond the clip bound: clip it, and round toward zero"
+            )
+        units = self.figure_units(clip)
+        if self.has_weight and not 0 <= vector[self.num_parameters] <= units:
+            raise InvalidTask("the weight of an update is not in [0, 1]")
+        if self.has_clip_count and abs(int(vector[-1])) not in (0, units):
+            raise InvalidTask("the clip coordinate of an update is not its unit, with either sign, or 0")
 
-    Raises:
-        InvalidTask: another length, a norm beyond the bound, or a weight or clip coordinate out of its
-            range; nothing is sent.
-    """
-    if vector.shape != (form.length,) or vector.dtype != np.int64:
-        raise InvalidTask(
-            f"an update of this task is {form.length} integers; this one has the shape {vector.shape} and "
-            f"the type {vector.dtype}"
-        )
-    if _exact_square(vector[: form.num_parameters]) > clip.sensitivity**2:
-        raise InvalidTask("the norm of an update is beyond the clip bound: clip it, and round toward zero")
-    units = form.figure_units(clip)
-    if form.has_weight and not 0 <= vector[form.num_parameters] <= units:
-        raise InvalidTask("the weight of an update is not in [0, 1]")
-    if form.has_clip_count and abs(int(vector[-1])) not in (0, units):
-        raise InvalidTask("the clip coordinate of an update is not its unit, with either sign, or 0")
+    def zeros(self) -> UpdateVector:
+        """Build cover: what a device sends that is not drawn, or has nothing to say.
 
+        Zeros in every coordinate, weight and clip count included.
+        """
+        return np.zeros(self.length, np.int64)
 
-def cover(form: UpdateForm) -> UpdateVector:
-    """Build what a device sends that is not drawn, or has nothing to say.
+    def decode_share(self, role: int, plaintext: bytes, round_id: bytes) -> "_ReadUpdate":
+        """Parse and check one plaintext. Called by the helper.
 
-    Zeros in every coordinate, weight and clip count included.
-    """
-    return np.zeros(form.length, np.int64)
+        Raises:
+            ReportRejected(WRONG_LENGTH, WRONG_VERSION, MASK_NOT_CANONICAL)
+        """
+        if len(plaintext) != self.share_length(role):
+            raise ReportRejected(
+                ReportReason.WRONG_LENGTH,
+                f"an update share of this task for helper {role} has {self.share_length(role)} bytes, not "
+                f"{len(plaintext)}",
+            )
+        if plaintext[0] != UPDATE_VERSION:
+            raise ReportRejected(
+                ReportReason.WRONG_VERSION,
+                f"an update share has the version {UPDATE_VERSION}, not {plaintext[0]}",
+            )
+        payload = plaintext[_HEADER_BYTES:]
+        if role != SEED_ROLE and not is_canonical(_elements(payload)):
+            raise ReportRejected(
+                ReportReason.MASK_NOT_CANONICAL, "an element of an update share is not below the modulus"
+            )
+        return _ReadUpdate(plaintext[:_HEADER_BYTES] + round_id, payload)
 
 
 class _SplitUpdate(NamedTuple):
@@ -168,31 +192,6 @@ class _ReadUpdate(NamedTuple):
     payload: bytes
 
 
-def decode_update_share(form: UpdateForm, role: int, plaintext: bytes, round_id: bytes) -> _ReadUpdate:
-    """Parse and check one plaintext. Called by the helper.
-
-    Raises:
-        ReportRejected(WRONG_LENGTH, WRONG_VERSION, MASK_NOT_CANONICAL)
-    """
-    if len(plaintext) != form.share_length(role):
-        raise ReportRejected(
-            ReportReason.WRONG_LENGTH,
-            f"an update share of this task for helper {role} has {form.share_length(role)} bytes, not "
-            f"{len(plaintext)}",
-        )
-    if plaintext[0] != UPDATE_VERSION:
-        raise ReportRejected(
-            ReportReason.WRONG_VERSION,
-            f"an update share has the version {UPDATE_VERSION}, not {plaintext[0]}",
-        )
-    payload = plaintext[_HEADER_BYTES:]
-    if role != SEED_ROLE and not is_canonical(_elements(payload)):
-        raise ReportRejected(
-            ReportReason.MASK_NOT_CANONICAL, "an element of an update share is not below the modulus"
-        )
-    return _ReadUpdate(plaintext[:_HEADER_BYTES] + round_id, payload)
-
-
 def update_info(
     *, task_id: bytes, round_id: bytes, report_id: bytes, time_bucket: int, role: int, key_id: int
 ) -> bytes:
@@ -217,6 +216,8 @@ class UpdateSum:
     def add(self, report_id: bytes, payload: bytes) -> None:
         """Add one share: expand it, if it is a seed. At most 2^31 shares are added."""
         share = self._expander.expand(payload, report_id) if self._role == SEED_ROLE else _elements(payload)
+        # Halves of 32 bits add up without a carry, and into arrays that are kept: nothing is allocated per
+        # share.
         np.bitwise_and(share, _LOW, out=self._part)
         self._low += self._part
         np.right_shift(share, _32, out=self._part)

@@ -20,9 +20,9 @@ from adserver.peers.client import HelperClient
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
-from maskedlark.reports.helper_pair_key import pair_key
-from maskedlark.reports.sealing import sign_keys
-from maskedlark.reports.task import Task, signing_bytes
+from maskedlark.reports.helper_pair_key import PairKey
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import Task
 from maskedlark.reports.upload import SealedShare
 from maskedlark.rpc.faults import answering
 from protos import helper_pb2, helper_pb2_grpc
@@ -64,7 +64,7 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                 verify_key=identity.verify_key,
                 agreement_key=identity.agreement_key,
                 key_list=canonical.encode(
-                    sign_keys(self.keys.signing, (self.keys.opening.public(),), not_after=FAR)
+                    SignedKeyList.sign(self.keys.signing, (self.keys.opening.public(),), not_after=FAR)
                 ),
                 numerics_digest=self.numerics_digest,
             )
@@ -75,7 +75,9 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
             task = canonical.decode(Task, request.task)
             self.floor(task)
             self.registered[task.task_id] = task
-        return self.spoil(helper_pb2.RegisterTaskReply(signature=self.keys.signing.sign(signing_bytes(task))))
+        return self.spoil(
+            helper_pb2.RegisterTaskReply(signature=self.keys.signing.sign(task.signing_bytes()))
+        )
 
     def PrepareDataset(
         self, request_iterator: Iterator[helper_pb2.PrepareRequest], context: grpc.ServicerContext
@@ -87,7 +89,7 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                 task=task,
                 role=self.role,
                 opening_keys=[self.keys.opening],
-                view_key=pair_key(self.keys.agreement, task, self.role).view_key,
+                view_key=PairKey.agree(self.keys.agreement, task, self.role).view_key,
             )
             received: list[ShareForHelper] = []
             for request in request_iterator:

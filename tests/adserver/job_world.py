@@ -38,10 +38,10 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases import round as rounds
-from maskedlark.releases.job import JobSpec, job_clip
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum
-from maskedlark.releases.samples import sampling_numerator
+from maskedlark.releases.samples import Samples
 from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.input_shares import InputShares
@@ -213,10 +213,10 @@ class MemoryHelper:
 
     def _answer(self, job: JobSpec, round_index: int, encoded: bytes, num_parameters: int) -> bytes:
         self.computed += 1
-        sent, clip = encoded, job_clip(self.of.task, job)
+        sent, clip = encoded, job.clip(self.of.task)
         if job.is_clip_adaptive:
-            sent, bound = adaptive_clip.decode(encoded, clip)
-            clip = job_clip(self.of.task, job, bound)
+            sent, bound = adaptive_clip.RoundInput.decode(encoded, clip)
+            clip = job.clip(self.of.task, bound)
         function, model = masked_sum, MODEL
         if job.trained is not None:  # of any model: by the real engine
             model = parse(self.models[job.job_id], num_features=NUM_FEATURES, trained=job.trained)
@@ -227,8 +227,8 @@ class MemoryHelper:
             job=job,
             pair=self.of.pair(self.role),
             round_index=round_index,
-            round_transcript=rounds.transcript(
-                job, round_index=round_index, weights=encoded, numerics=NUMERICS
+            round_transcript=job.round_transcript(
+                round_index=round_index, weights=encoded, numerics=NUMERICS
             ),
             records=len(self.dataset),
             masked_sum=of_shares(self.dataset.shares, partial(function, clip, tensors)),
@@ -272,7 +272,7 @@ def plan_for(of: Sealed, **changes: Any) -> TrainingPlan:
             model_digest=MODEL.digest,
             loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
             rounds=chosen["rounds"],
-            sampling_numerator=sampling_numerator(
+            sampling_numerator=Samples.numerator(
                 expected_batch_size=chosen["batch_size"], dataset_size=RECORDS
             ),
             noise_multiplier=chosen["noise_multiplier"],

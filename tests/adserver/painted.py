@@ -45,7 +45,6 @@ from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.counting import measurement_of
-from maskedlark.releases.query import measure_columns, num_numbers
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.refused_acts import RefusedActs
@@ -259,11 +258,9 @@ def _queries(of: Painted) -> None:
     planned = plan_query(by_place, task=task, dataset=dataset, query_id=b"\xa1" * 16)
     store.add(planned.spec, planned.beside, asked_at=NOW - 7_000.0)
     scales = [
-        measure.scale
-        for measure in planned.spec.measures
-        for _ in measure_columns(measurement_of(task), measure)
+        measure.scale for measure in planned.spec.measures for _ in measure.columns(measurement_of(task))
     ]
-    cells = num_numbers(task, planned.spec) // len(scales)
+    cells = planned.spec.num_numbers(task) // len(scales)
     total = (draws.integers(900, 3_000, (cells, len(scales))) * np.array(scales)).reshape(-1).astype(np.int64)
     cost = spent(planned.spec.charges(task), task.delta)
     store.keep_answer(planned.spec.query_id, StoredAnswer(total=total, dataset_spent=cost))

@@ -25,7 +25,6 @@ from helper.releases import correlated_noise
 from helper.releases.correlated_noise import CorrelatedNoise
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.correlated import DENOMINATOR, NoiseVector, StepStreams, draw_step_noise, sensitivity
-from maskedlark.releases import round as rounds
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
 from tests import charge_builders
@@ -202,8 +201,8 @@ class Grinder(Colluder):
     def _ground(self, spec: JobSpec, index: int, numerics: bytes) -> tuple[bytes, bool]:
         """Return weights with which the canary is in the round, if some are found; and whether it is."""
         for sent in self._weights:
-            script = rounds.transcript(spec, round_index=index, weights=sent, numerics=numerics)
-            if rounds.draw_sample(spec, self._pair, index, script, RECORDS)[self._row]:
+            script = spec.round_transcript(round_index=index, weights=sent, numerics=numerics)
+            if spec.draw_sample(self._pair, index, script, RECORDS)[self._row]:
                 return sent, True
         return self._weights[-1], False
 

@@ -19,7 +19,6 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.releases import round as rounds
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
 from maskedlark.reports.helper_pair_key import PairKey
@@ -147,8 +146,8 @@ class Grinder(Colluder):
     def _ground(self, spec: JobSpec, index: int, numerics: bytes) -> tuple[bytes, bool]:
         """Weights with which the canary is in the round, if some are found; and whether it is."""
         for sent in self._weights:
-            script = rounds.transcript(spec, round_index=index, weights=sent, numerics=numerics)
-            if rounds.draw_sample(spec, self._pair, index, script, RECORDS)[self._row]:
+            script = spec.round_transcript(round_index=index, weights=sent, numerics=numerics)
+            if spec.draw_sample(self._pair, index, script, RECORDS)[self._row]:
                 return sent, True
         return self._weights[-1], False
 
@@ -180,5 +179,5 @@ def slots_from_transcript() -> Iterator[None]:
         epoch, step = divmod(round_index, job.epoch_steps)
         return np.asarray(pair.slots(round_transcript, epoch, count, job.epoch_steps) == np.uint64(step))
 
-    with patch.object(rounds, "draw_sample", sampled):
+    with patch.object(JobSpec, "draw_sample", sampled):
         yield

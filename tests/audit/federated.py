@@ -45,7 +45,7 @@ from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateSpec, seen_rate
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle
 from maskedlark.reports.update_sealing import UpdateSealer
-from maskedlark.reports.updates import UpdateForm, UpdateVector, cover
+from maskedlark.reports.updates import UpdateForm, UpdateVector
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import decode_report
 from tests import charge_builders
@@ -263,7 +263,7 @@ class Site:
                 cap=None,
                 training=lambda _index, _device: self.randomness,
                 sealing=lambda _index, _device: self.randomness,
-                vector=worst if is_in else cover(sealer.form),
+                vector=worst if is_in else sealer.form.zeros(),
             )
             for index in range(rounds):
                 content = Round(terms=strategy.terms(index), parameters=np.zeros(MODEL.size, np.float32))
@@ -275,7 +275,7 @@ class Site:
                 reports = [] if answer.report is None else [decode_report(answer.report)]
                 others = [
                     sealer.report(
-                        one.round_id, task.clip, cover(sealer.form), unix_s=NOW, randomness=self.randomness
+                        one.round_id, task.clip, sealer.form.zeros(), unix_s=NOW, randomness=self.randomness
                     )
                     for _ in range(OTHERS)
                 ]

@@ -27,7 +27,6 @@ from adserver.training.trainer import Checkpoint
 from maskedlark.errors import ReportReason
 from maskedlark.randomness import below, seeded
 from maskedlark.reports.dataset import AdmittedSet
-from maskedlark.reports.proofs.proven_report import encode_proof
 from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.upload import Report
@@ -153,7 +152,7 @@ def poison(site: Site, number: int) -> Report:
     elements = secret_elements(shape, [[0, weight], [1, 0, 0]], bits, drawn)
     binding = Binding(task_id=task.task_id, report_id=report_id, view=view)
     proof = prove(shape, binding, elements, drawn)
-    return sealed(site.bundle, [encode_proof(binding, proof, role) for role in (0, 1)], report_id)
+    return sealed(site.bundle, [proof.encode(binding, role) for role in (0, 1)], report_id)
 
 
 def heavier(site: Site, plaintext: bytes) -> bytes:

@@ -22,9 +22,9 @@ from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.privacy.sample_size import hides, least_batch
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec, charge
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
-from maskedlark.releases.round import MaskedSum, aggregate, records_evaluated
+from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR, PairKey
 from maskedlark.reports.input_shares import InputShares
 from tests.audit.bounds import Guesses, lower
@@ -99,14 +99,14 @@ def examine(name: str, steps: int | None, seed: int, *, trials: int = TRIALS) ->
     shown, hidden_shown = (
         observe(of, spec, seed, jobs) for spec, jobs in ((small, trials), (large, trials // _LARGE_TRIALS))
     )
-    claimed = _epsilon(charge(of.task, replace(small, is_sample_public=True), ROUNDS))
+    claimed = _epsilon(replace(small, is_sample_public=True).charge(of.task, ROUNDS))
     before = _epsilon(_counted_all_the_same(of, small))
     seen = lower(hidden_shown.by_k + hidden_shown.by_work, hidden_shown.rounds, ERROR)
     is_hidden = hides(dataset_size=RECORDS, rate=large.sampling_rate, k=K)
     return Part(
         claims={
             f"{name}_k_rule_under_claim": shown.epsilon <= claimed,
-            f"{name}_secret_sizes_under_claim": is_hidden and seen <= charge(of.task, large, 1).exposure,
+            f"{name}_secret_sizes_under_claim": is_hidden and seen <= large.charge(of.task, 1).exposure,
             f"{name}_emptied_small_samples_caught": shown.epsilon > before,
             f"{name}_old_padding_caught": lower(shown.by_old_work, shown.rounds, ERROR) > 0,
         },
@@ -127,7 +127,7 @@ def observe(of: World, spec: JobSpec, seed: int, jobs: int) -> Shown:
     pairs = tuple(PairKey(secret=seeded(seed, "pair")(32), role=role) for role in (0, 1))
     noise = seeded(seed, "noise of both helpers")
     by_k = by_work = by_old_work = hits = alarms = 0
-    padded = records_evaluated(of.task, spec, RECORDS)
+    padded = spec.records_evaluated(of.task, RECORDS)
     for number in range(jobs):
         one = replace(spec, job_id=number.to_bytes(16, "little"))
         sizes = _sizes(one, pairs[0])
@@ -233,7 +233,7 @@ def _epsilon(charged: Charge) -> float:
 
 def _counted_all_the_same(of: World, spec: JobSpec) -> Charge:
     """The charge of before 24b992e: amplification, whatever a sample's size shows."""
-    return replace(charge(of.task, spec, ROUNDS), exposure=0.0)
+    return replace(spec.charge(of.task, ROUNDS), exposure=0.0)
 
 
 def _padded_before(spec: JobSpec) -> int:

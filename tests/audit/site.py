@@ -33,7 +33,6 @@ from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.started_job import StartedJob
-from maskedlark.reports.dataset import intersect_admitted
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
@@ -193,7 +192,7 @@ def seal_at(
         )
         for role, client in enumerate(clients)
     ]
-    chosen = intersect_admitted(sets[0], sets[1])
+    chosen = sets[0].intersect(sets[1])
     if not chosen.all():
         raise AssertionError("an honest share was dropped")
     dataset = id_of_reports(task.task_id, reports, sets[0].view_tags)

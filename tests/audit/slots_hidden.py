@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.engine import ExactEngine
 from helper.trust.keys import HelperKeys
-from maskedlark.releases import round as rounds
+from maskedlark.releases.job import JobSpec
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
 from tests.audit.part import Part
@@ -113,7 +113,7 @@ def examine(seed: int, *, epochs: int = EPOCHS) -> Finding:
             answers = site.shares(spec, index)
             sizes |= {len(answer.encode()) for answer in answers}
             tags.append(answers[0].agreement_tag)
-            taking_part.append(rounds.draw_sample(spec, pair, index, b"", RECORDS))
+            taking_part.append(spec.draw_sample(pair, index, b"", RECORDS))
         return Finding(
             answer_bytes=sizes,
             records_worked_on=set(worked_on),
@@ -155,7 +155,7 @@ def _work_noted() -> Iterator[list[int]]:
 @contextmanager
 def unpadded_work() -> Iterator[None]:
     """Helpers that work on the sampled records only."""
-    with patch.object(rounds, "records_evaluated", lambda *_: 0):
+    with patch.object(JobSpec, "records_evaluated", lambda *_: 0):
         yield
 
 

@@ -34,9 +34,8 @@ from maskedlark.numbers.field import random_vector, subtract
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded, system_randomness
-from maskedlark.releases.job import job_clip, num_values
 from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.round import aggregate, transcript
+from maskedlark.releases.round import aggregate
 from maskedlark.reports.input_shares import InputShares
 from tests.bench import ingest
 from tests.bench.harness import bench_parser, fastest, show
@@ -214,7 +213,7 @@ def measure_training(kind: Kind, *, records: int, turns: int) -> TrainingCost:
         InputShares(features=features, labels=labels, mask_shares=one)
         for one in (masks, subtract(real, masks))
     )
-    engine = choose_engine(model, job.loss, job_clip(of.task, job), of.task.labels.size)
+    engine = choose_engine(model, job.loss, job.clip(of.task), of.task.labels.size)
     answers: list[AggregateShare] = []
 
     def answer(role: int) -> AggregateShare:
@@ -224,10 +223,10 @@ def measure_training(kind: Kind, *, records: int, turns: int) -> TrainingCost:
             job=job,
             pair=of.pair(role),
             round_index=0,
-            round_transcript=transcript(job, round_index=0, weights=sent, numerics=bytes(32)),
+            round_transcript=job.round_transcript(round_index=0, weights=sent, numerics=bytes(32)),
             records=records,
             masked_sum=of_shares(shares[role], lambda batch: engine.masked_sum(tensors, batch)),
-            num_values=num_values(job, model.num_parameters),
+            num_values=job.num_values(model.num_parameters),
             noise=lambda mechanism, scale, count: noise_vector(mechanism, scale, count, system_randomness),
         )
 
@@ -237,7 +236,7 @@ def measure_training(kind: Kind, *, records: int, turns: int) -> TrainingCost:
         trainer.weights()
         trainer.step(mean_gradient(plan, *answers)[: model.num_parameters])
 
-    units = int(_NOISE * job_clip(of.task, job).released_sensitivity)
+    units = int(_NOISE * job.clip(of.task).released_sensitivity)
     sides: dict[str, Callable[[], object]] = {
         "helper 0": lambda: answer(0),
         "helper 1": lambda: answer(1),

@@ -13,7 +13,6 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import replace_parameters, trained_names
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import charge
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from tests.bench.in_process import train_in_process
 from tests.builders import fitting_noise, job_spec, world
@@ -85,4 +84,4 @@ def train_digits(
         schedule=Schedule(kind=ScheduleKind.COSINE),
     )
     values = train_in_process(of, plan, model, features, labels)
-    return replace_parameters(onnx, model, values), spent([charge(of.task, job, job.rounds)], DELTA)
+    return replace_parameters(onnx, model, values), spent([job.charge(of.task, job.rounds)], DELTA)

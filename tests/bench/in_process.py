@@ -24,9 +24,8 @@ from maskedlark.privacy.correlated import StepStreams, draw_step_noise
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Stream, derive_key, system_randomness
-from maskedlark.releases.job import job_clip, num_values
 from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.round import MaskedSum, aggregate, transcript
+from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.input_shares import InputShares
 from tests.builders import World, of_shares
 
@@ -44,7 +43,7 @@ class TwoHelpers:
     ) -> None:
         self._pairs = (of.pair(0), of.pair(1))
         self._plan, self._model = plan, model
-        clip = job_clip(plan.task, plan.job)
+        clip = plan.job.clip(plan.task)
         self._engine = choose_engine(model, plan.job.loss, clip, of.task.labels.size)
         candidates = labels[:, None].astype(np.uint32)
         ones = np.ones(candidates.shape, np.uint64)
@@ -58,14 +57,14 @@ class TwoHelpers:
             self._plan,
             self._engine,
             sent,
-            job_clip(self._plan.task, self._plan.job),
+            self._plan.job.clip(self._plan.task),
         )
         if plan.job.is_clip_adaptive:
-            encoded, bound = adaptive_clip.decode(sent, clip)
-            clip = job_clip(plan.task, plan.job, bound)
+            encoded, bound = adaptive_clip.RoundInput.decode(sent, clip)
+            clip = plan.job.clip(plan.task, bound)
             engine = engine.with_clip(clip)
         tensors = weights.decode(encoded, self._model.parameters)
-        script = transcript(plan.job, round_index=round_index, weights=sent, numerics=bytes(32))
+        script = plan.job.round_transcript(round_index=round_index, weights=sent, numerics=bytes(32))
         summed: list[MaskedSum] = []
 
         def by_helper_0(batch: InputShares) -> MaskedSum:
@@ -84,7 +83,7 @@ class TwoHelpers:
                 round_transcript=script,
                 records=len(self._shares[role]),
                 masked_sum=of_shares(self._shares[role], masked_sum),
-                num_values=num_values(plan.job, self._model.num_parameters),
+                num_values=plan.job.num_values(self._model.num_parameters),
                 noise=lambda mechanism, scale, count: self._noise(role, mechanism, scale, count),
                 clip=clip,
             )

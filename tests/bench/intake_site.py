@@ -21,7 +21,6 @@ from adserver.store.database import create_tables
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import length_when_sealed
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message
@@ -44,8 +43,7 @@ _BUSY: Final = text(
 def drawn_shares(task: Task) -> tuple[SealedShare, SealedShare]:
     """Random bytes, as long as sealed shares of the task."""
     first, second = (
-        os.urandom(length_when_sealed(HpkeSuite.X25519_AES128GCM, task.plaintext_length(role)))
-        for role in (0, 1)
+        os.urandom(HpkeSuite.X25519_AES128GCM.overhead + task.plaintext_length(role)) for role in (0, 1)
     )
     return SealedShare(key_id=1, ciphertext=first), SealedShare(key_id=2, ciphertext=second)
 

@@ -35,9 +35,9 @@ from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
-from maskedlark.releases.evaluation import UNITS, evaluation_noise_units
+from maskedlark.releases.evaluation import UNITS
 from maskedlark.releases.grouping import cells_to_show
-from maskedlark.releases.query import QuerySpec, sum_noise_units
+from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.input_shares import MeasuredShares
 from tests.bench.harness import bench_parser, show
@@ -152,7 +152,7 @@ def evaluation_noise(mechanism: Mechanism, epsilon: float, bins: int = BINS) -> 
         epsilon=epsilon,
         num_bins=bins,
     )
-    return evaluation_noise_units(of.task, planned.spec) / UNITS
+    return planned.spec.noise_units(of.task) / UNITS
 
 
 def noise_of_both(mechanism: Mechanism, scale: float, shape: tuple[int, ...], seed: Any) -> Numbers:
@@ -231,7 +231,7 @@ def answered(of: World, asked: Request, truth: NDArray[np.int64], seed: int) -> 
     spec = planned.spec
     units = np.zeros((len(truth) + 1, truth.shape[1]), np.int64)
     units[:-1] = truth * np.repeat([one.scale for one in spec.measures], units.shape[1] // len(spec.measures))
-    noise = noise_of_both(of.task.mechanism, sum_noise_units(of.task, spec), units.shape, [seed, 4])
+    noise = noise_of_both(of.task.mechanism, spec.noise_units(of.task), units.shape, [seed, 4])
     answer = StoredAnswer(
         total=(units + np.rint(noise).astype(np.int64)).reshape(-1),
         dataset_spent=Epsilons(ad_server=0.0, colluding=0.0),
@@ -301,7 +301,7 @@ def threshold_cells(asked_of: Threshold, data_sets: int, seed: int) -> list[Cell
                 for level, cell in zip(spec.levels, shown, strict=True)
             ]
             units = np.concatenate(counts)[:, None] * scale
-            scale_of_noise = sum_noise_units(of.task, spec)
+            scale_of_noise = spec.noise_units(of.task)
             noise = noise_of_both(asked_of.mechanism, scale_of_noise, units.shape, [seed, rolled, number])
             answer = StoredAnswer(
                 total=(units + np.rint(noise).astype(np.int64)).reshape(-1),

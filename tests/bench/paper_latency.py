@@ -34,7 +34,7 @@ from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.samples import sampling_numerator
+from maskedlark.releases.samples import Samples
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
@@ -180,7 +180,7 @@ def _job(task: Task, dataset: bytes, model: Model, loss: Loss, batch_size: int) 
         model_digest=model.digest,
         loss=loss,
         rounds=_WARM_ROUNDS + _ROUNDS,
-        sampling_numerator=sampling_numerator(expected_batch_size=batch_size, dataset_size=RECORDS),
+        sampling_numerator=Samples.numerator(expected_batch_size=batch_size, dataset_size=RECORDS),
         is_sample_public=True,
     )
 

@@ -33,8 +33,7 @@ from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_bytes
 from maskedlark.randomness import Randomness, seeded
-from maskedlark.releases.job import charge
-from maskedlark.releases.samples import sampling_numerator
+from maskedlark.releases.samples import Samples
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from tests.bench import mnist
 from tests.bench.in_process import TwoHelpers
@@ -218,7 +217,7 @@ def train(setup: Setup, privacy: Privacy, seed: int) -> Outcome:
     return Outcome(
         score=score(setup, site.trainer.values(), data),
         noise_multiplier=job.noise_multiplier,
-        cost=spent([charge(site.plan.task, job, job.rounds)], DELTA),
+        cost=spent([job.charge(site.plan.task, job.rounds)], DELTA),
     )
 
 
@@ -294,7 +293,7 @@ def _plan(
 ) -> TrainingPlan:
     """The job at both helpers, with its noise."""
     numerator = (
-        sampling_numerator(expected_batch_size=setup.batch_size or records, dataset_size=records)
+        Samples.numerator(expected_batch_size=setup.batch_size or records, dataset_size=records)
         if setup.epoch_steps is None
         else SAMPLING_DENOMINATOR // setup.epoch_steps
     )

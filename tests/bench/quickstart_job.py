@@ -23,7 +23,6 @@ from maskedlark.model.table_network import table_network
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import charge
 from tests.bench.examples import Split
 from tests.bench.in_process import train_in_process
 from tests.builders import fitting_noise, job_spec, world
@@ -182,5 +181,5 @@ def train_as_quickstart(
         onnx=replace_parameters(onnx, model, values),
         loss=loss,
         learning_rate=rate,
-        cost=spent([charge(of.task, job, ROUNDS)], DELTA),
+        cost=spent([job.charge(of.task, ROUNDS)], DELTA),
     )

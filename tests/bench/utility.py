@@ -20,7 +20,8 @@ from helper.gradient.exact.engine import ExactEngine
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, quantise
-from maskedlark.numbers.fixed_point import decode
+from maskedlark.numbers.field import to_signed
+from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.clip import Clip, Norm
 from tests.bench import mnist, peers
 from tests.bench.harness import bench_parser, show
@@ -60,7 +61,7 @@ class ExactStep:
             labels=labels[:, None].astype(np.uint32),
             mask_shares=np.ones((len(labels), 1), np.uint64),
         )
-        flat = decode(self.engine.masked_sum(tuple(weights), batch).vector, CLIP.frac_bits)
+        flat = decode_signed(to_signed(self.engine.masked_sum(tuple(weights), batch).vector), CLIP.frac_bits)
         ends = np.cumsum([parameter.size for parameter in self.model.parameters])[:-1]
         parts = zip(np.split(flat, ends), self.model.parameters, strict=True)
         return [part.reshape(parameter.shape).astype(np.float32) for part, parameter in parts]

@@ -12,7 +12,7 @@ from browser_sim.endpoint import Protection
 from browser_sim.task_host import load_bundle
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
-from maskedlark.reports.sealing import sign_keys
+from maskedlark.reports.sealing import SignedKeyList
 from tests.browser_sim.sinks import http_sink
 from tests.builders import NOW, World, world
 from tests.patience import HANGS_S
@@ -148,7 +148,7 @@ def test_a_bundle_is_not_fetched_in_plaintext_unless_asked_for() -> None:
 
 def test_key_lists_that_are_over_are_refused_however_well_signed(ours: World, tmp_path: Path) -> None:
     path = tmp_path / "bundle.json"
-    lists = [sign_keys(keys.signing, (keys.opening.public(),), not_after=NOW) for keys in ours.keys]
+    lists = [SignedKeyList.sign(keys.signing, (keys.opening.public(),), not_after=NOW) for keys in ours.keys]
     path.write_bytes(canonical.encode(replace(ours.bundle, key_lists=(lists[0], lists[1]))))
     assert load_bundle(str(path), INSECURE, now=NOW)
     with pytest.raises(InvalidTask, match="'north': the helper's list of HPKE keys is over: fetch"):

@@ -24,8 +24,7 @@ from maskedlark.federated.strategy import Round, ServerState, Strategy, device_s
 from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.update import UpdateSpec, form_of
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound, UpdateSpec, form_of
 from maskedlark.runtime.database import open_database
 from tests.chaos.books import Books
 from tests.chaos.update_devices import DEVICES, SEED, DeviceProcess, report_id

@@ -39,7 +39,6 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import combine
-from maskedlark.releases.round import transcript
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.measurement import MAX_CODE
@@ -335,7 +334,7 @@ def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
             numerics = client.start_job(spec, model.read_bytes()).numerics_digest
             answer = client.run_round(spec, 0, encoded, parsed.num_parameters)
         shares = run.shares(task, role)
-        told = transcript(spec, round_index=0, weights=encoded, numerics=numerics)
+        told = spec.round_transcript(round_index=0, weights=encoded, numerics=numerics)
         blind = HelperKeys.read(run.fleet.data(helper)).pair(task, role).blind(told, len(answer.vector))
         noise = to_signed(subtract(subtract(answer.vector, blind), engine.masked_sum(tensors, shares).vector))
         run.plant("noise", canary_forms.of_numbers(noise, task.frac_bits))

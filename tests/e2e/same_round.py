@@ -31,7 +31,7 @@ from maskedlark.model.graph import Model
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.samples import sampling_numerator
+from maskedlark.releases.samples import Samples
 from maskedlark.reports.upload import Report, Sealer
 from tests.builders import examples, job_spec
 from tests.chaos.books import Books
@@ -299,7 +299,7 @@ def job_over(task: str, dataset: str, model: Model) -> JobSpec:
         dataset_id=bytes.fromhex(dataset),
         model_digest=model.digest,
         rounds=2,
-        sampling_numerator=sampling_numerator(expected_batch_size=REPORTS, dataset_size=REPORTS),
+        sampling_numerator=Samples.numerator(expected_batch_size=REPORTS, dataset_size=REPORTS),
         noise_multiplier=5.0,
     )
 

@@ -15,7 +15,7 @@ from adserver.store.job_folder import JobFolder
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import JobReason
 from maskedlark.model import weights
-from maskedlark.privacy.adaptive_clip import AdaptiveClip, RoundInput, encode, on_grid
+from maskedlark.privacy.adaptive_clip import AdaptiveClip, RoundInput, on_grid
 from maskedlark.randomness import seeded
 from tests.audit.site import Site, open_site
 from tests.builders import examples, job_spec
@@ -84,7 +84,7 @@ def test_the_same_round_with_another_bound_is_refused_and_other_bounds_at_the_he
     for client in site.clients:
         client.start_job(plan.job, site.onnx)
     encoded = weights.encode([weights.quantise(values) for values in site.model.initial_values])
-    first, other = (encode(RoundInput(weights=encoded, bound=bound)) for bound in (1.0, 2.0))
+    first, other = (RoundInput(weights=encoded, bound=bound).encode() for bound in (1.0, 2.0))
     share = site.clients[0].run_round(plan.job, 0, first, 6)
     assert site.clients[0].run_round(plan.job, 0, first, 6).encode() == share.encode()
     with refused(JobReason.ROUND_CHANGED):
@@ -97,7 +97,7 @@ def test_a_helper_refuses_a_bound_above_the_tasks(site: Site, bound: float) -> N
     plan = plan_for(site, site.seal(examples(site.task, RECORDS)), rounds=3)
     site.clients[0].start_job(plan.job, site.onnx)
     encoded = weights.encode([weights.quantise(values) for values in site.model.initial_values])
-    for sent in (encode(RoundInput(weights=encoded, bound=bound)), encoded, encoded + bytes(7)):
+    for sent in (RoundInput(weights=encoded, bound=bound).encode(), encoded, encoded + bytes(7)):
         with refused(JobReason.MALFORMED):
             site.clients[0].run_round(plan.job, 0, sent, 6)
     assert site.cores[0].status().counts.rounds_answered == 0

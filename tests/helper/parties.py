@@ -34,7 +34,7 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.reports.dataset import AdmittedSet, ShareForHelper, intersect_admitted
+from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
@@ -209,7 +209,7 @@ class Scene:
                 admits, totals = admitted_in_chunks(preparation, incoming, chunk)
             assert totals.received == len(reports)
             admitted.append(admits)
-        chosen = intersect_admitted(admitted[0], admitted[1])
+        chosen = admitted[0].intersect(admitted[1])
         return Prepared(
             handle=handle,
             admitted=(admitted[0], admitted[1]),

@@ -15,9 +15,8 @@ from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.randomness import seeded
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.update import UpdateSpec, round_clip
-from maskedlark.releases.update_job import UpdateRound
-from maskedlark.reports.dataset import AdmittedSet, intersect_admitted
+from maskedlark.releases.update import UpdateRound, UpdateSpec
+from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import UpdateVector
 from maskedlark.reports.upload import Report
@@ -51,11 +50,11 @@ class UpdateScene(Scene):
         return update_round(self.task, index, **{"job": update_job(self.task), **changes})
 
     def vectors(self, count: int, seed: int = 0) -> list[UpdateVector]:
-        clip = round_clip(self.task, self.round())
+        clip = self.round().clip(self.task)
         return [random_vector(FORM, clip, 100 * seed + device) for device in range(count)]
 
     def sealed(self, one: UpdateRound, vectors: Sequence[UpdateVector], seed: int = 0) -> list[Report]:
-        randomness, clip = seeded(seed, "updates of a scene"), round_clip(self.task, one)
+        randomness, clip = seeded(seed, "updates of a scene"), one.clip(self.task)
         return [
             self.updates.report(one.round_id, clip, vector, unix_s=NOW, randomness=randomness)
             for vector in vectors
@@ -76,7 +75,7 @@ class UpdateScene(Scene):
 
     def seal_round(self, one: UpdateRound, sealed: Sequence[Report], handle: bytes = b"h" * 16) -> bytes:
         admitted, _ = self.prepare_round(one, sealed, handle)
-        chosen = intersect_admitted(*admitted)
+        chosen = admitted[0].intersect(admitted[1])
         expected = self.round_dataset_id(sealed, admitted[0], chosen)
         for core in self.cores:
             bits = np.packbits(chosen, bitorder="little").tobytes()

@@ -28,7 +28,7 @@ LIMITS: dict[str, dict[str, object]] = {
     "maskedlark.releases.evaluation": {"ROWS": 2, "MAX_BINS": 10_000, "UNITS": 2**20, "_MAX_MULTIPLIER": 4e6},
     "maskedlark.releases.job": {"VERSION": 1},
     "maskedlark.releases.query": {"MAX_NUMBERS": 2**20, "MAX_DOMAIN": 2**20, "THRESHOLD_RATIO": 4.0},
-    "maskedlark.releases.update_job": {
+    "maskedlark.releases.update": {
         "VERSION": 1,
         "MAX_ROUNDS": 1_000_000,
         "MAX_PHASES": 256,

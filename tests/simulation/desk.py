@@ -24,7 +24,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.query import QuerySpec
-from maskedlark.releases.samples import sampling_numerator
+from maskedlark.releases.samples import Samples
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 from tests.builders import job_spec
@@ -240,7 +240,7 @@ class Desk:
             1.0 if is_noisy else stream.uniform(0.3, 1)
         )  # without sampling the cost has a closed form: it is quick
         steps = stream.choice((None, 2) if is_noisy else (None, 2, 3))
-        numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
+        numerator = Samples.numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
         is_correlated = is_noisy and steps is not None and number % 2 == 1
         job = job_spec(
             job_id=seeded(self.fleet.faults.seed, f"job {task.name} {number}")(16),

@@ -17,8 +17,8 @@ from helper.releases.numerics import numerics_digest
 from maskedlark.model.weights import decode
 from maskedlark.numbers.field import to_signed
 from maskedlark.numbers.fixed_point import decode_signed
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
-from maskedlark.releases.round import draw_sample, transcript
 from maskedlark.reports.dataset import canonical_order
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.report import Example, MeasuredValues
@@ -28,6 +28,9 @@ from tests.simulation.world import World
 
 Cells = Mapping[tuple[str, ...], tuple[float, ...]]
 """The numbers of each group of a query."""
+
+_DRAW_SAMPLE = JobSpec.draw_sample
+"""The product's own, also while a test replaces it."""
 
 
 def trained(world: World, plan: TrainingPlan) -> Masters:
@@ -39,8 +42,10 @@ def trained(world: World, plan: TrainingPlan) -> Masters:
     pair, trainer = world.fleet.keys[HELPERS[0]].pair(plan.task, 0), Trainer(model=MODEL, plan=plan)
     for index in range(plan.job.rounds):
         weights = trainer.weights()
-        script = transcript(plan.job, round_index=index, weights=weights, numerics=numerics_digest(engine))
-        rows = draw_sample(plan.job, pair, index, script, len(people))
+        script = plan.job.round_transcript(
+            round_index=index, weights=weights, numerics=numerics_digest(engine)
+        )
+        rows = _DRAW_SAMPLE(plan.job, pair, index, script, len(people))
         rows &= rows.sum() >= plan.task.min_batch_size
         shares = InputShares(
             features=features[rows], labels=labels[rows], mask_shares=np.ones((int(rows.sum()), 1), np.uint64)

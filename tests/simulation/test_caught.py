@@ -25,7 +25,6 @@ from helper.trust import keys as helper_keys
 from helper.trust.key_ring import Ring, opening_keys
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases import round as release_round
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
@@ -154,7 +153,7 @@ def _forgets(store: QueryStore, query_id: bytes, _: Any) -> None:
             id="refusal charged",
         ),
         pytest.param(
-            release_round, "draw_sample", _slots_from_transcript, "take part in rounds", id="slots ground"
+            JobSpec, "draw_sample", _slots_from_transcript, "take part in rounds", id="slots ground"
         ),
         pytest.param(HelperClient, "close_job", lambda *_: 0, "keeps budget for job", id="job left open"),
         pytest.param(

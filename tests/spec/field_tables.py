@@ -20,8 +20,7 @@ from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Axis, Measure, QuerySpec
 from maskedlark.releases.statement import Evidence, ReleaseStatement, SignedStatement
-from maskedlark.releases.update import UpdateSpec
-from maskedlark.releases.update_job import Phase, UpdateJob, UpdateRound
+from maskedlark.releases.update import Phase, UpdateJob, UpdateRound, UpdateSpec
 from maskedlark.reports.measurement import Key, Measurement, Value
 from maskedlark.reports.sealing import HpkeKey, KeyList, SignedKeyList
 from maskedlark.reports.task import HelperIdentity, LabelSpace, Task, TaskBundle

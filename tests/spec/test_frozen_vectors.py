@@ -18,14 +18,12 @@ from maskedlark.privacy.noise import noise_scale, noise_vector, split_scale, tai
 from maskedlark.randomness import Stream, below, derive_key
 from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
 from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation
-from maskedlark.releases.grouping import answer_query, cells_to_show, decode_domains
+from maskedlark.releases.grouping import answer_query, cells_to_show
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import QUERY_KINDS
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.round import draw_sample, records_evaluated, transcript
-from maskedlark.releases.update import UpdateSpec, answer_update
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound, UpdateSpec, answer_update
 from maskedlark.reports.input_shares import MeasuredShares
 from maskedlark.reports.sealing import share_info
 from maskedlark.reports.task import TaskBundle
@@ -140,15 +138,15 @@ def test_rounds_draw_the_same(told: dict[str, Any]) -> None:
     of = WORLDS["labels"]
     spec, index, records = decode(JobSpec, told["spec"].encode()), told["round_index"], told["records"]
     assert spec.digest.hex() == told["job_digest"]
-    script = transcript(
-        spec, round_index=index, weights=unhex(told["sent"]), numerics=unhex(told["numerics_digest"])
+    script = spec.round_transcript(
+        round_index=index, weights=unhex(told["sent"]), numerics=unhex(told["numerics_digest"])
     )
     assert script.hex() == told["transcript"]
     for role in (0, 1):
         pair = of.pair(role)
-        sampled = draw_sample(spec, pair, index, script, records)
+        sampled = spec.draw_sample(pair, index, script, records)
         assert np.flatnonzero(sampled).tolist() == told["sampled"]
-        assert records_evaluated(of.task, spec, records) == told["work"]
+        assert spec.records_evaluated(of.task, records) == told["work"]
         others = np.flatnonzero(~sampled)
         added = others[pair.padding(script, len(others), told["work"] - len(told["sampled"]))]
         assert added.tolist() == told["added"]
@@ -168,7 +166,7 @@ def test_queries_get_the_same_answers(told: dict[str, Any]) -> None:
         )
         common, domains = (
             of.pair(1).common_noise(spec.transcript),
-            decode_domains(spec, unhex(told["beside"])),
+            spec.decode_domains(unhex(told["beside"])),
         )
         shown = cells_to_show(of.task, spec, common, measured, domains)
         assert [one.tolist() for one in shown] == told["cells"]
@@ -184,7 +182,7 @@ def answer_of(told: dict[str, Any], of: World, spec: Any, role: int, shares: Any
     common: dict[str, Any] = {"task": of.task, "spec": spec, "pair": of.pair(role), "shares": shares}
     match spec:
         case QuerySpec():
-            return answer_query(**common, domains=decode_domains(spec, unhex(told["beside"])), noise=silent)
+            return answer_query(**common, domains=spec.decode_domains(unhex(told["beside"])), noise=silent)
         case DiscoverySpec():
             return answer_discovery(**common, role=role)
         case EvaluationSpec():

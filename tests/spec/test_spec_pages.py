@@ -11,7 +11,7 @@ from maskedlark.errors import JobReason, ReportReason
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import FOUND_INSIDE
-from maskedlark.reports.sealing import OpeningKey, length_when_sealed, share_info
+from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import Task
 from maskedlark.reports.updates import update_info
 from protos import report_pb2
@@ -113,7 +113,7 @@ def test_the_suites_are_those_of_the_code() -> None:
     expected = {}
     for suite in HpkeSuite:
         key = len(OpeningKey.generate(key_id=0, suite=suite).public().public_key)
-        overhead = length_when_sealed(suite, 0)
+        overhead = suite.overhead
         expected[suite.value] = (key, overhead - 16, overhead)
     assert found == expected
 

@@ -20,7 +20,6 @@ from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.releases.release import multiplier_of_each_helper
-from maskedlark.releases.update import job_charges
 from maskedlark.reports.task import Task
 
 MOST_ROUNDS: Final = 10_000
@@ -73,7 +72,7 @@ def forecast(
         elif "rounds" not in submission.settings:
             asked = _with_most_rounds(submission, task, already, now_s)
     plan = plan_federated(asked, task=task, job_id=_ANY_ID, now_s=now_s, already=already)
-    charges = job_charges(task, plan.job, plan.job.rounds)
+    charges = plan.job.charges(task, plan.job.rounds)
     known = [replace(one, sampling_rate=1.0) for one in charges]
     return FederatedForecast(
         plan=plan,

@@ -40,9 +40,8 @@ from maskedlark.numbers.lengths import l2_norm
 from maskedlark.randomness import Randomness
 from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
-from maskedlark.releases.update import UpdateSpec, form_of, read_sum
-from maskedlark.releases.update_job import UpdateRound
-from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id, intersect_admitted
+from maskedlark.releases.update import UpdateRound, UpdateSpec, form_of
+from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id
 
 _POLL_S: Final = 0.05
 _LOG: Final = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ class FederatedRun:
             lambda _, helper: helper.run_query(spec, b"", length, cancelled=self.pair.interrupted)
         )
         total = combine(first.share, second.share)
-        read_sum(self.plan.task, one, total, records=int(chosen.sum()))
+        one.read_sum(self.plan.task, total, records=int(chosen.sum()))
         return total
 
     def _close_round(self, one: UpdateRound, asked: Round) -> DeviceRound:
@@ -170,7 +169,7 @@ class FederatedRun:
                 raise JobRefused(
                     JobReason.CANCELLED, "another worker continued the round after this worker lost its lease"
                 )
-            chosen = intersect_admitted(*admitted)
+            chosen = admitted[0].intersect(admitted[1])
             if not chosen.any():
                 return None
             ids = ids[chosen]

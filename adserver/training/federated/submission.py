@@ -23,8 +23,7 @@ from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_tur
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import check_fits, update_job, update_round
-from maskedlark.releases.update import check_round, job_charges, noise_units, phase_charge
-from maskedlark.releases.update_job import UpdateJob, UpdateRound
+from maskedlark.releases.update import UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 
 _EVALUATIONS = 50
@@ -77,9 +76,9 @@ def plan_federated(
     first = strategy.next_round(strategy.start(initial_parameters(submitted, seed=submission.seed)))
     if first is None:
         raise InvalidTask("the strategy's settings contain no rounds: set rounds")
-    check_round(task, update_round(job, first), records=task.max_dataset_size)
+    update_round(job, first).check(task, records=task.max_dataset_size)
     _check_noise(task, strategy, job)
-    _check_budget(task, [*([one] for one in already), job_charges(task, job, job.rounds)])
+    _check_budget(task, [*([one] for one in already), job.charges(task, job.rounds)])
     least = task.min_batch_size if submission.least_devices is None else submission.least_devices
     if least > strategy.devices:
         raise InvalidTask(
@@ -159,7 +158,7 @@ def _with_noise(
             replace(one, noise_multiplier=min(_MOST_NOISE, one.noise_multiplier * multiplier))
             for one in at_one.phases
         ]
-        return [phase_charge(task, one, one.rounds) for one in phases]
+        return [one.charge(task, one.rounds) for one in phases]
 
     least = smallest_fitting(
         charges,
@@ -186,7 +185,7 @@ def _check_noise(task: Task, strategy: Strategy, job: UpdateJob) -> None:
         for clip_norm in (strategy.bound.clip_norm, least):
             one = UpdateRound(job=job, round_index=index, content_digest=bytes(32), clip_norm=clip_norm)
             try:
-                noise_units(task, one)
+                one.noise_units(task)
             except ValueError as error:  # the bound itself is less than a unit
                 raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"clip bound {clip_norm:g}: {error}") from None
             except JobRefused as refusal:

@@ -66,7 +66,7 @@ def _all_rounds(charge: Charge, grid: float) -> LossDistribution:
     In an epoch the ratio of a person's m reports is at most R^m, where R is that of one: given the slots,
     e^((k y - k^2 / 2) / z^2) of k reports in one step is at most the product of their own ratios. That bounds
     the losses when they are removed. Those when they are added, and both where R^m is far from the truth,
-    are bounded by m epochs of one report each (`merged_charges.as_single_reports`).
+    are bounded by m epochs of one report each (`Setting.as_single_reports`).
     """
     mechanism, rate, reports = charge.mechanism, charge.sampling_rate, charge.reports
     steps, rounds = charge.epoch_steps, charge.rounds

@@ -1,6 +1,6 @@
 """The epsilon of a list of charges under one trusted curator: of several valid bounds, the smallest.
 
-    composed_epsilon(charges, delta)     # settings fixed before anything is released
+    compose_epsilon(charges, delta)      # settings fixed before anything is released
     adaptive_epsilon(charges, delta)     # settings that may depend on what was released
 
     pure epsilons       Laplace, and sampled Laplace: they add up, at any delta
@@ -35,7 +35,7 @@ import numpy as np
 from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.composing.analytic_gaussian import gaussian_epsilon
 from maskedlark.privacy.composing.composed_losses import loss_distribution_epsilon
-from maskedlark.privacy.composing.merged_charges import ChargeParts, merge, setting
+from maskedlark.privacy.composing.merged_charges import ChargeParts, Setting, merge
 from maskedlark.privacy.composing.renyi import (
     ORDERS,
     RENYI_ORDERS,
@@ -53,8 +53,8 @@ _LOSSES_UP_TO_ROUNDS: Final = 1 << 20
 _LOSSES_FROM_DELTA: Final = 1e-11  # below, what is rounded off a single loss counts for too much
 MAX_COMPOSED: Final = 8
 """The most different charges whose loss distributions are composed, without the unsampled Gaussians."""
+# The orders that may decide when settings are adaptive: each has an equal part of delta.
 _FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)
-"""The orders that may decide when settings are adaptive: each has an equal part of delta."""
 _TAILS: Final = 1e-3  # of delta, kept for what the ratios of random allocation leave out
 _FILTER_TAILS: Final = 0.25  # the same in a filter, whose delta is a small part
 _LEAST_PART: Final = 1e-300  # of delta: below it doubles lose their digits, and only pure epsilons count
@@ -123,7 +123,7 @@ def is_one_setting(charges: Iterable[Charge]) -> bool:
     `are_gaussian_if_known` may count.
     """
     found = list(charges)
-    is_alike = len({setting(one) for one in found}) <= 1
+    is_alike = len({Setting.of(one) for one in found}) <= 1
     return is_alike and not any(one.is_of_mixed_plan or one.overlap for one in found)
 
 
@@ -132,7 +132,7 @@ def are_gaussian_if_known(charges: Iterable[Charge]) -> bool:
 
     Which of the two bounds the first release decides: whether it fits with its slots known.
     """
-    return all(one.overlap or setting(one) is None for one in charges)
+    return all(one.overlap or Setting.of(one) is None for one in charges)
 
 
 def _check_parts(charges: Iterable[Charge], noises: int, delta: float) -> ChargeParts:

@@ -27,8 +27,8 @@ from maskedlark.frozen import frozen
 _T = TypeVar("_T")
 MAX_CELLS: Final = 1 << 18
 """The longest distribution: a longer sum is counted as an infinite loss. It bounds time and memory."""
+# What one composition may cut off, at each end.
 _TAIL: Final = 1e-15
-"""What one composition may cut off, at each end."""
 _UNIT_ROUNDING: Final = 2.0**-52
 
 

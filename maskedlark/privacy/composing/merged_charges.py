@@ -13,8 +13,8 @@ from maskedlark.privacy.charge import GAUSSIAN_SLACK, NOISE_MULTIPLIERS, Charge,
 from maskedlark.privacy.composing.random_allocation import LEAST_NOISE
 from maskedlark.privacy.mechanism import Mechanism
 
+# Between these losses are computed in doubles: a lower rate counts as the lowest, a higher one as 1.
 _RATES: Final = (2.0**-40, 1 - 2.0**-24)
-"""Between these losses are computed in doubles: a lower rate counts as the lowest, a higher one as 1."""
 _MAX_CLASSES: Final = 24  # whose divergences take a third of a millisecond each, or some milliseconds
 _MAX_EPOCHS: Final = 8  # different settings of random allocation are computed: a tenth of a second each
 _RATIOS: Final = (1.01, 1.05, 1.25, 2.0, 8.0, 2.0**20)
@@ -31,20 +31,28 @@ class Setting(NamedTuple):
     noises: int = 1
     is_of_labels: bool = False
 
+    @classmethod
+    def of(cls, charge: Charge) -> "Setting | None":
+        """Return all settings but the number of rounds; one value for all unsampled Gaussians."""
+        if charge.mechanism is Mechanism.GAUSSIAN and not charge.is_sampled:
+            return None
+        noise = -charge.noise_multiplier if charge.is_common else charge.noise_multiplier
+        return cls(
+            charge.mechanism,
+            noise,
+            charge.sampling_rate,
+            charge.epoch_steps,
+            charge.reports,
+            is_of_labels=charge.is_of_labels,
+        )
 
-def setting(charge: Charge) -> Setting | None:
-    """Return all settings but the number of rounds; one value for all unsampled Gaussians."""
-    if charge.mechanism is Mechanism.GAUSSIAN and not charge.is_sampled:
-        return None
-    noise = -charge.noise_multiplier if charge.is_common else charge.noise_multiplier
-    return Setting(
-        charge.mechanism,
-        noise,
-        charge.sampling_rate,
-        charge.epoch_steps,
-        charge.reports,
-        is_of_labels=charge.is_of_labels,
-    )
+    def as_single_reports(self) -> "Setting":
+        """Return what bounds a Gaussian release with a person's m reports if it is charged m times.
+
+        Noise of variance s^2 is the sum of m noises of s^2 / m. Released one by one, each with one of the
+        reports added where that is in the sample or slot, they show more than their sum.
+        """
+        return self._replace(noise=self.noise / math.sqrt(self.reports), reports=1)
 
 
 @frozen
@@ -94,7 +102,7 @@ class ChargeParts:
         """Return parts that cost the same or more, each sampled Gaussian charged for one report at a time."""
         single: Counter[Setting] = Counter()
         for key, rounds in self.sampled.items():
-            single[as_single_reports(key)] += rounds * key.reports
+            single[key.as_single_reports()] += rounds * key.reports
         return replace(self, sampled=single)
 
     def without_sampling(self) -> "ChargeParts":
@@ -210,15 +218,6 @@ def _charges(rounds: dict[Setting, int]) -> tuple[Charge, ...]:
     )
 
 
-def as_single_reports(key: Setting) -> Setting:
-    """Return what bounds a Gaussian release with a person's m reports if it is charged m times.
-
-    Noise of variance s^2 is the sum of m noises of s^2 / m. Released one by one, each with one of the
-    reports added where that is in the sample or slot, they show more than their sum.
-    """
-    return key._replace(noise=key.noise / math.sqrt(key.reports), reports=1)
-
-
 def _on_a_grid(sampled: dict[Setting, int]) -> dict[Setting, int]:
     """Round charges of one mechanism to less noise and a higher rate on a grid.
 
@@ -227,7 +226,7 @@ def _on_a_grid(sampled: dict[Setting, int]) -> dict[Setting, int]:
     if len(sampled) <= _MAX_CLASSES:
         return sampled
     one = next(iter(sampled))
-    single = [as_single_reports(key) for key in sampled]
+    single = [key.as_single_reports() for key in sampled]
     rounds = [count * key.reports for key, count in sampled.items()]
     noises, rates = np.array([key.noise for key in single]), np.array([key.rate for key in single])
     merged: Counter[Setting] = Counter()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, continuous
 from maskedlark.privacy.composing import random_allocation
 from maskedlark.privacy.composing.likelihood_ratios import sample_ratios
-from maskedlark.privacy.composing.merged_charges import ChargeParts, Setting, as_single_reports
+from maskedlark.privacy.composing.merged_charges import ChargeParts, Setting
 from maskedlark.privacy.mechanism import Mechanism
 
 RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
@@ -53,7 +53,7 @@ def divergences_of(parts: ChargeParts) -> tuple[NDArray[np.float64], float]:
             divergences += count * of_sample
             left_out += count * tails
         elif key.reports == 1 or noise < random_allocation.LEAST_NOISE:
-            single = as_single_reports(key).noise * GAUSSIAN_SLACK
+            single = key.as_single_reports().noise * GAUSSIAN_SLACK
             divergences += count * key.reports * _renyi_divergences(single, key.rate)
         else:
             of_sample, tails = _sample_divergences(noise, key.rate, key.reports)
@@ -65,7 +65,7 @@ def divergences_of(parts: ChargeParts) -> tuple[NDArray[np.float64], float]:
             divergences += count * of_epoch
             left_out += count * tails
             continue
-        of_epoch, tails = _epoch_divergences(as_single_reports(key))
+        of_epoch, tails = _epoch_divergences(key.as_single_reports())
         divergences += count * key.reports * of_epoch
         left_out += count * key.reports * tails
     return divergences, left_out

@@ -25,7 +25,6 @@ from maskedlark.reports.proofs.proving import (
     challenge,
     challenge_points,
     challenge_words,
-    commit,
     rows_of,
     values_of_f,
 )
@@ -76,7 +75,7 @@ def gather_evidence(
     told = (rows_of(part) for part in (table.blinds, table.others, table.elements.astype("<u8", copy=False)))
     drawn = challenge_words(
         [
-            _challenge(role, commit(binding, role, blind, share), other)
+            _challenge(role, binding.commit(role, blind, share), other)
             for binding, blind, other, share in zip(bindings, *told, strict=True)
         ]
     )

@@ -17,7 +17,7 @@ from maskedlark.reports.proofs.shape import EXTRA_NODES, POINTS
 
 
 @frozen
-class RangeTables:
+class _RangeTables:
     """Constants of polynomials of m bits.
 
     Shapes:
@@ -32,14 +32,18 @@ class RangeTables:
     extension: FieldVector = field(repr=False)
     inverse_z: FieldVector = field(repr=False)
 
+    def extend(self, values: FieldVector) -> FieldVector:
+        """Extend f from 1..m+3, (n, m + 3), to m+4..2m+5, (n, m + 2). Called by the browser."""
+        return np.stack([total(multiply(row, values), axis=1) for row in self.extension], axis=1)
+
 
 @lru_cache(maxsize=64)
-def range_tables(num_bits: int) -> RangeTables:
+def range_tables(num_bits: int) -> _RangeTables:
     """Return the constants of polynomials of `num_bits` bits."""
     m, known = num_bits, num_bits + POINTS
     weights = _barycentric(1, known)
     z_nodes = range(m + 1, m + EXTRA_NODES + m + 1)
-    return RangeTables(
+    return _RangeTables(
         weights_f=np.array(weights, np.uint64),
         weights_h=np.array(_barycentric(m + 1, m + EXTRA_NODES), np.uint64),
         extension=np.array(
@@ -49,11 +53,6 @@ def range_tables(num_bits: int) -> RangeTables:
             [pow(_product(at - node for node in range(1, m + 1)), -1, MODULUS) for at in z_nodes], np.uint64
         ),
     )
-
-
-def extend(tables: RangeTables, values: FieldVector) -> FieldVector:
-    """Extend f from 1..m+3, (n, m + 3), to m+4..2m+5, (n, m + 2). Called by the browser."""
-    return np.stack([total(multiply(row, values), axis=1) for row in tables.extension], axis=1)
 
 
 def steps_to(points: FieldVector, nodes: int) -> list[FieldVector]:

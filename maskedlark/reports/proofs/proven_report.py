@@ -19,13 +19,12 @@ from maskedlark.numbers.field import (
     add,
     from_signed,
     multiply,
-    to_bytes,
     total,
 )
 from maskedlark.randomness import Randomness
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.proofs.check import ProofTable
-from maskedlark.reports.proofs.proving import Binding, Proof, prove, secret_elements
+from maskedlark.reports.proofs.proving import Binding, prove, secret_elements
 from maskedlark.reports.proofs.shape import BLIND_BYTES, COMMITMENT_BYTES, ProofShape
 from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
 
@@ -59,7 +58,7 @@ def proven_plaintexts(
         bits.append(shape.bits_of(values) if sum(mask) else [0] * sum(shape.polynomials))
     elements = secret_elements(shape, np.array(vectors, np.uint64), np.array(bits, np.uint64), sources)
     return [
-        (encode_proof(binding, proof, 0), encode_proof(binding, proof, 1))
+        (proof.encode(binding, 0), proof.encode(binding, 1))
         for binding, proof in zip(bindings, prove(shape, bindings, elements, sources), strict=True)
     ]
 
@@ -76,13 +75,6 @@ def _split_columns(
         histograms += columns[at + 1 : at + 1 + buckets]
         at += 1 + buckets
     return histograms, values
-
-
-def encode_proof(binding: Binding, proof: Proof, role: int) -> bytes:
-    """Encode one role's plaintext."""
-    share = proof.seed if role == 0 else proof.share_1
-    told = (to_bytes(proof.openings), proof.commitments[1 - role], proof.blinds[role], share)
-    return b"".join((binding.view, *told))
 
 
 def read_proofs(

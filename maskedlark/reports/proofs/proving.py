@@ -19,9 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
-from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, random_rows, subtract, total
+from maskedlark.numbers.field import (
+    MODULUS,
+    FieldVector,
+    add,
+    multiply,
+    random_rows,
+    subtract,
+    to_bytes,
+    total,
+)
 from maskedlark.randomness import Randomness
-from maskedlark.reports.proofs.polynomials import extend, interpolate, range_tables, steps_to
+from maskedlark.reports.proofs.polynomials import interpolate, range_tables, steps_to
 from maskedlark.reports.proofs.shape import BLIND_BYTES, POINTS, ProofShape
 from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
 
@@ -38,6 +47,14 @@ class Binding(NamedTuple):
     task_id: bytes
     report_id: bytes
     view: bytes
+
+    def commit(self, role: int, blind: bytes, share: bytes) -> bytes:
+        """Bind one role's share to the report, and hide it. Called by the browser and that role's helper.
+
+        Without the blind a helper could try every mask: its own share and the openings fix the rest of the
+        other share.
+        """
+        return digest("proof part", self.task_id, self.report_id, bytes([role]), blind, self.view, share)
 
     def __repr__(self) -> str:
         """Represent the binding without the view, which holds features."""
@@ -60,6 +77,12 @@ class Proof(NamedTuple):
     blinds: tuple[bytes, bytes]
     seed: bytes
     share_1: bytes
+
+    def encode(self, binding: Binding, role: int) -> bytes:
+        """Encode one role's plaintext: the binding's view, and what stands behind it."""
+        share = self.seed if role == 0 else self.share_1
+        told = (to_bytes(self.openings), self.commitments[1 - role], self.blinds[role], share)
+        return b"".join((binding.view, *told))
 
     def __repr__(self) -> str:
         """Represent the proof by its commitments alone."""
@@ -110,8 +133,8 @@ def prove(
         for row in open_rows.tolist():
             first, second = blinds[row] = sources[row](BLIND_BYTES), sources[row](BLIND_BYTES)
             commitments[row] = (
-                commit(bindings[row], 0, first, shares[row][0]),
-                commit(bindings[row], 1, second, shares[row][1]),
+                bindings[row].commit(0, first, shares[row][0]),
+                bindings[row].commit(1, second, shares[row][1]),
             )
         drawn = challenge_words([challenge(*commitments[row]) for row in open_rows.tolist()])
         # Almost never a second time: a point is one of 2^64, and at most 64 of them are bits' nodes.
@@ -161,15 +184,6 @@ def _power_sum(vector: Sequence[int], point: int) -> int:
     return total
 
 
-def commit(binding: Binding, role: int, blind: bytes, share: bytes) -> bytes:
-    """Bind one role's share to the report, and hide it. Called by the browser and that role's helper.
-
-    Without the blind a helper could try every mask: its own share and the openings fix the rest of the other
-    share.
-    """
-    return digest("proof part", binding.task_id, binding.report_id, bytes([role]), blind, binding.view, share)
-
-
 def challenge(commitment_0: bytes, commitment_1: bytes) -> bytes:
     """Return the 32 bytes that both commitments fix. Called by the browser and by both helpers."""
     return digest("proof points", commitment_0, commitment_1)
@@ -211,5 +225,5 @@ def _quotient(shape: ProofShape, index: int, elements: FieldVector, count: Field
     """Return H = (f^2 - n) / Z at m+1..2m+5: (n, m + 5)."""
     num_bits = shape.polynomials[index]
     tables, values = range_tables(num_bits), values_of_f(shape, index, elements, count)
-    from_blinds = np.concatenate([values[:, num_bits:], extend(tables, values)], axis=1)
+    from_blinds = np.concatenate([values[:, num_bits:], tables.extend(values)], axis=1)
     return multiply(subtract(multiply(from_blinds, from_blinds), count[:, None]), tables.inverse_z)

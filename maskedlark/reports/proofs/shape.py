@@ -83,6 +83,11 @@ class ProofShape:
         """The bits of the largest polynomial; 0 if no value is proven."""
         return max(self.polynomials, default=0)
 
+    def length(self, role: int) -> int:
+        """Return the bytes of a role's plaintext behind its view: openings, commitment, blind, share."""
+        share = SEED_BYTES if role == 0 else ELEMENT_BYTES * self.num_elements
+        return ELEMENT_BYTES * self.num_openings + COMMITMENT_BYTES + BLIND_BYTES + share
+
     def bits_of(self, values: Sequence[int]) -> list[int]:
         """Return each value's bits for each range. Called by the browser for values within their ranges."""
         bits: list[int] = []
@@ -98,12 +103,6 @@ def _bit_weights(size: int) -> tuple[int, ...]:
     """Return the weights of the bits of a number in 0..size: powers of two, then the remainder to size."""
     bits = size.bit_length()
     return (*(1 << place for place in range(bits - 1)), size - (1 << (bits - 1)) + 1)
-
-
-def proof_length(shape: ProofShape, role: int) -> int:
-    """Return the bytes of a role's plaintext behind its view: openings, commitment, blind, share."""
-    share = SEED_BYTES if role == 0 else ELEMENT_BYTES * shape.num_elements
-    return ELEMENT_BYTES * shape.num_openings + COMMITMENT_BYTES + BLIND_BYTES + share
 
 
 @lru_cache(maxsize=64)

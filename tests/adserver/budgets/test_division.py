@@ -17,7 +17,7 @@ from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import spent, spent_in_turn
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.evaluation import UNITS, evaluation_noise_units
+from maskedlark.releases.evaluation import UNITS
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
 from tests.builders import world
@@ -112,7 +112,7 @@ def test_each_evaluation_is_the_one_that_its_epsilon_gets(count: int) -> None:
     assert 0.95 * 0.2 * 3.0 < tests.cost.ad_server < 1.02 * 0.2 * 3.0
     assert count == 1 or tests.epsilon > 0.2 * 3.0 / count
     noise = [
-        noise_vector(task.mechanism, evaluation_noise_units(task, asked.spec), 20_000, seeded(1, f"{role}"))
+        noise_vector(task.mechanism, asked.spec.noise_units(task), 20_000, seeded(1, f"{role}"))
         for role in (0, 1)
     ]
     assert np.std(np.sum(noise, 0)) / UNITS == pytest.approx(tests.count_noise, rel=0.03)

@@ -22,7 +22,7 @@ from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
-from maskedlark.releases.job import JobSpec, charge
+from maskedlark.releases.job import JobSpec
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
 from tests.builders import NOW
 
@@ -96,7 +96,7 @@ def test_a_queued_job_is_reserved_and_a_finished_one_is_spent(site: Site, adserv
     queued = budget(adserver)
     plan = site.store.get(job_id).plan
     assert isinstance(plan, TrainingPlan)
-    cost = spent([charge(plan.task, plan.job, 4)], plan.task.delta)
+    cost = spent([plan.job.charge(plan.task, 4)], plan.task.delta)
     assert (queued["ad_server"]["spent"], queued["ad_server"]["reserved"]) == (
         0.0,
         pytest.approx(cost.ad_server),
@@ -204,7 +204,7 @@ def test_a_job_until_its_budget_ends_stops_there_and_says_so(site: Site, adserve
     plan = site.store.get(job_id).plan
     assert isinstance(plan, TrainingPlan)
     costs = [
-        spent([charge(plan.task, plan.job, rounds)], plan.task.delta).ad_server
+        spent([plan.job.charge(plan.task, rounds)], plan.task.delta).ad_server
         for rounds in (plan.job.rounds, plan.job.rounds + 2)
     ]
     assert costs[0] <= 2.0 < costs[1]

@@ -8,7 +8,6 @@ import pytest
 from adserver.records.defaults import CLIP_QUANTILE
 from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.releases.job import job_clip
 from maskedlark.reports.task import Task
 from tests.adserver.training.test_submission import CORRELATED, QUIET, SUBMISSION, plan, task_of
 
@@ -17,7 +16,7 @@ def test_a_new_jobs_clip_follows_the_default_quantile_below_the_tasks_bound() ->
     made = plan()
     assert made.adaptive_clip == AdaptiveClip(quantile=CLIP_QUANTILE)
     assert (made.job.is_clip_adaptive, made.job.is_clip_per_layer) == (True, False)
-    assert job_clip(made.task, made.job).bound == made.task.clip_norm
+    assert made.job.clip(made.task).bound == made.task.clip_norm
 
 
 @pytest.mark.parametrize(
@@ -33,13 +32,13 @@ def test_one_bound_holds_in_all_rounds_where_something_asks_for_it(of: Task, cha
     made = plan(of, **changes)
     assert made.adaptive_clip is None
     assert not made.job.is_clip_adaptive
-    assert job_clip(of, made.job).bound == changes.get("clip_norm", of.clip_norm)
+    assert made.job.clip(of).bound == changes.get("clip_norm", of.clip_norm)
 
 
 def test_an_adaptive_clip_moves_below_a_jobs_own_bound() -> None:
     made = plan(clip_norm=0.5, adaptive_clip=AdaptiveClip(quantile=0.8))
     assert made.job.is_clip_adaptive
-    assert job_clip(made.task, made.job).bound == 0.5
+    assert made.job.clip(made.task).bound == 0.5
 
 
 @pytest.mark.parametrize("clip_norm", [1.0001, 0.0, float("nan")])

@@ -15,7 +15,6 @@ from adserver.messages.evidence import EvidenceMessage
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
-from helper.trust.floors import fingerprint
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.privacy.clip import Norm
@@ -81,7 +80,7 @@ def test_evidence_is_listed_exported_and_verified_offline(
     ran("statement", "export", *reach, "--out", folder / "evidence")
     ran("statement", "export", *reach, "--out", folder / "evidence")  # the same file again
     (path,) = (folder / "evidence").iterdir()
-    keys = [fingerprint(one) for one in scene.task.helpers]
+    keys = [one.fingerprint for one in scene.task.helpers]
     known = [each for one in keys for each in ("--helper", one.upper())]
     assert json.loads(ran("statement", "verify", path, "--json", *known)) == [listed]
     said = ran("statement", "verify", path)

@@ -17,7 +17,6 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import verify
-from maskedlark.reports.task import signing_bytes
 from protos import helper_pb2
 from tests.adserver.fake_helper import NUMERICS, FakeHelper, serving
 from tests.builders import World, examples, reports, shares_for, world
@@ -50,7 +49,7 @@ def test_a_helper_is_known_by_its_signed_keys_and_signs_a_task(known: World) -> 
     assert status.identity == known.keys[0].identity("helper 0")
     assert status.keys.verify(status.identity.verify_key) == known.keys[0].opening.public()
     assert status.numerics_digest == NUMERICS
-    verify(status.identity.verify_key, signing_bytes(known.task), signature)
+    verify(status.identity.verify_key, known.task.signing_bytes(), signature)
 
 
 def test_a_helper_that_refuses_a_task_is_heard_with_its_own_words(known: World) -> None:

@@ -15,7 +15,6 @@ from adserver.training.curves import CSV_NAME, EVENTS_NAME, CurveWriter, _write_
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import noise_units
 from tests.adserver.job_world import plan_for, sealed
 
 HISTORY = tuple(
@@ -117,7 +116,7 @@ def test_the_noise_norm_is_what_two_helpers_noise_measures(mechanism: str) -> No
     count = 50_000
     drawn = sum(
         noise_vector(
-            Mechanism(mechanism), noise_units(plan.task, plan.job), count, seeded(role, mechanism)
+            Mechanism(mechanism), plan.job.noise_units(plan.task), count, seeded(role, mechanism)
         ).astype(np.float64)
         for role in (0, 1)
     )

@@ -47,7 +47,6 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelRea
 from maskedlark.model import weights
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.round import transcript
 from maskedlark.releases.started_job import StartedJob
 from maskedlark.runtime import durable_file
 from tests.adserver.job_world import (
@@ -108,7 +107,7 @@ def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.flo
     for index in range(plan.job.rounds):
         tensors = tuple(weights.quantise(value) for value in values)
         drawn = pair.sample(
-            transcript(plan.job, round_index=index, weights=weights.encode(tensors), numerics=NUMERICS),
+            plan.job.round_transcript(round_index=index, weights=weights.encode(tensors), numerics=NUMERICS),
             RECORDS,
             plan.job.sampling_numerator,
         )

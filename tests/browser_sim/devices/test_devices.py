@@ -16,7 +16,7 @@ from maskedlark.federated.strategy import Round, device_stream
 from maskedlark.numbers.field import reconstruct, to_signed
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.releases.instructions import update_job, update_round
-from maskedlark.releases.update_job import Phase
+from maskedlark.releases.update import Phase
 from maskedlark.reports.update_sealing import UpdateOpener, UpdateSealer
 from maskedlark.reports.updates import UpdateForm, UpdateSum
 from maskedlark.rpc.wire import decode_report

@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from maskedlark.canonical import encode
-from maskedlark.reports.sealing import sign_keys
-from maskedlark.reports.task import signing_bytes
+from maskedlark.reports.sealing import SignedKeyList
 from tests.browser_sim.js.site import Site
 from tests.builders import FAR, HelperKeys, bundle, helper_keys, world
 from tests.update_builders import update_world
@@ -157,9 +156,9 @@ def opened_when_changed(site: Site, page: Page, name: str, replaced: bytes, by: 
     good = encode(of.bundle.task)
     task = good.replace(replaced, by, 1)
     assert task != good, name
-    domain = signing_bytes(of.task).removesuffix(good)
+    domain = of.task.signing_bytes().removesuffix(good)
     signatures = [one.signing.sign(domain + task).hex() for one in keys]
-    lists = [sign_keys(one.signing, (one.opening.public(),), not_after=FAR) for one in keys]
+    lists = [SignedKeyList.sign(one.signing, (one.opening.public(),), not_after=FAR) for one in keys]
     encoded = b'{"key_lists":[%s],"signatures":%s,"task":%s}' % (
         b",".join(map(encode, lists)),
         json.dumps(signatures, separators=(",", ":")).encode(),
@@ -171,7 +170,7 @@ def opened_when_changed(site: Site, page: Page, name: str, replaced: bytes, by: 
 def test_a_task_of_today_spelled_by_hand_is_opened(site: Site, page: Page) -> None:
     """The refusals above are of the changes, not of how the test spells a bundle."""
     of = world()
-    signatures = [one.signing.sign(signing_bytes(of.task)).hex() for one in of.keys]
+    signatures = [one.signing.sign(of.task.signing_bytes()).hex() for one in of.keys]
     encoded = b'{"key_lists":[%s],"signatures":%s,"task":%s}' % (
         b",".join(map(encode, of.bundle.key_lists)),
         json.dumps(signatures, separators=(",", ":")).encode(),

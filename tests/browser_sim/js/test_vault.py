@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Request
 
 from maskedlark.canonical import encode
-from maskedlark.reports.sealing import sign_keys
+from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import TaskBundle
 from tests.browser_sim.js.scene import HOUR, WAIT_MS, open_world
 from tests.browser_sim.js.sent_reports import CORS
@@ -193,7 +193,9 @@ def test_a_task_whose_host_is_gone_keeps_no_other_task_waiting(scenes: Any) -> N
     scene = scenes()
     of = open_world(name="gone", keys=scene.sent.of.keys)
     soon = int(time.time()) + 24 * HOUR
-    north, south = (sign_keys(keys.signing, (keys.opening.public(),), not_after=soon) for keys in of.keys)
+    north, south = (
+        SignedKeyList.sign(keys.signing, (keys.opening.public(),), not_after=soon) for keys in of.keys
+    )
     bundle = TaskBundle(task=of.task, signatures=of.bundle.signatures, key_lists=(north, south))
     answers = chain([Answer(body=encode(bundle), headers=CORS)], repeat(Answer(status=503, headers=CORS)))
     left_s: list[float] = []

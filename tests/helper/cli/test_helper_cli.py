@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 from helper.cli.main import COMMANDS, app
 from helper.ledger.ledger import LEDGER_FILE
 from helper.ledger.schema import TASKS
-from helper.trust.floors import fingerprint
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable
@@ -118,7 +117,7 @@ def test_keygen_for_people_shows_public_keys_and_no_secret(tmp_path: Path) -> No
     keys = HelperKeys.read(tmp_path / "a")
     assert shown.exit_code == 0
     assert keys.identity.verify_key.hex() in shown.output
-    assert fingerprint(keys.identity) in shown.output
+    assert keys.identity.fingerprint in shown.output
     assert keys.opening_keys(0)[0].suite is HpkeSuite.MLKEM768_X25519_AES128GCM
     secrets = [part for part in (tmp_path / "a" / "keys.json").read_text().split('"') if len(part) >= 64]
     assert not any(secret in shown.output for secret in secrets)
@@ -165,7 +164,7 @@ def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> No
         status = json.loads(shown.stdout)
         keys = HelperKeys.read(data)
         assert (status["name"], status["verify_key"]) == ("north", keys.identity.verify_key.hex())
-        assert status["fingerprint"] == fingerprint(keys.identity)
+        assert status["fingerprint"] == keys.identity.fingerprint
         assert (status["tasks"], status["rounds_answered"]) == (0, 0)
         table = helper("status", "--address", address, "--insecure")
         assert keys.identity.verify_key.hex() in table.stdout

@@ -19,7 +19,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
 from maskedlark.numbers.field import to_signed
 from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.releases.job import JobSpec, job_clip
+from maskedlark.releases.job import JobSpec
 from maskedlark.reports.input_shares import InputShares
 from tests.builders import world
 
@@ -123,7 +123,7 @@ def test_a_job_names_it_and_not_together_with_an_adaptive_bound() -> None:
         "noise_multiplier": 1.5,
     }
     job = build(JobSpec, {**fields, "is_clip_per_layer": True})
-    assert job_clip(of.task, job).is_per_layer
-    assert not job_clip(of.task, build(JobSpec, fields)).is_per_layer
+    assert job.clip(of.task).is_per_layer
+    assert not build(JobSpec, fields).clip(of.task).is_per_layer
     with pytest.raises(InvalidTask, match="per layer"):
         build(JobSpec, {**fields, "is_clip_per_layer": True, "is_clip_adaptive": True})

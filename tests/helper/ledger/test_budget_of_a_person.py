@@ -22,10 +22,9 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.budget import PlannedJob, budget_of
+from maskedlark.releases.budget import DatasetBudget, PlannedJob
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.update import UpdateSpec
-from maskedlark.releases.update_job import Phase
+from maskedlark.releases.update import Phase, UpdateSpec
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.reports.upload import Sealer
@@ -142,7 +141,7 @@ def test_the_report_on_any_dataset_shows_what_all_of_the_task_have_spent(tmp_pat
     for party in scene.parties:
         engine = open_ledger(party.data, None)
         report = BudgetReport(engine)
-        shown = [budget_of(one, report.uses(one), planned) for one in report.datasets()]
+        shown = [DatasetBudget.of(one, report.uses(one), planned) for one in report.datasets()]
         engine.dispose()
         assert {one.dataset.dataset_id for one in shown} == set(datasets)
         held = spent([gaussian(2)], DELTA)

@@ -16,9 +16,8 @@ from helper.ledger.spending import Spending, check_fits, cost
 from helper.releases.answering import Call
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent, spent_in_turn
-from maskedlark.releases.budget import budget_of, update_use
-from maskedlark.releases.update import UpdateSpec, job_charges
-from maskedlark.releases.update_job import MAX_PHASES, Phase, UpdateJob
+from maskedlark.releases.budget import BudgetUse, DatasetBudget
+from maskedlark.releases.update import MAX_PHASES, Phase, UpdateJob, UpdateSpec
 from tests.helper.update_parties import UpdateScene
 from tests.refusals import refused
 from tests.update_builders import update_job, update_round, update_world
@@ -45,12 +44,12 @@ def released(*indexes: int, job: UpdateJob = JOB) -> list[Reservation]:
 
 @pytest.mark.parametrize("indexes", [(6,), (0, 6), (6, 0, 5), (0, 1, 2, 3, 4, 5, 6)])
 def test_skipped_rounds_cost_what_they_would_if_they_had_been_released(indexes: Sequence[int]) -> None:
-    assert cost(TASK, released(*indexes)) == spent(job_charges(TASK, JOB, 7), TASK.delta)
+    assert cost(TASK, released(*indexes)) == spent(JOB.charges(TASK, 7), TASK.delta)
 
 
 def test_the_order_of_rounds_does_not_change_what_they_cost() -> None:
     found = {cost(TASK, released(*order)) for order in permutations((0, 2, 5))}
-    assert found == {spent(job_charges(TASK, JOB, 6), TASK.delta)}
+    assert found == {spent(JOB.charges(TASK, 6), TASK.delta)}
 
 
 @pytest.mark.parametrize("order", list(permutations((0, 2, 5))))
@@ -66,7 +65,7 @@ def test_rounds_that_are_charged_in_turn_cost_the_same_at_each_step(order: Seque
 
 def test_rounds_of_two_jobs_are_charged_as_two_jobs() -> None:
     other = replace(JOB, job_id=b"v" * 16, phases=PHASES[1:])
-    both = [job_charges(TASK, JOB, 5), job_charges(TASK, other, 2)]
+    both = [JOB.charges(TASK, 5), other.charges(TASK, 2)]
     assert cost(TASK, [*released(4), *released(1, job=other)]) == spent_in_turn(both, TASK.delta)
     changed = replace(JOB, phases=PHASES[1:])  # of the same id
     assert cost(TASK, [*released(4), *released(1, job=changed)]) == spent_in_turn(both, TASK.delta)
@@ -103,7 +102,7 @@ def test_no_order_of_rounds_passes_the_budget() -> None:
     most = max(
         rounds
         for rounds in range(job.rounds + 1)
-        if (found := spent(job_charges(task, job, rounds), task.delta)).ad_server <= task.epsilon
+        if (found := spent(job.charges(task, rounds), task.delta)).ad_server <= task.epsilon
         and found.colluding <= task.collusion_epsilon
     )
     assert 0 < most < job.rounds
@@ -128,13 +127,13 @@ def test_helpers_report_and_ad_server_agree_on_a_job_with_skipped_rounds(tmp_pat
         sealed = scene.sealed(one, scene.vectors(2, seed=index), seed=index)
         spec = UpdateSpec(dataset_id=scene.seal_round(one, sealed, bytes([index]) * 16), round=one)
         told = [core.queries.answer(spec, lambda _: b"", Call(caller=None)).spent for core in scene.cores]
-    planned = update_use(scene.task, job, what="", state="", rounds_charged=6, is_open=False)
+    planned = BudgetUse.of_update(scene.task, job, what="", state="", rounds_charged=6, is_open=False)
     wanted = spent(planned.spent, scene.task.delta)
     assert told == [wanted, wanted]
     for party in scene.parties:
         engine = open_ledger(party.data, None)
         report = BudgetReport(engine)
-        shown = [budget_of(one, report.uses(one)) for one in report.datasets()]
+        shown = [DatasetBudget.of(one, report.uses(one)) for one in report.datasets()]
         engine.dispose()
         assert {(one.ad_server.spent, one.colluding.held) for one in shown} == {
             (wanted.ad_server, wanted.colluding)

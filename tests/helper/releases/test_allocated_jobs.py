@@ -20,7 +20,7 @@ from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Epsilons, spent
-from maskedlark.privacy.adaptive_clip import RoundInput, encode
+from maskedlark.privacy.adaptive_clip import RoundInput
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 from tests import charge_builders
@@ -198,7 +198,7 @@ def start(scene: Scene, spec: JobSpec) -> None:
 
 
 def ask(scene: Scene, spec: JobSpec, index: int, share: float, **call: Any) -> None:
-    sent = encode(RoundInput(weights=WEIGHTS, bound=share * scene.task.clip.bound))
+    sent = RoundInput(weights=WEIGHTS, bound=share * scene.task.clip.bound).encode()
     for core in scene.cores:
         core.jobs.at_work(key_of(spec), None).answer(index, sent, Call(caller=None, **call))
 

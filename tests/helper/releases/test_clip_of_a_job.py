@@ -9,8 +9,8 @@ import pytest
 from helper.gradient.choose import choose_engine
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, MaskedLarkError
-from maskedlark.privacy.adaptive_clip import RoundInput, encode
-from maskedlark.releases.job import JobSpec, charge, check_sums_fit, job_clip, noise_units
+from maskedlark.privacy.adaptive_clip import RoundInput
+from maskedlark.releases.job import JobSpec
 from tests.builders import helper_share, zeros
 from tests.helper.parties import ASKED, MODEL, WEIGHTS, Scene
 from tests.maskedlark.releases.test_split_noise import FULL, job
@@ -32,18 +32,18 @@ def test_an_unset_clip_is_in_no_canonical_bytes() -> None:
 def test_noise_is_of_the_jobs_bound_and_the_charge_of_its_multiplier(share: float) -> None:
     task = FULL.task
     whole, own = job(FULL), job(FULL, clip_norm=share * task.clip_norm)
-    assert job_clip(task, own).sensitivity == job_clip(task, whole).sensitivity * share
-    assert noise_units(task, own) == pytest.approx(share * noise_units(task, whole), abs=1)
-    assert charge(task, own, 7) == charge(task, whole, 7)
+    assert own.clip(task).sensitivity == whole.clip(task).sensitivity * share
+    assert own.noise_units(task) == pytest.approx(share * whole.noise_units(task), abs=1)
+    assert own.charge(task, 7) == whole.charge(task, 7)
 
 
 @pytest.mark.parametrize("clip_norm", [1.0 + 2.0**-40, 64.0])
 def test_a_clip_above_the_tasks_is_refused_by_every_party(clip_norm: float) -> None:
     own = job(FULL, clip_norm=clip_norm * FULL.task.clip_norm)
     with refused(JobReason.MALFORMED, "allows at most"):
-        check_sums_fit(FULL.task, own, records=100, num_parameters=3)
+        own.check_sums_fit(FULL.task, records=100, num_parameters=3)
     with refused(JobReason.MALFORMED, "allows at most"):
-        noise_units(FULL.task, own)
+        own.noise_units(FULL.task)
 
 
 @pytest.mark.parametrize("clip_norm", [2.0**-11, 2.0**11, 0.0, -1.0, float("nan"), float("inf")])
@@ -80,7 +80,7 @@ def test_an_adaptive_bound_stays_below_the_jobs(tmp_path: Path, bound: float, is
     spec = scene.job(scene.seal(RECORDS), clip_norm=0.5, is_clip_adaptive=True)
     scene.restart(engine_for=choose_engine)
     scene.start(spec)
-    sent = encode(RoundInput(weights=WEIGHTS, bound=bound))
+    sent = RoundInput(weights=WEIGHTS, bound=bound).encode()
     if is_accepted:
         scene.answer(0, spec, 0, sent)
         return

@@ -34,7 +34,7 @@ from maskedlark.privacy.correlated import OWN_SCALE, sensitivity
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import Stream, derive_key, seeded
-from maskedlark.releases.job import JobSpec, noise_units
+from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 from tests import charge_builders, reference
 from tests.builders import NOW
@@ -86,7 +86,7 @@ def wanted_noise(scene: Scene, spec: JobSpec, role: int, index: int) -> NDArray[
     return np.array(
         reference.correlated_noise(
             CARRIED,
-            noise_units(scene.task, spec),
+            spec.noise_units(scene.task),
             gaussian,
             kept=reference.correlated_key(seed, b"kept"),
             own=reference.correlated_key(seed, b"own"),
@@ -294,7 +294,7 @@ def test_no_other_noise_is_drawn_for_a_correlated_job(
     seed = StepSeed(secret=bytes(32), sealed=b"") if has_seed else None
     draw = at_work.running._noise_source(at_work.served, 0, seed, never)
     with pytest.raises(AssertionError, match="Gaussian"):
-        draw(mechanism, noise_units(scene.task, spec) + more, NUM_VALUES)
+        draw(mechanism, spec.noise_units(scene.task) + more, NUM_VALUES)
 
 
 def test_a_job_of_independent_noise_has_no_noise_of_a_seed(scene: Scene) -> None:
@@ -308,7 +308,7 @@ def test_the_noise_of_a_correlated_job_has_the_jobs_scale_whatever_is_asked_for(
     scene.start(spec)
     at_work = scene.cores[0].jobs.at_work(key_of(spec), None)
     draw = at_work.running._noise_source(at_work.served, 0, StepSeed(secret=bytes(32), sealed=b""), never)
-    units = noise_units(scene.task, spec)
+    units = spec.noise_units(scene.task)
     assert draw(Mechanism.GAUSSIAN, units, 9).tolist() == draw(Mechanism.GAUSSIAN, units // 2, 9).tolist()
 
 
@@ -364,7 +364,7 @@ def test_a_job_begun_before_seeds_were_kept_goes_on(scene: Scene) -> None:
     scene.run(spec, 0)
     change_seeds(scene, None)
     first = scene.run(spec, 1)
-    scale = noise_units(scene.task, spec)
+    scale = spec.noise_units(scene.task)
     for role in (0, 1):
         seed = seed_of(scene, spec, role, 1)
         kept, own = (reference.correlated_key(seed, purpose) for purpose in (b"kept", b"own"))

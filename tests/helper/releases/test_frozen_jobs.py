@@ -13,8 +13,8 @@ from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, ModelReason
 from maskedlark.model import weights as weights_format
 from maskedlark.model.onnx_file import parse, replace_parameters
-from maskedlark.privacy.adaptive_clip import RoundInput, encode
-from maskedlark.releases.job import MAX_NAMES, JobSpec, charge, job_clip, noise_bound, noise_units
+from maskedlark.privacy.adaptive_clip import RoundInput
+from maskedlark.releases.job import MAX_NAMES, JobSpec
 from maskedlark.releases.release import AggregateShare, combine
 from tests.helper.parties import ASKED, MODEL, Scene
 from tests.maskedlark.releases.test_split_noise import FULL, job
@@ -70,10 +70,10 @@ def test_unset_it_is_in_no_canonical_bytes() -> None:
 def test_the_charge_and_the_noise_of_a_number_are_those_of_the_whole_model() -> None:
     """Sensitivity is the clip's, whatever is trained; the noise's bound is over fewer numbers."""
     task, whole, own = FULL.task, job(FULL), job(FULL, trained=("a",))
-    assert charge(task, own, 7) == charge(task, whole, 7)
-    assert noise_units(task, own) == noise_units(task, whole)
-    assert job_clip(task, own) == job_clip(task, whole)
-    assert noise_bound(task, own, 10) < noise_bound(task, whole, 10**6)
+    assert own.charge(task, 7) == whole.charge(task, 7)
+    assert own.noise_units(task) == whole.noise_units(task)
+    assert own.clip(task) == whole.clip(task)
+    assert own.noise_bound(task, 10) < whole.noise_bound(task, 10**6)
 
 
 def test_weights_answers_and_sums_are_of_the_trained_parameters_alone(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_noise_is_drawn_for_what_is_trained_in_each_kind_of_job(
     for number in range(spec.rounds):
         sent = round_input(("b",))
         if extra:
-            sent = encode(RoundInput(weights=sent, bound=1.0))
+            sent = RoundInput(weights=sent, bound=1.0).encode()
         values.append(run(scene, spec, 1 + extra, number, sent))
-    largest = RECORDS * job_clip(scene.task, spec).released_sensitivity
-    assert max(int(np.abs(one).max()) for one in values) <= largest + noise_bound(scene.task, spec, 1 + extra)
+    largest = RECORDS * spec.clip(scene.task).released_sensitivity
+    assert max(int(np.abs(one).max()) for one in values) <= largest + spec.noise_bound(scene.task, 1 + extra)
     assert len({one.tobytes() for one in values}) == spec.rounds
     spent = [core.jobs.close(canonical.encode(spec), None) for core in scene.cores]
     assert spent == [spec.rounds] * 2

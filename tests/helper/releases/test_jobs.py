@@ -22,7 +22,7 @@ from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, 
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent
-from maskedlark.releases.job import JobSpec, charge
+from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 from tests import charge_builders
 from tests.builders import world
@@ -257,7 +257,7 @@ def test_samples_of_the_general_path_are_charged_as_public_or_refused(
     """Its time may show what records hold, and so who is in a sample; see the threat model."""
     secret = noisy.job(noisy.seal(200), noise_multiplier=50.0, sampling_numerator=1 << 30)
     noisy.start(secret)
-    assert charge(noisy.task, secret, 1).is_sampled
+    assert secret.charge(noisy.task, 1).is_sampled
 
     def general(*arguments: Any) -> Any:
         engine = choose_engine(*arguments)
@@ -270,7 +270,7 @@ def test_samples_of_the_general_path_are_charged_as_public_or_refused(
     assert "is_sample_public" in str(refused)
     public = replace(secret, job_id=b"h" * 16, is_sample_public=True)
     noisy.start(public)
-    assert not charge(noisy.task, public, 1).is_sampled
+    assert not public.charge(noisy.task, 1).is_sampled
 
 
 def test_epochs_that_were_not_begun_are_given_back_and_begun_ones_are_not(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.grouping import answer_query
-from maskedlark.releases.query import Axis, Measure, MeasureKind, QuerySpec, codes_digest, num_numbers
+from maskedlark.releases.query import Axis, Measure, MeasureKind, QuerySpec, codes_digest
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.helper.parties import ASKED, Scene
@@ -55,7 +55,7 @@ class Shop(Scene):
         return self.cores[role].queries.answer(spec, lambda _: codes, ASKED)
 
     def total(self, spec: QuerySpec, codes: bytes = b"") -> list[int]:
-        count = num_numbers(self.task, spec)
+        count = spec.num_numbers(self.task)
         first, second = (AggregateShare.decode(self.ask(role, spec, codes).answer, count) for role in (0, 1))
         return [int(value) for value in combine(first, second)]
 

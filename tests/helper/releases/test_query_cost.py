@@ -12,7 +12,7 @@ from helper.releases.round_cost import round_bytes, round_cost
 from maskedlark.model.core_seconds import round_seconds, scoring_seconds
 from maskedlark.model.graph import GraphCost, Model, Node, Parameter
 from maskedlark.releases.counting import Condition
-from maskedlark.releases.query import Axis, Measure, MeasureKind, num_columns, num_numbers
+from maskedlark.releases.query import Axis, Measure, MeasureKind
 from maskedlark.releases.update import UpdateSpec
 from tests.builders import world
 from tests.maskedlark.query_specs import discovery, evaluation, query
@@ -46,8 +46,8 @@ MODEL = Model(
 def test_a_query_costs_its_looks_at_records_and_its_numbers() -> None:
     axes = (Axis(key="place", size=3), Axis(key="language", size=4))
     spec = query(OF, group_by=axes, levels=(1, 2), measures=(PURCHASES,), where=WHERE[:1])
-    assert num_columns(OF.task, spec) == 5
-    numbers = num_numbers(OF.task, spec)
+    assert spec.num_columns(OF.task) == 5
+    numbers = spec.num_numbers(OF.task)
     found = query_cost(OF.task, spec, RECORDS)
     looks = 1 + 4 * 2 + 8 * 2 + 2 * 2 * 5
     assert found.seconds == pytest.approx(NS * (RECORDS * looks * 20 + 2 * numbers * 400), rel=1e-12)

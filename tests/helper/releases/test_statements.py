@@ -24,9 +24,8 @@ from maskedlark.releases.statement import (
     Evidence,
     ReleaseStatement,
     SignedStatement,
-    read_evidence,
 )
-from maskedlark.reports.task import Task, signing_bytes
+from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from tests.helper.parties import ASKED, Scene
 from tests.helper.releases.test_queries import Shop, noise
@@ -209,7 +208,7 @@ def test_statements_are_the_same_bytes_each_time_and_after_a_restart(scene: Scen
     scene.restart()
     assert [one.encode() for one in evidence_of(scene)] == [one.encode() for one in before]
     for one in before:
-        assert read_evidence(one.encode() + b"\n") == one
+        assert Evidence.read(one.encode() + b"\n") == one
         assert one.is_within_budget
         assert [each.statement.role for each in one.statements] == [0, 1]
 
@@ -301,7 +300,7 @@ def refuse(forged: Evidence, why: str) -> None:
     with pytest.raises(InvalidTask, match=why):
         forged.verify()
     with pytest.raises(InvalidTask, match=why):
-        read_evidence(forged.encode())
+        Evidence.read(forged.encode())
 
 
 @pytest.mark.parametrize("how", FORGED)
@@ -371,9 +370,9 @@ def test_what_was_spent_is_held_against_both_budgets_of_both_helpers(
 
 def test_no_more_than_a_file_of_evidence_may_take_is_read(shown: Shown) -> None:
     encoded = shown.one.encode()
-    assert read_evidence(b"\n" + encoded + b" \n") == shown.one
+    assert Evidence.read(b"\n" + encoded + b" \n") == shown.one
     with pytest.raises(InvalidTask, match=str(MAX_EVIDENCE_BYTES)):
-        read_evidence(encoded + b"x" * MAX_EVIDENCE_BYTES)
+        Evidence.read(encoded + b"x" * MAX_EVIDENCE_BYTES)
     assert MAX_EVIDENCE_BYTES == 1 << 20
 
 
@@ -393,7 +392,7 @@ def test_the_signature_of_a_task_is_none_of_a_statement(scene: Scene) -> None:
     signed = one.statements[0]
     keys = scene.parties[0].keys
     as_task = keys.sign_task(scene.task)
-    assert signing_bytes(scene.task)[:20] not in canonical.encode(signed.statement)
+    assert scene.task.signing_bytes()[:20] not in canonical.encode(signed.statement)
     with pytest.raises(InvalidTask):
         replace(one, statements=(replace(signed, signature=as_task),)).verify()
     assert decode(Task, canonical.encode(scene.task)) == one.task

@@ -14,8 +14,7 @@ from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.update import UpdateSpec
-from maskedlark.releases.update_job import Phase
+from maskedlark.releases.update import Phase, UpdateSpec
 from maskedlark.reports.upload import SealedShare
 from tests.builders import shares_for
 from tests.helper.update_parties import UpdateScene, other_content

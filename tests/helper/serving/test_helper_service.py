@@ -37,7 +37,6 @@ from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.input_shares import FOUND_INSIDE
 from maskedlark.reports.sealing import SignedKeyList, verify
-from maskedlark.reports.task import signing_bytes
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
@@ -279,7 +278,7 @@ def test_a_registered_task_is_signed(scene: Scene, wires: tuple[Wire, Wire]) -> 
     reply = wires[1].stub.RegisterTask(
         pb.RegisterTaskRequest(task=canonical.encode(scene.task)), timeout=HANGS_S
     )
-    verify(scene.task.helpers[1].verify_key, signing_bytes(scene.task), reply.signature)
+    verify(scene.task.helpers[1].verify_key, scene.task.signing_bytes(), reply.signature)
 
 
 def test_a_refusal_arrives_as_the_error_that_was_raised(scene: Scene, wires: tuple[Wire, Wire]) -> None:

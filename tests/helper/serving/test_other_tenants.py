@@ -26,8 +26,7 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import Axis, Measure, QuerySpec
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.update import UpdateSpec
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound, UpdateSpec
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task
 from maskedlark.reports.upload import Report

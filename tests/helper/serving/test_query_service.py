@@ -18,7 +18,7 @@ from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefu
 from maskedlark.interrupt import Interrupt
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query
-from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest, num_numbers
+from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.rpc.faults import calling
@@ -80,9 +80,9 @@ def test_a_query_with_half_a_megabyte_of_codes_is_answered_in_chunks(
     online: Online, clients: tuple[HelperClient, HelperClient]
 ) -> None:
     spec = online.query()
-    assert num_numbers(online.task, spec) > 1 << 17
+    assert spec.num_numbers(online.task) > 1 << 17
     first, second = (
-        client.run_query(spec, CODES.tobytes(), num_numbers(online.task, spec)) for client in clients
+        client.run_query(spec, CODES.tobytes(), spec.num_numbers(online.task)) for client in clients
     )
     sums = combine(first.share, second.share)
     assert sums[:3].tolist() == [sum(range(start, 12, 3)) for start in range(3)]
@@ -116,7 +116,7 @@ def test_more_codes_than_the_axes_hold_are_cut_off(
 ) -> None:
     spec = replace(online.query(), query_id=b"4" * 16)
     with refused(JobReason.TOO_LARGE):
-        clients[0].run_query(spec, CODES.tobytes() + bytes(4), num_numbers(online.task, spec))
+        clients[0].run_query(spec, CODES.tobytes() + bytes(4), spec.num_numbers(online.task))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
     monkeypatch.setattr("helper.releases.queries.answer_query", slow)
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(
-            clients[0].run_query, spec, CODES.tobytes(), num_numbers(online.task, spec), cancelled=cancelled
+            clients[0].run_query, spec, CODES.tobytes(), spec.num_numbers(online.task), cancelled=cancelled
         )
         assert begun.wait(HANGS_S)
         cancelled.set()

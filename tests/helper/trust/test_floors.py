@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from helper.trust.cost import WorkEstimate
-from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors, fingerprint
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.reports.task import Task
@@ -180,20 +180,20 @@ def test_a_task_without_proofs_is_refused_where_the_operator_requires_them(
 def test_any_peer_is_accepted_unless_the_operator_names_some(parties: tuple[Party, Party]) -> None:
     ours, theirs = (party.keys.identity for party in parties)
     FLOORS.check_peer(theirs)
-    replace(FLOORS, peers=frozenset({fingerprint(theirs), "0" * 64})).check_peer(theirs)
-    with refused(JobReason.TASK_REFUSED, f"{fingerprint(theirs)}.*--peer"):
-        replace(FLOORS, peers=frozenset({fingerprint(ours)})).check_peer(theirs)
+    replace(FLOORS, peers=frozenset({theirs.fingerprint, "0" * 64})).check_peer(theirs)
+    with refused(JobReason.TASK_REFUSED, f"{theirs.fingerprint}.*--peer"):
+        replace(FLOORS, peers=frozenset({ours.fingerprint})).check_peer(theirs)
 
 
 def test_a_fingerprint_is_of_both_keys_and_not_of_the_name(parties: tuple[Party, Party]) -> None:
     ours, theirs = (party.keys.identity for party in parties)
-    assert fingerprint(replace(ours, name="another")) == fingerprint(ours)
+    assert replace(ours, name="another").fingerprint == ours.fingerprint
     changed = (
         theirs,
         replace(ours, verify_key=theirs.verify_key),
         replace(ours, agreement_key=theirs.agreement_key),
     )
-    assert len({fingerprint(one) for one in (ours, *changed)}) == 4
+    assert len({one.fingerprint for one in (ours, *changed)}) == 4
 
 
 @pytest.mark.parametrize("wrong", ["", "0" * 63, "0" * 65, "G" * 64, "F" * 64])

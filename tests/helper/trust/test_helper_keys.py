@@ -14,7 +14,6 @@ from maskedlark.errors import InvalidTask
 from maskedlark.randomness import derive_key
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import verify
-from maskedlark.reports.task import signing_bytes
 from maskedlark.rpc.receipts import decode_receipt
 from tests.builders import NOW
 from tests.helper.parties import Party, make_task
@@ -43,7 +42,7 @@ def test_the_key_list_and_tasks_are_signed_by_the_long_term_key(tmp_path: Path) 
     parties = (Party(data=tmp_path / "a"), Party(data=tmp_path / "b"))
     keys, task = parties[0].keys, make_task(parties)
     keys.key_list(NOW).verify(keys.identity.verify_key)
-    verify(keys.identity.verify_key, signing_bytes(task), keys.sign_task(task))
+    verify(keys.identity.verify_key, task.signing_bytes(), keys.sign_task(task))
 
 
 def test_both_helpers_of_a_task_agree_on_one_pair_key(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from maskedlark.audit_log import THIS_SERVICE, Actor, AuditAct
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.randomness import seeded
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import sign_keys
+from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from tests.builders import NOW, shares_for
@@ -221,7 +221,7 @@ def test_the_end_of_a_list_is_signed(scene: Scene) -> None:
 
 def test_a_list_that_names_no_end_is_over(scene: Scene) -> None:
     keys = HelperKeys.read(scene.parties[0].data)
-    endless = sign_keys(keys._signing, keys_to_publish(keys.ring(), NOW), not_after=0)
+    endless = SignedKeyList.sign(keys._signing, keys_to_publish(keys.ring(), NOW), not_after=0)
     assert b"not_after" not in canonical.encode(endless)  # as lists were before they named one
     with pytest.raises(InvalidTask, match="is over"):
         Sealer(replace(scene.bundle, key_lists=(endless, scene.bundle.key_lists[1])), now=NOW)

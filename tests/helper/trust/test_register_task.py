@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from helper.trust.floors import fingerprint
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.reports.task import HelperIdentity, Task
@@ -115,7 +114,7 @@ def test_an_unknown_task_is_not_served(scene: Scene) -> None:
 def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(
     scene: Scene, tmp_path: Path
 ) -> None:
-    scene.parties[0].floors = replace(FLOORS, peers=frozenset({fingerprint(scene.parties[1].keys.identity)}))
+    scene.parties[0].floors = replace(FLOORS, peers=frozenset({scene.parties[1].keys.identity.fingerprint}))
     scene.restart()
     scene.register(make_task(scene.parties, name="with the named one"))
     stranger = make_task((scene.parties[0], Party(data=tmp_path / "stranger")))

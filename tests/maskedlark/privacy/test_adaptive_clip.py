@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from maskedlark.errors import JobReason
 from maskedlark.privacy import adaptive_clip
-from maskedlark.privacy.adaptive_clip import LEAST_BOUND, AdaptiveClip, RoundInput, decode, encode, on_grid
+from maskedlark.privacy.adaptive_clip import LEAST_BOUND, AdaptiveClip, RoundInput, on_grid
 from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.releases.job import JobSpec, charge, check_sums_fit, job_clip, noise_units, num_values
+from maskedlark.releases.job import JobSpec
 from tests.builders import World, helper_share, job_spec, world, zeros
 from tests.refusals import refused
 
@@ -48,19 +48,19 @@ def test_the_sensitivity_covers_a_value_at_the_bound_with_its_count(
 def test_the_count_is_paid_for_by_the_noise_and_the_charge_stays_the_multiplier() -> None:
     of = world(mechanism="gaussian", clip_norm=0.5)
     plain, adaptive = job(of, is_clip_adaptive=False), job(of)
-    ratio = noise_units(of.task, adaptive) / noise_units(of.task, plain)
+    ratio = adaptive.noise_units(of.task) / plain.noise_units(of.task)
     assert ratio == pytest.approx(math.hypot(1, 1 / 8), rel=1e-6)
-    assert charge(of.task, adaptive, 5) == charge(
-        of.task, plain, 5
+    assert adaptive.charge(of.task, 5) == plain.charge(
+        of.task, 5
     )  # a noise multiplier is relative to the whole value
 
 
 def test_a_round_is_noised_by_its_own_bound_and_never_by_more_than_the_tasks() -> None:
     of = world(mechanism="gaussian", clip_norm=0.5)
-    small = job_clip(of.task, job(of), 0.125)
-    assert noise_units(of.task, job(of), small) == pytest.approx(noise_units(of.task, job(of)) / 4, rel=1e-6)
-    assert num_values(job(of), 7) == 8
-    assert num_values(job(of, is_clip_adaptive=False), 7) == 7
+    small = job(of).clip(of.task, 0.125)
+    assert job(of).noise_units(of.task, small) == pytest.approx(job(of).noise_units(of.task) / 4, rel=1e-6)
+    assert job(of).num_values(7) == 8
+    assert job(of, is_clip_adaptive=False).num_values(7) == 7
 
 
 def run_round(of: World, clip: Clip | None, claimed: int) -> None:
@@ -70,7 +70,7 @@ def run_round(of: World, clip: Clip | None, claimed: int) -> None:
 
 def test_a_sum_function_that_bounds_its_values_by_more_than_the_round_is_a_bug() -> None:
     of = world(mechanism="gaussian", clip_norm=0.5)
-    clip = job_clip(of.task, job(of), 0.125)
+    clip = job(of).clip(of.task, 0.125)
     run_round(of, clip, clip.released_sensitivity)
     with pytest.raises(AssertionError):
         run_round(of, clip, clip.released_sensitivity + 1)
@@ -80,9 +80,9 @@ def test_a_sum_function_that_bounds_its_values_by_more_than_the_round_is_a_bug()
 
 def test_a_bound_too_small_for_the_accountants_noise_is_refused() -> None:
     of = world(mechanism="gaussian", clip_norm=1.0, frac_bits=16)
-    check_sums_fit(of.task, job(of), records=10, num_parameters=5)
+    job(of).check_sums_fit(of.task, records=10, num_parameters=5)
     with refused(JobReason.NOISE_OUT_OF_RANGE):
-        noise_units(of.task, job(of), job_clip(of.task, job(of), 2.0**-10))
+        job(of).noise_units(of.task, job(of).clip(of.task, 2.0**-10))
 
 
 # --- how it moves
@@ -123,7 +123,10 @@ def test_bounds_are_sent_rounded_down_a_little(share: float) -> None:
     sent = on_grid(share)
     assert share * 2 ** (-1 / adaptive_clip.STEPS_PER_OCTAVE) * 0.999 <= sent <= share * (1 + 1e-12)
     assert on_grid(1.0) == 1.0
-    assert decode(encode(RoundInput(weights=b"w", bound=CLIP.bound * min(1.0, sent))), CLIP).weights == b"w"
+    assert (
+        RoundInput.decode(RoundInput(weights=b"w", bound=CLIP.bound * min(1.0, sent)).encode(), CLIP).weights
+        == b"w"
+    )
 
 
 # --- how it travels
@@ -131,23 +134,23 @@ def test_bounds_are_sent_rounded_down_a_little(share: float) -> None:
 
 def test_a_rounds_input_survives_its_bytes() -> None:
     sent = RoundInput(weights=b"some weights", bound=1.25)
-    assert decode(encode(sent), CLIP) == sent
-    assert decode(encode(sent._replace(bound=2.0)), CLIP).bound == 2.0
+    assert RoundInput.decode(sent.encode(), CLIP) == sent
+    assert RoundInput.decode(sent._replace(bound=2.0).encode(), CLIP).bound == 2.0
 
 
 @pytest.mark.parametrize("bound", [2.0000001, 1e300, math.inf, -1.0, 0.0, 2.0**-20, math.nan])
 def test_a_bound_beyond_the_tasks_or_next_to_nothing_is_refused(bound: float) -> None:
     with refused(JobReason.MALFORMED):
-        decode(encode(RoundInput(weights=b"w", bound=bound)), CLIP)
+        RoundInput.decode(RoundInput(weights=b"w", bound=bound).encode(), CLIP)
 
 
 def test_the_least_bound_is_accepted_and_the_next_double_below_is_refused() -> None:
     least = CLIP.bound * LEAST_BOUND / 2
-    assert decode(encode(RoundInput(weights=b"w", bound=least)), CLIP).bound == least
+    assert RoundInput.decode(RoundInput(weights=b"w", bound=least).encode(), CLIP).bound == least
     with refused(JobReason.MALFORMED):
-        decode(encode(RoundInput(weights=b"w", bound=math.nextafter(least, 0.0))), CLIP)
+        RoundInput.decode(RoundInput(weights=b"w", bound=math.nextafter(least, 0.0)).encode(), CLIP)
 
 
 def test_a_rounds_input_without_a_bound_is_refused() -> None:
     with refused(JobReason.MALFORMED):
-        decode(bytes(7), CLIP)
+        RoundInput.decode(bytes(7), CLIP)

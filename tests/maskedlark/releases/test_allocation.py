@@ -14,9 +14,9 @@ from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.correlated import sensitivity, slots_apart
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch, under, work_size
-from maskedlark.releases.job import JobSpec, charge, check_sample_hides
-from maskedlark.releases.round import MaskedSum, draw_sample, transcript
-from maskedlark.releases.samples import Samples, charge_of_samples, epoch_steps, samples_of
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.round import MaskedSum
+from maskedlark.releases.samples import Samples, _steps_of_epoch
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.input_shares import InputShares
 from tests.builders import helper_share, of_shares, zeros
@@ -33,8 +33,8 @@ def allocated(**changes: object) -> JobSpec:
 
 
 def taking_part(spec: JobSpec, round_index: int, weights: bytes, role: int = 0) -> np.ndarray:
-    script = transcript(spec, round_index=round_index, weights=weights, numerics=b"")
-    return draw_sample(spec, FULL.pair(role), round_index, script, RECORDS)
+    script = spec.round_transcript(round_index=round_index, weights=weights, numerics=b"")
+    return spec.draw_sample(FULL.pair(role), round_index, script, RECORDS)
 
 
 def test_each_record_takes_part_once_an_epoch_whatever_weights_are_sent() -> None:
@@ -78,23 +78,23 @@ def test_epoch_steps_go_with_their_own_rate_only() -> None:
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (STEPS, 1), (STEPS + 1, 2), (5 * STEPS, 5)])
 def test_a_begun_epoch_is_charged_whole_in_both_budgets(rounds: int, epochs: int) -> None:
-    charged = charge(FULL.task, allocated(), rounds)
+    charged = allocated().charge(FULL.task, rounds)
     assert (charged.epoch_steps, charged.rounds) == (STEPS, epochs)
-    known = charge(FULL.task, job(FULL, sampling_numerator=SAMPLING_DENOMINATOR), epochs)
+    known = job(FULL, sampling_numerator=SAMPLING_DENOMINATOR).charge(FULL.task, epochs)
     assert spent([charged], 1e-6).colluding == spent([known], 1e-6).colluding
 
 
 def test_public_samples_save_nothing() -> None:
-    shown = charge(FULL.task, allocated(is_sample_public=True), 3 * STEPS)
+    shown = allocated(is_sample_public=True).charge(FULL.task, 3 * STEPS)
     assert not shown.is_sampled
     assert shown.rounds == 3
-    assert not charge(FULL.task, job(FULL, is_sample_public=True), 9).is_sampled
+    assert not job(FULL, is_sample_public=True).charge(FULL.task, 9).is_sampled
 
 
 def test_secret_samples_are_charged_for_what_their_size_may_show() -> None:
-    assert charge(FULL.task, allocated(), 1).exposure == STEPS * EXPOSURE
-    assert charge(FULL.task, job(FULL), 1).exposure == EXPOSURE
-    assert charge(FULL.task, job(FULL, sampling_numerator=SAMPLING_DENOMINATOR), 1).exposure == 0
+    assert allocated().charge(FULL.task, 1).exposure == STEPS * EXPOSURE
+    assert job(FULL).charge(FULL.task, 1).exposure == EXPOSURE
+    assert job(FULL, sampling_numerator=SAMPLING_DENOMINATOR).charge(FULL.task, 1).exposure == 0
 
 
 @pytest.mark.parametrize(("others", "rate", "k"), [(1_999, 0.01, 20), (19_999, 0.01, 20), (999, 0.3, 200)])
@@ -125,22 +125,22 @@ def test_a_batch_that_may_be_under_k_is_refused_and_told_what_fits() -> None:
     rate = SAMPLING_DENOMINATOR // 100
     small = job(FULL, sampling_numerator=rate)
     with refused(JobReason.MALFORMED, r"from [0-9]+ on its secrecy counts"):
-        check_sample_hides(FULL.task, small, records=records)
-    check_sample_hides(FULL.task, replace(small, is_sample_public=True), records=records)
+        small.check_sample_hides(FULL.task, records=records)
+    replace(small, is_sample_public=True).check_sample_hides(FULL.task, records=records)
 
 
 def test_planned_samples_are_public_where_their_size_would_show_them() -> None:
     k = FULL.task.min_batch_size
-    hidden = samples_of(FULL.task, batch_size=20 * k + 200, dataset_size=100_000, is_allocated=True)
-    shown = samples_of(FULL.task, batch_size=k, dataset_size=100_000, is_allocated=True)
+    hidden = Samples.of(FULL.task, batch_size=20 * k + 200, dataset_size=100_000, is_allocated=True)
+    shown = Samples.of(FULL.task, batch_size=k, dataset_size=100_000, is_allocated=True)
     assert (hidden.is_public, shown.is_public) == (False, True)
-    whole = samples_of(FULL.task, batch_size=100_000, dataset_size=100_000, is_allocated=True)
+    whole = Samples.of(FULL.task, batch_size=100_000, dataset_size=100_000, is_allocated=True)
     assert whole == Samples(sampling_numerator=SAMPLING_DENOMINATOR)
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(100, 10), (101, 9), (999, None), (1_000, None), (300, 3)])
 def test_an_epochs_batches_are_no_smaller_than_asked_for(batch: float, steps: int | None) -> None:
-    assert epoch_steps(expected_batch_size=batch, dataset_size=1_000) == steps
+    assert _steps_of_epoch(expected_batch_size=batch, dataset_size=1_000) == steps
 
 
 def test_the_work_of_a_step_does_not_depend_on_its_size() -> None:
@@ -170,7 +170,7 @@ def test_samples_are_charged_by_what_hides_them(steps: int, rounds: int) -> None
 
     def charged(**samples: Any) -> Charge:
         given = {"sampling_numerator": SAMPLING_DENOMINATOR // steps, **samples}
-        return charge_of_samples(FULL.task, 2.0, rounds=rounds, samples=Samples(**given))
+        return Samples(**given).charge(FULL.task, 2.0, rounds=rounds)
 
     plain = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=2.0, sampling_rate=1.0, rounds=rounds)
     epochs = replace(plain, rounds=math.ceil(rounds / steps))

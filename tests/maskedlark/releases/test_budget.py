@@ -15,13 +15,11 @@ from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.releases.budget import (
     BudgetedDataset,
     BudgetUse,
+    DatasetBudget,
     PlannedJob,
     Standing,
-    budget_of,
-    job_use,
-    query_use,
 )
-from maskedlark.releases.job import JobSpec, charge
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Measure
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_table import NO_NOISE, _bar, budget_table
@@ -46,16 +44,16 @@ def dataset(task: Task = TASK) -> BudgetedDataset:
 
 
 def use(task: Task = TASK, *, answered: int = 20, is_open: bool = True, **changes: Any) -> BudgetUse:
-    return job_use(task, spec_of(task, **changes), state="running", rounds_answered=answered, is_open=is_open)
+    return BudgetUse.of_job(
+        task, spec_of(task, **changes), state="running", rounds_answered=answered, is_open=is_open
+    )
 
 
 def test_an_open_job_holds_all_its_rounds_and_a_closed_one_those_that_it_was_answered() -> None:
-    running = budget_of(dataset(), [use(is_open=True)])
-    closed = budget_of(dataset(), [use(is_open=False)])
-    assert running.ad_server.spent == pytest.approx(
-        spent([charge(TASK, spec_of(), 20)], TASK.delta).ad_server
-    )
-    assert running.ad_server.held == pytest.approx(spent([charge(TASK, spec_of(), 50)], TASK.delta).ad_server)
+    running = DatasetBudget.of(dataset(), [use(is_open=True)])
+    closed = DatasetBudget.of(dataset(), [use(is_open=False)])
+    assert running.ad_server.spent == pytest.approx(spent([spec_of().charge(TASK, 20)], TASK.delta).ad_server)
+    assert running.ad_server.held == pytest.approx(spent([spec_of().charge(TASK, 50)], TASK.delta).ad_server)
     assert closed.ad_server.held == closed.ad_server.spent == running.ad_server.spent
     assert closed.ad_server.reserved == 0.0
 
@@ -70,7 +68,7 @@ def test_spent_reserved_and_left_add_up_to_the_budget_or_the_held_is_beyond_it(
     jobs: list[tuple[int, bool, float]],
 ) -> None:
     uses = [use(answered=done, is_open=is_open, noise_multiplier=noise) for done, is_open, noise in jobs]
-    budget = budget_of(dataset(), uses)
+    budget = DatasetBudget.of(dataset(), uses)
     for one in (budget.ad_server, budget.colluding):
         assert 0 <= one.spent <= one.held
         assert (
@@ -81,7 +79,7 @@ def test_spent_reserved_and_left_add_up_to_the_budget_or_the_held_is_beyond_it(
 
 
 def test_a_split_task_is_shown_at_what_each_helper_really_adds() -> None:
-    whole, split = budget_of(dataset(), [use()]), budget_of(dataset(SPLIT), [use(SPLIT)])
+    whole, split = DatasetBudget.of(dataset(), [use()]), DatasetBudget.of(dataset(SPLIT), [use(SPLIT)])
     assert split.ad_server.held > whole.ad_server.held
     assert split.colluding.held > whole.colluding.held
 
@@ -94,7 +92,7 @@ def test_a_query_is_spent_at_once() -> None:
     measures = (Measure(value="spend", scale=1 << 16),)
     spec = query(of, measures=measures, noise_multiplier=4.0, threshold_noise_multiplier=12.0)
     task = of.task
-    budget = budget_of(dataset(task), [query_use(task, spec)])
+    budget = DatasetBudget.of(dataset(task), [BudgetUse.of_query(task, spec)])
     assert (
         budget.ad_server.spent
         == budget.ad_server.held
@@ -104,10 +102,10 @@ def test_a_query_is_spent_at_once() -> None:
 
 def test_a_planned_job_is_added_to_what_is_held_and_to_nothing_that_is_spent() -> None:
     planned = PlannedJob(rounds=30, batch_size=125.0, noise_multiplier=5.0)
-    budget = budget_of(dataset(), [use()], planned)
+    budget = DatasetBudget.of(dataset(), [use()], planned)
     assert budget.forecast is not None
     new = charge_builders.gaussian(5.0, rate=0.125, rounds=30, exposure=EXPOSURE)
-    both = spent_in_turn([[charge(TASK, spec_of(), 50)], [new]], TASK.delta)
+    both = spent_in_turn([[spec_of().charge(TASK, 50)], [new]], TASK.delta)
     assert (budget.forecast.ad_server.held, budget.forecast.colluding.held) == (
         both.ad_server,
         both.colluding,
@@ -121,7 +119,7 @@ def test_a_planned_job_is_added_to_what_is_held_and_to_nothing_that_is_spent() -
 
 @pytest.mark.parametrize(("noise", "fits"), [(0.1, False), (200.0, True)])
 def test_a_forecast_says_whether_both_budgets_hold_it(noise: float, fits: bool) -> None:
-    budget = budget_of(dataset(), [], PlannedJob(rounds=10, batch_size=None, noise_multiplier=noise))
+    budget = DatasetBudget.of(dataset(), [], PlannedJob(rounds=10, batch_size=None, noise_multiplier=noise))
     assert budget.forecast is not None
     assert budget.forecast.fits is fits
     assert ("does NOT fit" not in shown(budget)) is fits
@@ -140,12 +138,14 @@ def test_a_forecast_says_whether_both_budgets_hold_it(noise: float, fits: bool) 
 def test_planned_numbers_out_of_range_are_refused(changes: dict[str, Any], reason: str) -> None:
     planned = {"rounds": 1, "batch_size": 10.0, "noise_multiplier": 1.0, **changes}
     with pytest.raises(InvalidTask, match=reason):
-        budget_of(dataset(), [], PlannedJob(**planned))
+        DatasetBudget.of(dataset(), [], PlannedJob(**planned))
 
 
 def test_a_task_without_noise_has_no_budget_to_show() -> None:
     quiet = [use(QUIET, noise_multiplier=0.0)]
-    budget = budget_of(dataset(QUIET), quiet, PlannedJob(rounds=1, batch_size=None, noise_multiplier=1.0))
+    budget = DatasetBudget.of(
+        dataset(QUIET), quiet, PlannedJob(rounds=1, batch_size=None, noise_multiplier=1.0)
+    )
     assert (budget.is_noisy, budget.forecast) == (False, None)
     assert NO_NOISE in shown(budget)
     assert budget_json(budget)["ad_server"] == {
@@ -158,7 +158,7 @@ def test_a_task_without_noise_has_no_budget_to_show() -> None:
 
 
 def test_a_budget_is_shown_in_a_line_without_keys() -> None:
-    line = repr(budget_of(dataset(), [use()]))
+    line = repr(DatasetBudget.of(dataset(), [use()]))
     assert line.startswith("DatasetBudget(")
     assert f"{SIZE} reports, held " in line
     assert len(line) < 160
@@ -166,7 +166,7 @@ def test_a_budget_is_shown_in_a_line_without_keys() -> None:
 
 def test_json_holds_only_finite_numbers_and_every_use() -> None:
     made = json.loads(
-        json.dumps(budget_json(budget_of(dataset(), [use(), use(job_id=b"b" * 16)])), allow_nan=False)
+        json.dumps(budget_json(DatasetBudget.of(dataset(), [use(), use(job_id=b"b" * 16)])), allow_nan=False)
     )
     assert [one["id"] for one in made["uses"]] == ["6a" * 16, "62" * 16]
     assert made["ad_server"]["held"] > made["uses"][0]["held_alone"]["ad_server"]

@@ -8,14 +8,7 @@ import pytest
 from maskedlark.errors import JobReason
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import beyond_bits
-from maskedlark.releases.counting import (
-    COUNT_UNITS,
-    cell_margin,
-    count_charge,
-    count_noise_units,
-    count_sensitivity,
-)
-from maskedlark.releases.discovery import discovery_margin
+from maskedlark.releases.counting import COUNT_UNITS, count_charge
 from tests.maskedlark.query_specs import discovery
 from tests.measured import SHOP, measuring_world
 from tests.refusals import refused
@@ -36,9 +29,9 @@ def strict(mechanism: Mechanism, delta: float | None) -> Any:
 @pytest.mark.parametrize("keys", [1, 2, 3])
 def test_a_report_is_in_one_count_of_each_list(keys: int) -> None:
     spec = discovery(OF[Mechanism.NONE], keys=KEYS[:keys])
-    assert count_sensitivity(spec, Mechanism.LAPLACE) == COUNT_UNITS * keys
+    assert spec.count_sensitivity(Mechanism.LAPLACE) == COUNT_UNITS * keys
     for mechanism in (Mechanism.GAUSSIAN, Mechanism.NONE):
-        found = count_sensitivity(spec, mechanism)
+        found = spec.count_sensitivity(mechanism)
         assert (found - 1) ** 2 < keys * COUNT_UNITS**2 <= found**2
 
 
@@ -51,11 +44,11 @@ def test_a_code_of_one_report_is_shown_with_a_probability_within_delta(
     """Of so many bits: the fewest whose 2^-bits is below delta over the keys, each of which may show one."""
     of = OF[mechanism]
     spec = discovery(of, keys=KEYS[:keys], noise_multiplier=2.0, delta=delta)
-    scale = count_noise_units(of.task, spec)
-    assert scale >= 2 * count_sensitivity(spec, mechanism)
+    scale = spec.count_noise_units(of.task)
+    assert scale >= 2 * spec.count_sensitivity(mechanism)
     bits = next(bits for bits in range(100) if Fraction(1, 2**bits) < Fraction(delta) / keys)
-    assert discovery_margin(mechanism, scale, spec) == beyond_bits(mechanism, scale, bits)
-    assert cell_margin(of.task, spec) == 0
+    assert spec.margin(mechanism, scale) == beyond_bits(mechanism, scale, bits)
+    assert spec.cell_margin(of.task) == 0
 
 
 @pytest.mark.parametrize("delta", [2.0**-20, 1e-7, 0.3])
@@ -66,8 +59,8 @@ def test_a_strict_task_asks_for_more_than_noise_makes_of_a_cell_below_k(
     of = strict(mechanism, delta)
     spec = discovery(of, noise_multiplier=2.0)
     bits = next(bits for bits in range(100) if Fraction(1, 2**bits) < Fraction(delta))
-    margin = cell_margin(of.task, spec)
-    assert margin == beyond_bits(mechanism, count_noise_units(of.task, spec), bits) > 0
+    margin = spec.cell_margin(of.task)
+    assert margin == beyond_bits(mechanism, spec.count_noise_units(of.task), bits) > 0
 
 
 def test_common_noise_is_charged_once_with_its_delta_and_a_persons_reports() -> None:
@@ -83,4 +76,4 @@ def test_noise_on_counts_that_no_sampler_draws_is_refused() -> None:
     of = OF[Mechanism.LAPLACE]
     for multiplier in (0.0, 1e-4):
         with refused(JobReason.NOISE_OUT_OF_RANGE, "noise on counts"):
-            count_noise_units(of.task, discovery(of, noise_multiplier=multiplier))
+            discovery(of, noise_multiplier=multiplier).count_noise_units(of.task)

@@ -20,17 +20,16 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
-from maskedlark.releases.counting import COUNT_UNITS, Condition, count_noise_units
-from maskedlark.releases.discovery import answer_discovery, discovery_margin
+from maskedlark.releases.counting import COUNT_UNITS, Condition
+from maskedlark.releases.discovery import answer_discovery
 from maskedlark.releases.grouping import (
     NOWHERE,
     _positions,
     answer_query,
     cells_to_show,
-    decode_domains,
     sum_groups,
 )
-from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest, sum_noise_units
+from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.input_shares import MeasuredShares
 from tests.builders import World
@@ -282,7 +281,7 @@ def test_every_answer_is_noised_at_the_stated_scale() -> None:
         threshold_noise_multiplier=1.0,
     )
     first, second = answers(of, spec, np.full((2, 3), 2, np.uint32), np.zeros((2, 8), np.int64), [None])
-    scale = sum_noise_units(of.task, spec)
+    scale = spec.noise_units(of.task)
     assert scale == 2 << 16
     spread = combine(first, second).astype(np.float64).std() / scale
     assert abs(spread - 2**0.5) < 0.05  # both helpers' noise, each full
@@ -368,10 +367,10 @@ def test_a_noisy_discovery_shows_frequent_codes_and_none_of_a_single_report() ->
 def test_the_margin_is_passed_by_noise_with_at_most_delta(mechanism: Mechanism, delta: float) -> None:
     of = with_k(1, mechanism=mechanism.value, norm="l1" if mechanism is Mechanism.LAPLACE else "l2")
     spec = discovery(of, noise_multiplier=1.0, delta=delta)
-    scale = count_noise_units(of.task, spec)
+    scale = spec.count_noise_units(of.task)
     sampler = discrete_laplace if mechanism is Mechanism.LAPLACE else discrete_gaussian
     noise = sampler(scale, 40_000, seeded(1))
-    assert (noise >= discovery_margin(mechanism, scale, spec)).mean() <= delta
+    assert (noise >= spec.margin(mechanism, scale)).mean() <= delta
     assert scale == COUNT_UNITS
 
 
@@ -410,7 +409,7 @@ def test_codes_that_are_not_the_named_list_are_refused(encoded: bytes) -> None:
         group_by=(Axis(key="campaign", size=3, codes_digest=codes_digest(named.astype(np.uint32))),),
     )
     with refused(JobReason.MALFORMED):
-        decode_domains(spec, encoded)
+        spec.decode_domains(encoded)
 
 
 def test_codes_are_read_axis_by_axis() -> None:
@@ -421,8 +420,8 @@ def test_codes_are_read_axis_by_axis() -> None:
         Axis(key="place", size=3),
         Axis(key="language", size=1, codes_digest=codes_digest(languages)),
     )
-    first, second, third = decode_domains(
-        query(of, measures=(COUNT,), group_by=axes), campaigns.tobytes() + languages.tobytes()
+    first, second, third = query(of, measures=(COUNT,), group_by=axes).decode_domains(
+        campaigns.tobytes() + languages.tobytes()
     )
     assert first is not None
     assert third is not None

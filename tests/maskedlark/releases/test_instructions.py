@@ -9,7 +9,6 @@ from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.releases.instructions import check_fits, read_instructions, update_job, update_round
-from maskedlark.releases.update import check_round
 from maskedlark.reports.updates import UpdateForm
 from tests.builders import world
 from tests.maskedlark.federated.federated_world import dp_fedavg
@@ -59,7 +58,7 @@ def test_a_round_binds_what_the_strategy_asks() -> None:
     assert asked is not None
     one = update_round(job, asked)
     assert (one.round_index, one.clip_norm, one.content_digest) == (0, BOUND.clip_norm, asked.digest())
-    check_round(TASK, one, records=100)
+    one.check(TASK, records=100)
 
 
 def test_what_fits_is_accepted() -> None:

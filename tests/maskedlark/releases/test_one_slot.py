@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from maskedlark.releases.round import draw_sample
 from tests.maskedlark.releases.test_correlated_charges import CARRIED, EPOCHS, STEPS, correlated_job
 from tests.maskedlark.releases.test_split_noise import FULL
 
@@ -13,7 +12,7 @@ def test_a_record_is_in_the_same_step_of_all_epochs_if_noise_is_correlated() -> 
     for carried in (CARRIED, None):
         spec, pair = correlated_job(carried=carried), FULL.pair(0)
         sampled = np.stack(
-            [draw_sample(spec, pair, index, bytes(32), RECORDS) for index in range(STEPS * EPOCHS)]
+            [spec.draw_sample(pair, index, bytes(32), RECORDS) for index in range(STEPS * EPOCHS)]
         ).reshape(EPOCHS, STEPS, RECORDS)
         assert (sampled.sum(axis=1) == 1).all()
         is_one_slot = (sampled == sampled[0]).all()
@@ -23,6 +22,6 @@ def test_a_record_is_in_the_same_step_of_all_epochs_if_noise_is_correlated() -> 
 def test_slots_of_another_job_are_others() -> None:
     pair = FULL.pair(0)
     first, second = (
-        draw_sample(correlated_job(job_id=name * 16), pair, 0, bytes(32), RECORDS) for name in (b"a", b"b")
+        correlated_job(job_id=name * 16).draw_sample(pair, 0, bytes(32), RECORDS) for name in (b"a", b"b")
     )
     assert (first != second).any()

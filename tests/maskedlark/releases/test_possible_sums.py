@@ -13,14 +13,10 @@ from maskedlark.numbers.field import MAX_SIGNED, SignedVector
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import below, seeded
-from maskedlark.releases.evaluation import (
-    UNITS,
-    check_evaluation_possible,
-    evaluation_noise_units,
-)
-from maskedlark.releases.job import JobSpec, check_sum_possible, job_clip, noise_units
+from maskedlark.releases.evaluation import UNITS
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.possible_sums import check_length
-from maskedlark.releases.query import Measure, MeasureKind, QuerySpec, check_answer_possible, sum_noise_units
+from maskedlark.releases.query import Measure, MeasureKind, QuerySpec
 from maskedlark.releases.release import noise_of_both
 from tests.builders import World, job_spec, world
 from tests.maskedlark.query_specs import evaluation
@@ -53,29 +49,29 @@ def query(of: World) -> QuerySpec:
 def test_every_column_of_an_answer_is_held_to_its_own_range(settings: dict[str, Any]) -> None:
     of = world(measurement=SHOP, **settings)
     spec = query(of)
-    noise = noise_of_both(of.task, sum_noise_units(of.task, spec), 7)
+    noise = noise_of_both(of.task, spec.noise_units(of.task), 7)
     least = [RECORDS * (4 << 16) * -5, *[0] * 5, 0]
     most = [RECORDS * (4 << 16) * 100, *[RECORDS * (8 << 16)] * 5, RECORDS * (16 << 16)]
     for bounds, step in ((least, -1), (most, 1)):
         edge = np.array(bounds, np.int64) + step * noise
-        check_answer_possible(of.task, spec, edge, records=RECORDS)
+        spec.check_possible(of.task, edge, records=RECORDS)
         for column in range(7):
             beyond = edge.copy()
             beyond[column] += step
-            assert refuses(check_answer_possible, of.task, spec, beyond, records=RECORDS)
+            assert refuses(spec.check_possible, of.task, beyond, records=RECORDS)
 
 
 @pytest.mark.parametrize("settings", [{}, GAUSSIAN])
 def test_a_cell_of_an_evaluation_holds_no_more_than_all_reports(settings: dict[str, Any]) -> None:
     of = world(**settings)
     spec = evaluation(of, noise_multiplier=1.0 if settings else 0.0)
-    noise = noise_of_both(of.task, evaluation_noise_units(of.task, spec), 20)
+    noise = noise_of_both(of.task, spec.noise_units(of.task), 20)
     for edge, step in ((-noise, -1), (RECORDS * UNITS + noise, 1)):
         total = np.zeros(20, np.int64)
         total[7] = edge
-        check_evaluation_possible(of.task, spec, total, records=RECORDS)
+        spec.check_possible(of.task, total, records=RECORDS)
         total[7] += step
-        assert refuses(check_evaluation_possible, of.task, spec, total, records=RECORDS)
+        assert refuses(spec.check_possible, of.task, total, records=RECORDS)
 
 
 def job(of: World) -> JobSpec:
@@ -90,34 +86,34 @@ def job(of: World) -> JobSpec:
 def test_a_sum_whose_every_coordinate_is_possible_can_be_too_long() -> None:
     of = world()
     spec = job(of)
-    most = RECORDS * job_clip(of.task, spec).released_sensitivity
+    most = RECORDS * spec.clip(of.task).released_sensitivity
     along = np.zeros(400, np.int64)
     along[3] = most
-    check_sum_possible(of.task, spec, along, records=RECORDS)
+    spec.check_sum_possible(of.task, along, records=RECORDS)
     spread = np.full(400, most // 20, np.int64)  # its length is `most`
-    check_sum_possible(of.task, spec, spread, records=RECORDS)
-    assert refuses(check_sum_possible, of.task, spec, spread + most // 1_000, records=RECORDS)
-    assert refuses(check_sum_possible, of.task, spec, np.full(400, most, np.int64), records=RECORDS)
+    spec.check_sum_possible(of.task, spread, records=RECORDS)
+    assert refuses(spec.check_sum_possible, of.task, spread + most // 1_000, records=RECORDS)
+    assert refuses(spec.check_sum_possible, of.task, np.full(400, most, np.int64), records=RECORDS)
 
 
 def test_the_length_is_not_held_to_an_l2_bound_where_the_clip_is_l1() -> None:
     of = world(mechanism="none", norm="l1")
     spec = job(of)
-    most = RECORDS * job_clip(of.task, spec).released_sensitivity
-    check_sum_possible(of.task, spec, np.full(4, most, np.int64), records=RECORDS)
+    most = RECORDS * spec.clip(of.task).released_sensitivity
+    spec.check_sum_possible(of.task, np.full(4, most, np.int64), records=RECORDS)
 
 
 @pytest.mark.parametrize("count", [1, 40, 4_000])
 def test_honest_sums_with_noise_are_never_refused(count: int) -> None:
     of = world(**GAUSSIAN)
     spec, randomness = job(of), seeded(count)
-    most = RECORDS * job_clip(of.task, spec).released_sensitivity
+    most = RECORDS * spec.clip(of.task).released_sensitivity
     for _ in range(20):
         total = np.zeros(count, np.int64)
         total[int(below(count, 1, randomness)[0])] = most
         for _ in (0, 1):
-            total += noise_vector(Mechanism.GAUSSIAN, noise_units(of.task, spec), count, randomness)
-        check_sum_possible(of.task, spec, total, records=RECORDS)
+            total += noise_vector(Mechanism.GAUSSIAN, spec.noise_units(of.task), count, randomness)
+        spec.check_sum_possible(of.task, total, records=RECORDS)
 
 
 @pytest.mark.parametrize("kind", ["train", "measure", "evaluate"])
@@ -132,12 +128,12 @@ def test_sums_of_random_masks_are_refused_but_for_a_negligible_chance(kind: str)
 
     for _ in range(50):
         if kind == "train":
-            assert refuses(check_sum_possible, of.task, job(of), uniform(40), records=RECORDS)
+            assert refuses(job(of).check_sum_possible, of.task, uniform(40), records=RECORDS)
         elif kind == "measure":
-            assert refuses(check_answer_possible, of.task, query(of), uniform(7), records=RECORDS)
+            assert refuses(query(of).check_possible, of.task, uniform(7), records=RECORDS)
         else:
             spec = evaluation(of, noise_multiplier=1.0)
-            assert refuses(check_evaluation_possible, of.task, spec, uniform(20), records=RECORDS)
+            assert refuses(spec.check_possible, of.task, uniform(20), records=RECORDS)
 
 
 def test_the_noise_of_a_length_is_what_two_gaussians_rarely_pass() -> None:

@@ -15,18 +15,10 @@ from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.counting import COUNT_UNITS, Condition, count_sensitivity
+from maskedlark.releases.counting import COUNT_UNITS, Condition
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query, cells_to_show
-from maskedlark.releases.query import (
-    MAX_NUMBERS,
-    Axis,
-    Measure,
-    MeasureKind,
-    QuerySpec,
-    num_numbers,
-    sensitivity,
-)
+from maskedlark.releases.query import MAX_NUMBERS, Axis, Measure, MeasureKind, QuerySpec
 from maskedlark.releases.release import combine, fitting
 from maskedlark.reports.measurement import Measurement
 from tests import charge_builders
@@ -107,8 +99,8 @@ def test_the_sensitivity_bounds_the_change_that_one_report_can_make(
     spec: QuerySpec, records: list[tuple[list[int], list[int]]]
 ) -> None:
     change = [int(value) for value in answer(spec, records, False) - answer(spec, records, True)]
-    assert sum(abs(value) for value in change) <= sensitivity(MEASUREMENT, spec, Mechanism.LAPLACE)
-    assert sum(value * value for value in change) <= sensitivity(MEASUREMENT, spec, Mechanism.GAUSSIAN) ** 2
+    assert sum(abs(value) for value in change) <= spec.sensitivity(MEASUREMENT, Mechanism.LAPLACE)
+    assert sum(value * value for value in change) <= spec.sensitivity(MEASUREMENT, Mechanism.GAUSSIAN) ** 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -133,8 +125,8 @@ def test_the_count_sensitivity_bounds_what_one_report_changes_of_all_counts(
         COUNT_UNITS * (after - before)
         for after, before in zip(counts(records), counts(records[:-1]), strict=True)
     ]
-    assert sum(abs(value) for value in change) <= count_sensitivity(spec, Mechanism.LAPLACE)
-    assert sum(value * value for value in change) <= count_sensitivity(spec, Mechanism.GAUSSIAN) ** 2
+    assert sum(abs(value) for value in change) <= spec.count_sensitivity(Mechanism.LAPLACE)
+    assert sum(value * value for value in change) <= spec.count_sensitivity(Mechanism.GAUSSIAN) ** 2
 
 
 def test_the_sensitivity_is_reached_by_the_largest_report() -> None:
@@ -144,8 +136,8 @@ def test_the_sensitivity_is_reached_by_the_largest_report() -> None:
         levels=(0, 1),
     )
     change = answer(spec, [([0, 1, 0], [1, 100])], False)
-    assert int(np.abs(change).sum()) == sensitivity(MEASUREMENT, spec, Mechanism.LAPLACE) == 2 * (8 + 300)
-    assert sensitivity(MEASUREMENT, spec, Mechanism.GAUSSIAN) == 425  # sqrt(2 (8^2 + 300^2)) = 424.4..
+    assert int(np.abs(change).sum()) == spec.sensitivity(MEASUREMENT, Mechanism.LAPLACE) == 2 * (8 + 300)
+    assert spec.sensitivity(MEASUREMENT, Mechanism.GAUSSIAN) == 425  # sqrt(2 (8^2 + 300^2)) = 424.4..
 
 
 def test_sums_are_charged_once_and_looks_at_counts_against_the_ad_server_alone() -> None:
@@ -329,5 +321,5 @@ def test_the_length_of_an_answer_counts_cells_rests_and_columns() -> None:
         levels=(0, 1, 2),
     )
     assert [spec.num_cells(level) for level in spec.levels] == [1, 4 + 1, 4 * (3 + 1)]
-    assert num_numbers(OF.task, spec) == (1 + 5 + 16) * (1 + 5)
-    assert num_numbers(OF.task, spec) < MAX_NUMBERS
+    assert spec.num_numbers(OF.task) == (1 + 5 + 16) * (1 + 5)
+    assert spec.num_numbers(OF.task) < MAX_NUMBERS

@@ -18,12 +18,12 @@ from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec, check_sum_possible, check_sums_fit, noise_bound, noise_units
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.round import Evaluated, MaskedSum, records_evaluated, transcript
-from maskedlark.releases.samples import sampling_numerator
+from maskedlark.releases.round import Evaluated, MaskedSum
+from maskedlark.releases.samples import Samples
 from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR, pair_key
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR, PairKey
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.upload import SealedShare
 from tests import reference
@@ -96,7 +96,7 @@ def answers(
             records=len(shares[role]),
             num_values=NUM_VALUES,
             round_index=round_index,
-            script=transcript(spec, round_index=round_index, weights=weights[role], numerics=b"n"),
+            script=spec.round_transcript(round_index=round_index, weights=weights[role], numerics=b"n"),
         )
         for role in (0, 1)
     ]
@@ -275,7 +275,7 @@ def summed_in_rounds(
 ) -> None:
     """The first rounds of a job at helper 0, whose engine is `summed`."""
     for index in range(rounds):
-        script = transcript(spec, round_index=index, weights=b"", numerics=b"")
+        script = spec.round_transcript(round_index=index, weights=b"", numerics=b"")
         helper_share(of, spec, 0, summed, records=records, round_index=index, script=script)
 
 
@@ -291,7 +291,7 @@ def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: f
         return zeros(of.task)
 
     summed_in_rounds(of, spec, len(shares[0]), of_shares(shares[0], count), rounds=20)
-    assert {evaluated for evaluated, _ in seen} == {records_evaluated(of.task, spec, 2_000)}
+    assert {evaluated for evaluated, _ in seen} == {spec.records_evaluated(of.task, 2_000)}
     counted = {sampled for _, sampled in seen}
     assert len(counted) > 1 or counted == {0} or rate == 1.0
     assert all(sampled == 0 or sampled >= k for sampled in counted)
@@ -341,7 +341,7 @@ def test_each_helper_adds_noise_at_full_scale_once_per_coordinate(mechanism: str
         for role in (0, 1)
     ]
     scale = 2.0 * 0.5 * 2**32
-    assert noise_units(of.task, spec) == scale
+    assert spec.noise_units(of.task) == scale
     total = combine(got[0], got[1]).astype(np.float64)
     variance = 2 * scale**2 if mechanism == "gaussian" else 2 * 2 * scale**2
     assert abs(total.mean()) < 5 * np.sqrt(variance / count)
@@ -352,23 +352,23 @@ def test_noise_is_refused_where_there_is_none_and_where_it_could_wrap() -> None:
     noisy = world(mechanism="gaussian")
     for multiplier in (0.0, 1e6):
         with pytest.raises(JobRefused) as refusal:
-            check_sums_fit(
-                noisy.task, job(noisy, bytes(32), noise_multiplier=multiplier), records=10, num_parameters=5
+            job(noisy, bytes(32), noise_multiplier=multiplier).check_sums_fit(
+                noisy.task, records=10, num_parameters=5
             )
         assert refusal.value.reason in (JobReason.NOISE_OUT_OF_RANGE, JobReason.OVERFLOW)
     fine = job(noisy, bytes(32), noise_multiplier=1.0)
-    check_sums_fit(noisy.task, fine, records=1 << 20, num_parameters=1 << 20)
+    fine.check_sums_fit(noisy.task, records=1 << 20, num_parameters=1 << 20)
     wide = world(mechanism="gaussian", clip_norm=1024.0, frac_bits=40)
     with refused(JobReason.OVERFLOW):
-        check_sums_fit(
-            wide.task, job(wide, bytes(32), noise_multiplier=0.01), records=1 << 14, num_parameters=5
+        job(wide, bytes(32), noise_multiplier=0.01).check_sums_fit(
+            wide.task, records=1 << 14, num_parameters=5
         )
 
 
 @given(st.integers(0, 2**32), st.floats(0.01, 1.0))
 def test_the_sample_is_binomial_and_secret_to_others(seed: int, rate: float) -> None:
     of = WORLD
-    numerator = sampling_numerator(expected_batch_size=rate * 4_000, dataset_size=4_000)
+    numerator = Samples.numerator(expected_batch_size=rate * 4_000, dataset_size=4_000)
     round_transcript = digest("t", seed.to_bytes(8, "little"))
     first, second = (of.pair(role).sample(round_transcript, 4_000, numerator) for role in (0, 1))
     assert (first == second).all()
@@ -383,7 +383,7 @@ def test_a_rate_of_one_takes_every_record() -> None:
 def test_blinds_and_tags_hang_on_everything_in_the_transcript() -> None:
     base = job(WORLD, bytes(32))
     transcripts = {
-        transcript(spec, round_index=index, weights=weights, numerics=numerics)
+        spec.round_transcript(round_index=index, weights=weights, numerics=numerics)
         for spec in (
             base,
             job(WORLD, bytes(32), noise_multiplier=1.0),
@@ -407,10 +407,12 @@ def test_blinds_cancel_between_the_helpers() -> None:
 
 def test_a_pair_key_needs_the_right_helper_and_a_usable_peer_key() -> None:
     with pytest.raises(InvalidTask, match="another agreement key"):
-        pair_key(WORLD.keys[0].agreement, WORLD.task, 1)
+        PairKey.agree(WORLD.keys[0].agreement, WORLD.task, 1)
     low_order = replace(WORLD.task.helpers[1], agreement_key=bytes(32))
     with pytest.raises(InvalidTask, match="usable"):
-        pair_key(WORLD.keys[0].agreement, replace(WORLD.task, helpers=(WORLD.task.helpers[0], low_order)), 0)
+        PairKey.agree(
+            WORLD.keys[0].agreement, replace(WORLD.task, helpers=(WORLD.task.helpers[0], low_order)), 0
+        )
     assert "redacted" in repr(WORLD.pair(0))
 
 
@@ -457,21 +459,21 @@ def test_a_report_whose_masks_add_to_anything_else_is_noticed_in_the_sum() -> No
     poisoned[7] = field.random_vector(2, seeded(9))
     spec = job(of, bytes(32))
     honest = combine(*answers(of, shares, spec))
-    check_sum_possible(of.task, spec, honest, records=50)
+    spec.check_sum_possible(of.task, honest, records=50)
     total = combine(*answers(of, (replace(shares[0], mask_shares=poisoned), shares[1]), spec))
     with refused(JobReason.SUM_OUT_OF_RANGE):
-        check_sum_possible(of.task, spec, total, records=50)
+        spec.check_sum_possible(of.task, total, records=50)
 
 
 def test_the_largest_possible_sum_is_accepted_and_one_more_is_not() -> None:
     of = world(mechanism="laplace", norm="l1")  # in L2 the length counts too: see test_possible_sums.py
     spec = job(of, bytes(32), noise_multiplier=1.0)
-    largest = 50 * of.task.clip.sensitivity + noise_bound(of.task, spec, 2)
+    largest = 50 * of.task.clip.sensitivity + spec.noise_bound(of.task, 2)
     for sign in (1, -1):
-        check_sum_possible(of.task, spec, np.array([0, sign * largest], np.int64), records=50)
+        spec.check_sum_possible(of.task, np.array([0, sign * largest], np.int64), records=50)
         with refused(JobReason.SUM_OUT_OF_RANGE):
-            check_sum_possible(of.task, spec, np.array([0, sign * (largest + 1)], np.int64), records=50)
-    check_sum_possible(of.task, spec, np.empty(0, np.int64), records=50)
+            spec.check_sum_possible(of.task, np.array([0, sign * (largest + 1)], np.int64), records=50)
+    spec.check_sum_possible(of.task, np.empty(0, np.int64), records=50)
 
 
 def test_specs_that_are_equal_have_equal_bytes_so_a_digest_is_known_by_its_spec() -> None:

@@ -14,7 +14,7 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import MIN_SCALE, split_scale
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.privacy.samplers import MAX_SCALE
-from maskedlark.releases.job import JobSpec, charge, noise_units
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import (
     AggregateShare,
     combine,
@@ -68,13 +68,13 @@ def test_split_noise_is_charged_as_what_each_adversary_faces() -> None:
 
     The charge is that of a job with full noise of the helper's real scale.
     """
-    split = charge(SPLIT.task, job(SPLIT), 50)
-    real = noise_units(SPLIT.task, job(SPLIT)) / SPLIT.task.clip.sensitivity
+    split = job(SPLIT).charge(SPLIT.task, 50)
+    real = job(SPLIT).noise_units(SPLIT.task) / SPLIT.task.clip.sensitivity
     assert split.noise_multiplier == pytest.approx(real, rel=1e-8)
     assert split.noise_multiplier <= real
     at_rate_1 = job(SPLIT, sampling_numerator=1 << 32)
-    costs = spent([charge(SPLIT.task, at_rate_1, 50)], 1e-6)
-    full = spent([charge(FULL.task, at_rate_1, 50)], 1e-6)
+    costs = spent([at_rate_1.charge(SPLIT.task, 50)], 1e-6)
+    full = spent([at_rate_1.charge(FULL.task, 50)], 1e-6)
     assert costs.ad_server == pytest.approx(full.colluding)  # all the noise in the sum is one full noise
     assert costs.colluding > full.colluding > full.ad_server
 
@@ -91,7 +91,7 @@ def test_a_fitted_multiplier_keeps_its_budgets_when_the_noise_is_split(epsilon: 
         collusion_epsilon=math.inf,
     )
     multiplier = multiplier_for_each_helper(SPLIT.task, needed)
-    charged = charge(SPLIT.task, job(SPLIT, noise_multiplier=multiplier), 50)
+    charged = job(SPLIT, noise_multiplier=multiplier).charge(SPLIT.task, 50)
     assert needed <= charged.noise_multiplier < needed * 1.0001
     assert spent([charged], 1e-6).ad_server <= epsilon
     assert multiplier_for_each_helper(FULL.task, needed) == needed
@@ -99,7 +99,7 @@ def test_a_fitted_multiplier_keeps_its_budgets_when_the_noise_is_split(epsilon: 
 
 def test_a_task_without_noise_is_charged_as_such() -> None:
     nothing = world(mechanism="none")
-    assert charge(nothing.task, job(nothing, noise_multiplier=0.0), 3) == Charge(
+    assert job(nothing, noise_multiplier=0.0).charge(nothing.task, 3) == Charge(
         mechanism=Mechanism.NONE, noise_multiplier=0.0, sampling_rate=0.25, rounds=3, exposure=EXPOSURE
     )
 
@@ -114,5 +114,5 @@ def test_a_half_that_is_too_small_for_the_accountant_is_refused() -> None:
     coarse = world(mechanism="gaussian", noise="split", clip_norm=1.0, frac_bits=16)
     least = 1024 / 65536
     with refused(JobReason.NOISE_OUT_OF_RANGE):
-        noise_units(coarse.task, job(coarse, noise_multiplier=1.3 * least))
-    assert noise_units(coarse.task, job(coarse, noise_multiplier=1.5 * least)) >= 1024
+        job(coarse, noise_multiplier=1.3 * least).noise_units(coarse.task)
+    assert job(coarse, noise_multiplier=1.5 * least).noise_units(coarse.task) >= 1024

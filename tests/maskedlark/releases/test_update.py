@@ -12,16 +12,7 @@ from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.numbers.field import from_signed, to_bytes
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import combine
-from maskedlark.releases.update import (
-    UpdateSpec,
-    answer_update,
-    check_round,
-    job_charges,
-    noise_units,
-    read_sum,
-    seen_rate,
-)
-from maskedlark.releases.update_job import Phase, UpdateRound
+from maskedlark.releases.update import Phase, UpdateRound, UpdateSpec, answer_update, seen_rate
 from tests.builders import world
 from tests.refusals import refused
 from tests.update_builders import FORM, random_vector, update_job, update_round, update_world
@@ -86,7 +77,7 @@ def test_noise_is_for_the_whole_vector_with_its_extra_coordinates() -> None:
         vector=from_signed(np.zeros(FORM.length, np.int64)),
         noise=noise,
     )
-    assert asked == [noise_units(TASK, ROUND)]
+    assert asked == [ROUND.noise_units(TASK)]
     assert asked[0] >= ROUND.job.phases[0].noise_multiplier * 2**24 * np.sqrt(1 + 2 / 64)
 
 
@@ -121,15 +112,15 @@ def test_one_round_has_one_release_whatever_its_weights() -> None:
 )
 def test_a_round_that_cannot_be_released_is_refused(one: UpdateRound, reason: JobReason) -> None:
     with refused(reason):
-        check_round(TASK, one, records=10)
+        one.check(TASK, records=10)
 
 
 def test_a_sum_that_could_wrap_and_a_task_of_labels_are_refused() -> None:
     with refused(JobReason.OVERFLOW):
-        check_round(TASK, ROUND, records=1 << 40)
+        ROUND.check(TASK, records=1 << 40)
     labels = world().task
     with refused(JobReason.UNDECLARED):
-        check_round(labels, update_round(labels, job=update_job(labels)), records=10)
+        update_round(labels, job=update_job(labels)).check(labels, records=10)
 
 
 def test_a_release_that_could_wrap_is_refused_before_it_is_charged() -> None:
@@ -144,11 +135,11 @@ def test_a_schedule_gives_each_round_the_settings_of_its_phase() -> None:
     )
     job = update_job(TASK, phases=phases)
     assert [job.phase(index).sampling_rate for index in range(3)] == [0.1, 0.2, 0.2]
-    assert [(charge.sampling_rate, charge.rounds) for charge in job_charges(TASK, job, 2)] == [
+    assert [(charge.sampling_rate, charge.rounds) for charge in job.charges(TASK, 2)] == [
         (seen_rate(0.1, 1.0), 1),
         (seen_rate(0.2, 1.0), 1),
     ]
-    assert job_charges(TASK, job, 0) == ()
+    assert job.charges(TASK, 0) == ()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +183,7 @@ def test_sums_are_read_in_their_own_units() -> None:
     clip_units = 2**24
     vectors = [random_vector(FORM, replace(quiet.clip), seed) for seed in range(3)]
     total = np.sum(vectors, axis=0)
-    read = read_sum(quiet, one, total, records=3)
+    read = one.read_sum(quiet, total, records=3)
     assert read.values == pytest.approx(total[:5] / clip_units)
     assert read.excess == 3.0
     assert read.weight == pytest.approx(sum(vector[5] for vector in vectors) / (clip_units >> 3))
@@ -217,7 +208,7 @@ def test_a_sum_beyond_what_honest_devices_reach_is_refused(total: list[int]) -> 
     quiet = update_world().task
     one = update_round(quiet)
     with refused(JobReason.SUM_OUT_OF_RANGE):
-        read_sum(quiet, one, np.array(total, np.int64), records=3)
+        one.read_sum(quiet, np.array(total, np.int64), records=3)
 
 
 @pytest.mark.parametrize(
@@ -230,23 +221,22 @@ def test_a_sum_beyond_what_honest_devices_reach_is_refused(total: list[int]) -> 
 def test_the_most_that_honest_devices_reach_is_read(total: list[int]) -> None:
     quiet = update_world().task
     assert (
-        read_sum(quiet, update_round(quiet), np.array(total, np.int64), records=3).values[0]
-        == total[0] / UNIT
+        update_round(quiet).read_sum(quiet, np.array(total, np.int64), records=3).values[0] == total[0] / UNIT
     )
 
 
 def test_a_noisy_sum_of_the_most_that_devices_send_is_never_thrown_away() -> None:
     drawn = np.random.default_rng(5)
-    scale = noise_units(TASK, ROUND)
+    scale = ROUND.noise_units(TASK)
     most = np.array([3 * UNIT, 0, 0, 0, 0, 3 * (UNIT >> 3), -3 * (UNIT >> 3)])
     for _ in range(2_000):
         noisy = most + np.rint(drawn.normal(0, scale * np.sqrt(2), FORM.length)).astype(np.int64)
-        assert read_sum(TASK, ROUND, noisy, records=3).values[0] == pytest.approx(noisy[0] / UNIT)
+        assert ROUND.read_sum(TASK, noisy, records=3).values[0] == pytest.approx(noisy[0] / UNIT)
 
 
 def test_a_task_without_noise_has_no_round_with_a_noise_multiplier() -> None:
     task = update_world(mechanism="none").task
     noisy = update_job(task, phases=(Phase(rounds=1, sampling_rate=0.5, noise_multiplier=1.0),))
-    check_round(task, update_round(task), records=10)
+    update_round(task).check(task, records=10)
     with refused(JobReason.NOISE_OUT_OF_RANGE, "must be 0"):
-        check_round(task, update_round(task, job=noisy), records=10)
+        update_round(task, job=noisy).check(task, records=10)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from maskedlark.numbers.field import MODULUS, FieldVector, random_vector, subtract, to_bytes
 from maskedlark.randomness import Randomness, below
 from maskedlark.reports.proofs.check import Residues, gather_evidence, residues
-from maskedlark.reports.proofs.proven_report import encode_proof, read_proofs
-from maskedlark.reports.proofs.proving import Binding, challenge, commit
+from maskedlark.reports.proofs.proven_report import read_proofs
+from maskedlark.reports.proofs.proving import Binding, challenge
 from maskedlark.reports.proofs.shape import POINTS, ProofShape
 from maskedlark.reports.share_seed import expand_share
 from tests.one_proof import challenge_points, prove, secret_elements
@@ -53,7 +53,7 @@ def send(shape: ProofShape, elements: FieldVector, randomness: Randomness) -> Se
         )
         for role in (0, 1)
     )
-    assert binding.view + second.tail() == encode_proof(binding, proof, 1)
+    assert binding.view + second.tail() == proof.encode(binding, 1)
     return first, second
 
 
@@ -304,7 +304,7 @@ def _points_of(sent: Sent) -> list[int]:
 def recommitted(shape: ProofShape, sent: Sent) -> bytes:
     """Helper 1's commitment, of what it holds: for tests that look at commitments."""
     binding = Binding(task_id=TASK_ID, report_id=sent[1].report_id, view=sent[1].view)
-    return commit(binding, 1, sent[1].blind, sent[1].share)
+    return binding.commit(1, sent[1].blind, sent[1].share)
 
 
 def _wrong_values(shape: ProofShape, randomness: Randomness) -> Iterator[tuple[str, Sent]]:

@@ -13,7 +13,7 @@ from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS, reconstruct, to_signed
 from maskedlark.randomness import seeded
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.measurement import Columns, Key, Measurement, Value
+from maskedlark.reports.measurement import Key, Measurement, Value
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.builders import decode_shares, reports, shares_for, split, world
 from tests.measured import SHOP, measuring_world
@@ -222,9 +222,9 @@ def test_what_people_type_becomes_a_code() -> None:
 
 
 def test_columns_stand_where_reports_hold_them() -> None:
-    assert MEASUREMENT.columns("count") == Columns(0, 0)
-    assert MEASUREMENT.columns("click") == Columns(1, 0)
-    assert MEASUREMENT.columns("purchase") == Columns(2, 5)
+    assert MEASUREMENT.columns("count") == (0, 0)
+    assert MEASUREMENT.columns("click") == (1, 0)
+    assert MEASUREMENT.columns("purchase") == (2, 5)
     assert MEASUREMENT.columns("view") is None
     assert MEASUREMENT.num_columns == 8
 

@@ -4,14 +4,7 @@ import pytest
 
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import (
-    HpkeKey,
-    OpeningKey,
-    SealingKey,
-    length_when_sealed,
-    share_info,
-    sign_keys,
-)
+from maskedlark.reports.sealing import HpkeKey, OpeningKey, SealingKey, SignedKeyList, share_info
 from tests.builders import FAR, helper_keys
 from tests.refusals import refused
 
@@ -29,7 +22,7 @@ def test_a_sealed_share_opens_under_its_key_and_binding(suite: HpkeSuite) -> Non
     key = OpeningKey.generate(key_id=9, suite=suite)
     sealed = SealingKey(key.public()).seal(b"plaintext", share_info(**CONTEXT))
     assert key.open(sealed, share_info(**CONTEXT)) == b"plaintext"
-    assert len(sealed) == length_when_sealed(suite, len(b"plaintext"))
+    assert len(sealed) == len(b"plaintext") + suite.overhead
 
 
 @pytest.mark.parametrize("suite", list(HpkeSuite))
@@ -93,7 +86,7 @@ def test_a_public_key_of_the_wrong_size_is_refused(public_key: bytes) -> None:
 
 def test_a_key_list_verifies_only_under_the_helper_that_signed_it() -> None:
     ours, theirs = helper_keys(), helper_keys()
-    signed = sign_keys(ours.signing, (ours.opening.public(),), not_after=FAR)
+    signed = SignedKeyList.sign(ours.signing, (ours.opening.public(),), not_after=FAR)
     assert signed.verify(ours.signing.public_key().public_bytes_raw()) == ours.opening.public()
     with pytest.raises(InvalidTask, match="another helper"):
         signed.verify(theirs.signing.public_key().public_bytes_raw())
@@ -101,7 +94,7 @@ def test_a_key_list_verifies_only_under_the_helper_that_signed_it() -> None:
 
 def test_a_key_list_with_a_swapped_key_is_refused() -> None:
     ours, theirs = helper_keys(), helper_keys()
-    signed = sign_keys(ours.signing, (ours.opening.public(),), not_after=FAR)
+    signed = SignedKeyList.sign(ours.signing, (ours.opening.public(),), not_after=FAR)
     forged = type(signed)(
         key_list=type(signed.key_list)(
             verify_key=signed.key_list.verify_key, keys=(theirs.opening.public(),)

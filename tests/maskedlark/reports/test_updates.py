@@ -15,18 +15,11 @@ from maskedlark.numbers.field import from_bytes, reconstruct, to_signed
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import seeded
 from maskedlark.releases.release import combine
-from maskedlark.releases.update import UpdateSpec, answer_update, round_clip
+from maskedlark.releases.update import UpdateSpec, answer_update
 from maskedlark.reports.share_seed import expand_share
 from maskedlark.reports.task import Task
 from maskedlark.reports.update_sealing import UpdateSealer
-from maskedlark.reports.updates import (
-    UpdateForm,
-    UpdateSum,
-    check_vector,
-    cover,
-    decode_update_share,
-    split_update,
-)
+from maskedlark.reports.updates import UpdateForm, UpdateSum, split_update
 from maskedlark.reports.upload import Report, SealedShare, Sealer
 from tests import reference
 from tests.builders import NOW, World, check_report, settings, world
@@ -43,7 +36,7 @@ from tests.update_builders import (
 
 WORLD = update_world()
 ROUND = update_round(WORLD.task)
-CLIP = round_clip(WORLD.task, ROUND)
+CLIP = ROUND.clip(WORLD.task)
 VECTORS = [random_vector(FORM, CLIP, seed) for seed in range(4)]
 REPORTS = update_reports(WORLD, ROUND, VECTORS)
 
@@ -79,9 +72,7 @@ def test_both_helpers_tag_a_report_alike_and_two_rounds_differently() -> None:
     plaintext = split_update(
         VECTORS[0], task_id=WORLD.task.task_id, report_id=bytes(16), randomness=seeded(1)
     ).share_0
-    views = {
-        decode_update_share(FORM, 0, plaintext, round_id).view for round_id in (bytes(32), bytes(31) + b"1")
-    }
+    views = {FORM.decode_share(0, plaintext, round_id).view for round_id in (bytes(32), bytes(31) + b"1")}
     assert len(views) == 2
 
 
@@ -100,7 +91,7 @@ def test_an_upload_takes_eight_bytes_a_parameter_and_little_more() -> None:
 
 
 def test_cover_is_zero_in_every_coordinate_and_as_long_as_an_update() -> None:
-    sealed = update_reports(WORLD, ROUND, [cover(FORM), VECTORS[0]])
+    sealed = update_reports(WORLD, ROUND, [FORM.zeros(), VECTORS[0]])
     first, second = sums(WORLD, ROUND, sealed[:1])
     assert not to_signed(reconstruct(first, second)).any()
     lengths = [[len(share.ciphertext) for share in report.shares] for report in sealed]
@@ -181,11 +172,11 @@ def test_the_largest_vector_that_passes_has_the_released_sensitivity() -> None:
     clip = Clip(norm=Norm.L2, bound=1.0, frac_bits=24)
     units = FORM.figure_units(clip)
     vector = np.array([clip.sensitivity, 0, 0, 0, 0, units, -units], np.int64)
-    check_vector(FORM, clip, vector)
+    FORM.check_vector(clip, vector)
     square = sum(int(value) ** 2 for value in vector)
     assert (FORM.released_sensitivity(clip) - 1) ** 2 < square <= FORM.released_sensitivity(clip) ** 2
     with pytest.raises(InvalidTask, match="beyond the clip bound"):
-        check_vector(FORM, clip, vector + np.array([1, 0, 0, 0, 0, 0, 0]))
+        FORM.check_vector(clip, vector + np.array([1, 0, 0, 0, 0, 0, 0]))
 
 
 def rejected(role: int, report: Report, **of: Any) -> ReportReason:
@@ -221,11 +212,11 @@ def test_what_is_no_share_of_the_round_is_dropped_with_a_reason() -> None:
     assert rejected(0, replace(report, report_id=bytes(16))) is ReportReason.NOT_OPENED
     assert rejected(0, replace(report, time_bucket=0)) is ReportReason.OUTSIDE_TASK_PERIOD
     with refused(ReportReason.MASK_NOT_CANONICAL):
-        decode_update_share(FORM, 1, bytes([1]) + bytes(16) + b"\xff" * 8 * FORM.length, bytes(32))
+        FORM.decode_share(1, bytes([1]) + bytes(16) + b"\xff" * 8 * FORM.length, bytes(32))
     with refused(ReportReason.WRONG_VERSION):
-        decode_update_share(FORM, 0, bytes([2]) + bytes(48), bytes(32))
+        FORM.decode_share(0, bytes([2]) + bytes(48), bytes(32))
     with refused(ReportReason.WRONG_LENGTH):
-        decode_update_share(FORM, 0, bytes([1]) + bytes(47), bytes(32))
+        FORM.decode_share(0, bytes([1]) + bytes(47), bytes(32))
 
 
 @pytest.mark.parametrize(

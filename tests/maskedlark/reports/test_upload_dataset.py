@@ -14,13 +14,7 @@ from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers import field
 from maskedlark.randomness import seeded
 from maskedlark.reports import dataset as dataset_module
-from maskedlark.reports.dataset import (
-    ShareColumns,
-    ShareForHelper,
-    canonical_order,
-    dataset_id,
-    intersect_admitted,
-)
+from maskedlark.reports.dataset import ShareColumns, ShareForHelper, canonical_order, dataset_id
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, TaskBundle
@@ -207,7 +201,7 @@ def test_a_report_that_tells_the_helpers_different_things_is_kept_out() -> None:
     mixed = [*REPORTS[:2], two_faced_report(WORLD), *REPORTS[2:]]
     prepared = [WORLD.opener(role).open(shares_for(mixed, role)) for role in (0, 1)]
     assert all(one.admitted.is_admitted.all() for one in prepared)  # each alone sees nothing wrong
-    assert intersect_admitted(prepared[0].admitted, prepared[1].admitted).tolist() == [
+    assert prepared[0].admitted.intersect(prepared[1].admitted).tolist() == [
         True,
         True,
         False,

@@ -12,7 +12,7 @@ from adserver.peers.replies import Replies
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, UnsupportedVersion
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.update_job import UpdateRound
+from maskedlark.releases.update import UpdateRound
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.protocols import PROTOCOLS, check_spoken

@@ -27,7 +27,7 @@ from maskedlark.randomness import Randomness, Stream, below, derive_key, seeded,
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.report import Example, MeasuredValues, split
-from maskedlark.reports.sealing import OpeningKey, length_when_sealed
+from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.reports.upload import Report, SealedShare
@@ -170,7 +170,7 @@ def _written(case: Case, of: World) -> dict[str, Any]:
     [plaintexts] = split(of.task, [example], [draws], report_ids=[report_id], task_id=of.task.task_id)
     shares = []
     for keys, plaintext in zip(of.keys, plaintexts, strict=True):
-        length = length_when_sealed(keys.opening.suite, len(plaintext))
+        length = len(plaintext) + keys.opening.suite.overhead
         stream = Stream(sha256(plaintext).digest())
         shares.append(SealedShare(key_id=keys.opening.key_id, ciphertext=stream(length)))
     made = Report(
@@ -232,10 +232,7 @@ def _told(of: World) -> dict[str, Any]:
         "bundle": encode(of.bundle).hex(),
         "trusted": [helper.verify_key.hex() for helper in of.task.helpers],
         "task_id": of.task.task_id.hex(),
-        "keys": [
-            {"key_id": one.opening.key_id, "overhead": length_when_sealed(one.opening.suite, 0)}
-            for one in of.keys
-        ],
+        "keys": [{"key_id": one.opening.key_id, "overhead": one.opening.suite.overhead} for one in of.keys],
     }
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from maskedlark.randomness import derive_key, seeded
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.proofs.check import residues
-from maskedlark.reports.proofs.proven_report import encode_proof
 from maskedlark.reports.proofs.proving import Binding, challenge
 from maskedlark.reports.proofs.shape import ProofShape, proof_shape
 from maskedlark.reports.share_seed import expand_share
@@ -64,7 +63,7 @@ def good_case(name: str, number: int) -> dict[str, Any]:
     elements = secret_elements(shape, vectors, bits, randomness)
     proof = prove(shape, binding, elements, randomness)
     drawn_challenge = challenge(*proof.commitments)
-    plaintexts = [encode_proof(binding, proof, role) for role in (0, 1)]
+    plaintexts = [proof.encode(binding, role) for role in (0, 1)]
     told = sent_of(shape, binding.report_id, binding.view, plaintexts)
     covered = [evidence(shape, role, [told[role]], residues)[0][0].tobytes() for role in (0, 1)]
     assert covered[0] == covered[1]

@@ -33,9 +33,7 @@ from maskedlark.releases.grouping import answer_query, cells_to_show
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Axis, Measure, MeasureKind, codes_digest
 from maskedlark.releases.release import combine
-from maskedlark.releases.round import draw_sample, records_evaluated, transcript
-from maskedlark.releases.update import UpdateSpec, answer_update
-from maskedlark.releases.update_job import Phase, UpdateJob, UpdateRound
+from maskedlark.releases.update import Phase, UpdateJob, UpdateRound, UpdateSpec, answer_update
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example, MeasuredValues
@@ -335,10 +333,10 @@ def _rounds(of: World, dataset_id: bytes) -> list[dict[str, Any]]:
 def _round(of: World, spec: JobSpec, index: int) -> dict[str, Any]:
     numerics, records = sha256(b"numerics").digest(), 400
     sent = b"weights" + (struct.pack("<d", 0.5) if spec.is_clip_adaptive else b"")
-    script = transcript(spec, round_index=index, weights=sent, numerics=numerics)
+    script = spec.round_transcript(round_index=index, weights=sent, numerics=numerics)
     pair = of.pair(0)
-    sampled = draw_sample(spec, pair, index, script, records)
-    work = records_evaluated(of.task, spec, records)
+    sampled = spec.draw_sample(pair, index, script, records)
+    work = spec.records_evaluated(of.task, records)
     others = np.flatnonzero(~sampled)
     added = others[pair.padding(script, len(others), min(len(others), max(0, work - int(sampled.sum()))))]
     values_digest = sha256(b"values").digest()

@@ -11,7 +11,6 @@ from adserver.records.submissions import FederatedSubmission
 from adserver.training.federated.forecast import FederatedForecast, forecast
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
-from maskedlark.releases.update import job_charges
 from tests.federated_site import MODEL, SETTINGS, WIDTHS, Site
 
 
@@ -44,7 +43,7 @@ def test_a_plan_costs_what_submitting_it_then_costs(site: Site) -> None:
     plan = site.store.get(site.job_id).plan
     assert isinstance(plan, FederatedPlan)
     job = plan.job
-    assert spent(job_charges(site.scene.task, job, job.rounds), site.scene.task.delta) == planned.alone
+    assert spent(job.charges(site.scene.task, job.rounds), site.scene.task.delta) == planned.alone
 
 
 def test_without_epsilon_or_noise_a_plan_takes_what_the_task_has_left(site: Site) -> None:

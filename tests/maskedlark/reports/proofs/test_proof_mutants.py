@@ -13,7 +13,7 @@ from maskedlark.numbers.field import MODULUS, FieldVector, add
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.reports.proofs import check, proving
 from maskedlark.reports.proofs.check import ProofTable, residues
-from maskedlark.reports.proofs.proving import Binding, commit
+from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.proofs.shape import POINTS, ProofShape, proof_shape
 from maskedlark.reports.share_seed import expand_share
 from tests.maskedlark.reports import malicious
@@ -165,7 +165,7 @@ def guessed_label(sent: Sent) -> int | None:
         ]
         secret = [*mask, *rho, *(one * one % MODULUS for one in rho)]
         share_0 = np.array([(a - b) % MODULUS for a, b in zip(secret, share_1, strict=True)], "<u8").tobytes()
-        if commit(binding, 0, bytes(32), share_0) == sent[1].other:
+        if binding.commit(0, bytes(32), share_0) == sent[1].other:
             return label
     return None
 
@@ -181,7 +181,7 @@ def test_without_a_blind_helper_1_finds_the_label_by_trying_masks(monkeypatch: p
     monkeypatch.setattr(
         proving,
         "commit",
-        lambda binding, role, blind, share: commit(binding, role, blind.ljust(32, b"\0"), share),
+        lambda binding, role, blind, share: binding.commit(role, blind.ljust(32, b"\0"), share),
     )
     sent = [send_unblinded(label, randomness) for label in (0, 1, 2)]
     assert [guessed_label(one) for one in sent] == [0, 1, 2]

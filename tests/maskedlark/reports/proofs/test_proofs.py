@@ -17,7 +17,6 @@ from maskedlark.reports.proofs.shape import (
     POINTS,
     ProofShape,
     _bit_weights,
-    proof_length,
     proof_shape,
 )
 from tests import reference_proof
@@ -55,8 +54,8 @@ def test_malformed_reports_among_honest_ones_are_refused_one_by_one(shape: Proof
 
 def test_sizes_of_the_smallest_proof_are_as_documented() -> None:
     assert (TWO.num_elements, TWO.num_openings) == (2 + 6, 3)
-    assert proof_length(TWO, 0) == 8 * 3 + 32 + 32 + 32
-    assert proof_length(TWO, 1) == 8 * 3 + 32 + 32 + 8 * 8
+    assert TWO.length(0) == 8 * 3 + 32 + 32 + 32
+    assert TWO.length(1) == 8 * 3 + 32 + 32 + 8 * 8
 
 
 def test_values_share_a_polynomial_up_to_64_bits() -> None:
@@ -183,7 +182,7 @@ def test_points_that_repeat_or_lie_at_a_bit_are_not_used() -> None:
 @settings(max_examples=30)
 @given(st.sampled_from([TWO, MEASURED, SEVERAL]), st.sampled_from([0, 1]), st.data())
 def test_proof_bytes_of_any_kind_never_raise(shape: ProofShape, role: int, data: st.DataObject) -> None:
-    length = proof_length(shape, role)
+    length = shape.length(role)
     tail = data.draw(
         st.binary(min_size=length, max_size=length) | st.sampled_from([bytes(length), b"\xff" * length])
     )

@@ -10,7 +10,7 @@ from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import FieldVector, reconstruct, to_signed
 from maskedlark.randomness import Randomness, seeded
-from maskedlark.reports.dataset import ShareForHelper, intersect_admitted
+from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.proofs import proving
 from maskedlark.reports.proofs.shape import ProofShape
 from maskedlark.reports.report import Example, MeasuredValues
@@ -100,7 +100,7 @@ def test_malformed_reports_are_kept_out_and_honest_ones_beside_them_stay(of: Wor
         wrong.append(sealed(of.bundle, (view + parts[0].tail(), view + parts[1].tail()), report_id))
     mixed = [*honest[:1], *wrong, *honest[1:]]
     prepared = [of.opener(role).open(shares_for(mixed, role)) for role in (0, 1)]
-    both = intersect_admitted(prepared[0].admitted, prepared[1].admitted)
+    both = prepared[0].admitted.intersect(prepared[1].admitted)
     assert np.flatnonzero(both).tolist() == [0, len(mixed) - 2, len(mixed) - 1]
     for one in prepared:  # alone, a helper sees only elements that are none
         assert set(one.admitted.dropped) <= {ReportReason.MASK_NOT_CANONICAL}
@@ -114,7 +114,7 @@ def test_a_proof_is_of_one_report_id_and_one_task() -> None:
             report_id = made_for if is_true_id else b"another report16"
             moved = sealed(of.bundle, plaintexts, report_id)
             prepared = [of.opener(role).open(shares_for([moved], role)) for role in (0, 1)]
-            is_kept = intersect_admitted(prepared[0].admitted, prepared[1].admitted)[0]
+            is_kept = prepared[0].admitted.intersect(prepared[1].admitted)[0]
             assert is_kept == (is_true_id and of is TRAINS)
 
 
