@@ -34,8 +34,8 @@ Bytes32 = Annotated[bytes, Len(32, 32)]
 Bytes64 = Annotated[bytes, Len(64, 64)]
 
 _T = TypeVar("_T")
+# A state to copy: making one takes as long as hashing a kilobyte
 _BEGUN: Final = sha256(b"maskedlark/v1 ")
-"""A state to copy: making one takes as long as hashing a kilobyte."""
 _MOST_NAMED: Final = 5
 _NUMBER: Final = re.compile("[0-9]+")
 _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}

@@ -23,8 +23,8 @@ from maskedlark.model.graph import Model, Node
 from maskedlark.model.heads import TrainedLoss, bind
 from maskedlark.privacy.clip import Clip, Norm
 
+# Float64 numbers of gradients that one chunk of records holds at a time
 _CHUNK_NUMBERS: Final = 1 << 22
-"""Float64 numbers of gradients that one chunk of records holds at a time."""
 _MAX_CHUNK: Final = 1_024
 
 

@@ -24,8 +24,8 @@ _Operator: TypeAlias = Callable[[_Attributes, Sequence[Tensor]], Tensor | Sequen
 
 _ABSENT: Final = torch.empty(0)
 _NOTHING: Final[Mapping[str, Tensor]] = {}
+# Of each gate at each step of a recurrence: its sums, its activation and the states that are made of it
 _STEP_ENTRIES: Final = 5
-"""Of each gate at each step of a recurrence: its sums, its activation and the states that are made of it."""
 
 
 class Interpreter:

@@ -32,10 +32,10 @@ from maskedlark.model.onnx_file import parse
 Forward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (examples, classes), of flat weights and features (examples, width) in bytes, both float64."""
 
+# `DenseModel` divides features by this
 _DENSE_RANGE: Final = 255.0
-"""`DenseModel` divides features by this."""
+# ONNX graphs take a byte over this
 _GRAPH_RANGE: Final = 256.0
-"""ONNX graphs take a byte over this."""
 
 
 @frozen(eq=False)

@@ -42,8 +42,8 @@ Cells = Sequence[str | None]
 
 _PERCENTILES: Final = (1, 99)
 _PARTS_OF_A_BIN: Final = 1_000
+# In how many reports a word with a row of its own is expected, at epsilon 1 and more
 _LEAST_REPORTS: Final = 12
-"""In how many reports a word with a row of its own is expected, at epsilon 1 and more."""
 
 
 @frozen

@@ -19,8 +19,8 @@ FEWEST_ROWS: Final = 20
 """A column with fewer filled cells is not called nearly unique."""
 NEARLY_UNIQUE: Final = 0.5
 """Words of which at least this share differ name their rows: a name, a street, a search."""
+# The share of filled cells that look like one kind of identifier from which the column is one
 _ANY_OF: Final = 0.01
-"""The share of filled cells that look like one kind of identifier from which the column is one."""
 _KINDS: Final = {
     "e-mail addresses": r"[^@\s]+@[^@\s]+\.[^@\s.]+",
     "UUIDs": r"\{?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\}?",

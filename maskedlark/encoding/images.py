@@ -31,8 +31,8 @@ _TENT_DIVISOR: Final = 64
 _LEAST_NORM: Final = 64
 _SQUARED_TOP: Final = 90_000
 _TOP: Final = 255
+# Pixels whose histograms are in memory together
 _AT_ONCE: Final = 1 << 20
-"""Pixels whose histograms are in memory together."""
 
 
 def hog_bytes(height: int, width: int) -> int:

@@ -27,10 +27,10 @@ Cells = Sequence[str | None]
 """One column: each cell stripped, None where it holds no value."""
 
 _PARTED: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+# Rows from which the character between cells is guessed
 _ROWS_TRIED: Final = 100
-"""Rows from which the character between cells is guessed."""
+# The least share of those rows that have as many cells as the header
 _AGREEING: Final = 0.5
-"""The least share of those rows that have as many cells as the header."""
 _NO_TEXT: Final = {
     b"PK\x03\x04": "a workbook or a ZIP archive",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
@@ -39,8 +39,8 @@ _NO_TEXT: Final = {
     b"%PDF": "a PDF document",
 }
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
+# The first line by which Excel says what parts cells
 _SEP_LINE: Final = re.compile(r'\ufeff?sep=(\t|[^\s"])\r?\n')
-"""The first line by which Excel says what parts cells."""
 
 
 @frozen

@@ -36,11 +36,9 @@ MAX_UNITS: Final = (1 << 31) - 1
 EXTRA_SHIFT: Final = 3
 """An extra coordinate is an eighth of the bound, as `Clip.count_units`: under 1 % more norm."""
 
+# From this share of the bound on, a difference counts as clipped. One that was clipped in training lies at
+# the bound.
 _REACHED: Final = 1.0 - 2.0**-16
-"""From this share of the bound on, a difference counts as clipped.
-
-One that was clipped in training lies at the bound.
-"""
 
 
 @canonical

@@ -17,8 +17,8 @@ from maskedlark.frozen import frozen
 
 MAX_GRAPH_CHARACTERS: Final = 7_000
 """Of the packed file: the most that a job's instructions have room for, after a strategy."""
+# The most that a file may have in addition to its weights
 _STRUCTURE_BYTES: Final = 1 << 20
-"""The most that a file may have in addition to its weights."""
 
 
 @frozen

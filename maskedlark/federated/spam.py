@@ -36,8 +36,8 @@ HONEST_REFUSED: Final = 0.005
 """The share of honest updates that the limits are made to refuse, about."""
 
 _CALIBRATION: Final = 20_000
+# Weights of the calibrating run, at most: with more, only the draws' own spread is left
 _DIMENSIONS: Final = 512
-"""Weights of the calibrating run, at most: with more, only the draws' own spread is left."""
 
 
 class _Statistics(NamedTuple):

@@ -34,8 +34,8 @@ class _Prices:
 _EXACT: Final = _Prices(multiplication=0.1, entry=2.0, parameter=0.1)
 _GENERAL: Final = _Prices(multiplication=1.0, entry=8.0, parameter=25.0)
 _NS: Final = 1e-9
+# For each parameter of a round, whatever its records: noise, blind, and the answer on its way out
 _RELEASE_NS: Final = 250.0
-"""For each parameter of a round, whatever its records: noise, blind, and the answer on its way out."""
 
 
 def round_seconds(model: Model, path: str, *, records: int, candidates: int) -> float:

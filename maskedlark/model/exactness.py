@@ -39,8 +39,8 @@ INSTEAD: Final = {
 }
 """What to write in place of each operator that the exact path does not have."""
 
+# Axes of one vector a record
 _VECTOR: Final = 2
-"""Axes of one vector a record."""
 
 
 def why_general(model: Model, loss: TrainedLoss | None) -> tuple[str, ...]:

@@ -31,10 +31,10 @@ from maskedlark.randomness import Randomness, seeded, uniform
 
 WIDTH: Final = 8
 """Entries in a table's row."""
+# Numbers centred on 128 lie in [-1, 1), as long as a table's entries
 _NUMBER_SCALE: Final = 2.0
-"""Numbers centred on 128 lie in [-1, 1), as long as a table's entries."""
+# Entries begin in +-2.5/sqrt(width). Rows that few records read learn little where they begin smaller.
 _TABLE_SCALE: Final = 2.5
-"""Entries begin in +-2.5/sqrt(width). Rows that few records read learn little where they begin smaller."""
 _BYTE: Final = 256.0
 
 

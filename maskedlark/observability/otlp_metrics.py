@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
 _SCOPE: Final = "maskedlark"
+# All instruments of one export read the same scrape
 _FRESH_S: Final = 1.0
-"""All instruments of one export read the same scrape."""
 
 
 @contextmanager

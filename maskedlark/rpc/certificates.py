@@ -22,9 +22,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.key_envelope import PLAIN, seal_by
 
+# What X.509 allows
 _MAX_COMMON_NAME: Final = 64
-"""What X.509 allows."""
 _SKEW: Final = timedelta(minutes=5)
+# Without it, TLS would let a trusted ad server certify a new key in another origin's name
 _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
     digital_signature=True,
     content_commitment=False,
@@ -36,7 +37,6 @@ _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""Without it, TLS would let a trusted ad server certify a new key in another origin's name."""
 
 _NOT_FOR_OTHERS_TO_WRITE: Final = 0o644
 

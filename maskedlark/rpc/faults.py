@@ -24,12 +24,12 @@ _LOG = logging.getLogger(__name__)
 _KIND: Final = "maskedlark-kind"
 _REASON: Final = "maskedlark-reason"
 _RETRY_AFTER: Final = "maskedlark-retry-after-s"
+# What gRPC itself says when a server has `maximum_concurrent_rpcs` at work
 _GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
-"""What gRPC itself says when a server has `maximum_concurrent_rpcs` at work."""
+# What gRPC itself says of an answer over the limit: the request was acted on
 _ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message larger than max")
-"""What gRPC itself says of an answer over the limit: the request was acted on."""
+# What gRPC itself says of a connection that never carried a call
 _NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
-"""What gRPC itself says of a connection that never carried a call."""
 _NO_TALK_HINT: Final = (
     " (check that the server is running, that both sides use TLS or neither, that neither's certificate "
     "has expired, and that each trusts the other's)"
@@ -39,6 +39,8 @@ _GRPC_PREFIX: Final = "failed to connect to all addresses; last error: "
 _NOBODY_LISTENS: Final = re.compile(r"(?:ipv6:(\S+): .*)?Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0  # else a hostile peer could have its callers wait for days
+# INTERNAL without a kind is the transport's (a broken stream), not the server's body, unless it says
+# `_DOES_NOT_PARSE`
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -47,12 +49,8 @@ _WORTH_ANOTHER_TRY: Final = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
-"""INTERNAL without a kind is the transport's (a broken stream), not the server's body.
-
-Unless it says `_DOES_NOT_PARSE`.
-"""
+# What gRPC itself says of a message that is none of the protocol: the same one would not parse again
 _DOES_NOT_PARSE: Final = re.compile(r"^Exception deserializing (request|response)!$")
-"""What gRPC itself says of a message that is none of the protocol: the same one would not parse again."""
 _FINAL: Final = {
     grpc.StatusCode.CANCELLED: JobReason.CANCELLED,
     grpc.StatusCode.UNAUTHENTICATED: JobReason.UNAUTHORIZED,

@@ -18,8 +18,8 @@ class _Streams(Protocol):
         """Return the replies as the client should see them."""
 
 
+# What stands for a message that does not parse, until the call is refused for it
 _MALFORMED: Final = object()
-"""What stands for a message that does not parse, until the call is refused for it."""
 
 Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[_Streams | None]]
 """Given a call's context, what to enter before its body and to leave after it.

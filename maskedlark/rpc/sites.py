@@ -17,8 +17,8 @@ from maskedlark.frozen import frozen
 FORWARDED_FOR: Final = "x-forwarded-for"
 """The header to which each proxy appends the address of its caller."""
 _IPV6_OF_ONE_SITE: Final = 64
+# Entries of the header that are read; more proxies in a row are not trusted ones
 _MOST_NAMED: Final = 32
-"""Entries of the header that are read; more proxies in a row are not trusted ones."""
 
 
 @frozen

@@ -26,8 +26,8 @@ from maskedlark.runtime.ownership import check_not_writable, check_own, check_se
 _LOG: Final = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 _Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+# How long before its end a certificate is warned of; as the alert CertificateEnds has it
 _SOON: Final = timedelta(days=14)
-"""How long before its end a certificate is warned of; as the alert CertificateEnds has it."""
 
 
 @frozen

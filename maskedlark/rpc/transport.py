@@ -34,11 +34,9 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 _CALLS_A_THREAD: Final = 256
+# How many calls may wait for each thread, for a moment: `PeerQuota` refuses those beyond a peer's share.
+# gRPC answers more, whoever's, with RESOURCE_EXHAUSTED, which `faults.calling` knows.
 _OPEN_CALLS_A_THREAD: Final = 32
-"""How many calls may wait for each thread, for a moment: `PeerQuota` refuses those beyond a peer's share.
-
-gRPC answers more, whoever's, with RESOURCE_EXHAUSTED, which `faults.calling` knows.
-"""
 
 _SERVER_OPTIONS: Final = (
     *_OPTIONS,
@@ -53,15 +51,12 @@ _SERVER_OPTIONS: Final = (
 MOST_CONNECTIONS: Final = 4_096
 """Of one server; more are closed. A stranger's connection takes a file and some 50 KB, also before TLS."""
 _FRAMES_BYTES: Final = 64  # of the messages around a report
+# Where anybody may call: these bound what all the calls that there is room for can make the server hold
 _OPEN_SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REPORT_BYTES + _FRAMES_BYTES),
     ("grpc.http2.lookahead_bytes", 64 << 10),  # of each call, ahead of what is read
     ("grpc.http2.bdp_probe", 0),  # which would let that grow to 4 MiB, also of calls that wait for a thread
 )
-"""Where anybody may call, with as many calls as there is room for.
-
-What all of them can make the server hold.
-"""
 _KEEPALIVE: Final = Keepalive()
 _PEM_END: Final = b"-----END CERTIFICATE-----"
 

@@ -31,13 +31,11 @@ LOCAL: Final = ("file", "memory")
 SHARED: Final = ("s3", "gs", "az")
 SCHEMES: Final = (*SHARED, *LOCAL)
 _PAGE: Final = 1_000
+# How S3, Google's and Azure's say that an object is missing. Any other answer of 404 is of a bucket that is
+# not there, or of what stands before the store: by it all objects would seem lost.
 _MISSING: Final = ("<Code>NoSuchKey</Code>", "<Code>BlobNotFound</Code>")
-"""How S3, Google's and Azure's say that an object is missing.
-
-Any other answer of 404 is of a bucket that is not there, or of what stands before the store: by it all
-objects would seem lost."""
+# `Retrying` repeats requests: two layers would multiply their waits
 _NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
-"""`Retrying` repeats requests: two layers would multiply their waits."""
 
 
 def check_bucket_url(url: str, schemes: Sequence[str] = SCHEMES) -> None:

@@ -67,26 +67,25 @@ _SQLITE_AWAY: Final = frozenset(
 )  # fmt: skip
 _POSTGRESQL_DISK_FULL: Final = "53100"
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least
 _DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
-"""Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least."""
+# Of libpq: by itself it waits for a machine that is gone for as long as the kernel does
 _NOTICES_SILENCE: Final = {
     "connect_timeout": 10, "tcp_user_timeout": 30_000,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
 }  # fmt: skip
-"""Of libpq: by itself it waits for a machine that is gone for as long as the kernel does."""
+# For the server to notice a client that is gone, whose locks would otherwise last for two hours
 _SERVER_NOTICES_SILENCE: Final = """
     SELECT set_config(name, wanted, false)
     FROM pg_settings JOIN (VALUES ('tcp_user_timeout', '30000'), ('tcp_keepalives_idle', '10'),
         ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')) AS ours (name, wanted) USING (name)
     WHERE source = 'default'
 """
-"""And the server of a client: else locks of a machine that is gone last for two hours."""
+# Of a page of SQLite. A report of two kilobytes leaves a page of 4 KiB half empty; of larger pages more is
+# written for each id that goes into a large table's index.
 _PAGE_BYTES: Final = 8_192
-"""Of a page of SQLite. A report of two kilobytes leaves a page of 4 KiB half empty; of larger pages more is
-written for each id that goes into a large table's index.
-"""
+# PostgreSQL's advisory lock for creating tables: any number that is not used elsewhere
 _CREATING_LOCK: Final = 0x6D6C61726B
-"""PostgreSQL's advisory lock for creating tables: any number that is not used elsewhere."""
 
 
 def open_database(url: str) -> Engine:

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+# After more new objects than a command's imports make: `adserver job submit` holds 140,000 at its end
 _SELDOM: Final = (300_000, 20, 20)
-"""After more new objects than a command's imports make: `adserver job submit` holds 140,000 at its end."""
 _USUAL: Final = gc.get_threshold()
 
 

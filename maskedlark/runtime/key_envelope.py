@@ -42,10 +42,10 @@ _NONCE_BYTES: Final = 12
 _TAG_BITS: Final = 128
 _MOST_BYTES: Final = 1 << 20
 _ANSWERS_WITHIN_S: Final = 30.0
+# A server looks at its files with each call: a keeper that is away must not hold up all of them
 _AGAIN_AFTER_S: Final = 300.0
-"""A server looks at its files with each call: a keeper that is away must not hold up all of them."""
+# Of a party: the keys and the TLS key in use, and the ones before or after them
 _MOST_REMEMBERED: Final = 4
-"""Of a party: the keys and the TLS key in use, and the ones before or after them."""
 _LABEL: Final = b"maskedlark data key"
 
 

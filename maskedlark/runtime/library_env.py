@@ -12,8 +12,8 @@ that is installed in search of plugins, which would see everything that is check
 import os
 from typing import Final
 
+# The first is 2^4 ticks, the least
 _SETTINGS: Final = {"OPENBLAS_THREAD_TIMEOUT": "4", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
-"""The first is 2^4 ticks, the least."""
 
 
 def settle() -> None:

@@ -22,13 +22,13 @@ from maskedlark.errors import HelperUnavailable, JobReason, MaskedLarkError
 MOST_AN_HOUR: Final = 64
 MOST_OF_ONE: Final = MOST_AN_HOUR // 4
 _HOUR_S: Final = 3_600.0
+# The outcome of the entry that stands for refusals without one of their own
 _MANY: Final = "many"
-"""The outcome of the entry that stands for refusals without one of their own."""
 
+# The outcome where the error has no reason: `InvalidTask`
 _INVALID: Final = "invalid_task"
-"""The outcome where the error has no reason: `InvalidTask`."""
+# Of a caller that has gone, a bug, and a database that must not be written any more
 _NO_DECISION: Final = frozenset({JobReason.CANCELLED, JobReason.PEER_FAILED, JobReason.LEDGER_ROLLED_BACK})
-"""Of a caller that has gone, a bug, and a database that must not be written any more."""
 _LOG: Final = logging.getLogger(__name__)
 
 _Key: TypeAlias = tuple[AuditAct, Actor, str]

@@ -19,15 +19,15 @@ REFUSED: Final = 1
 UNAVAILABLE: Final = 75
 """A helper did not answer; run the command again later (EX_TEMPFAIL)."""
 _OURS: Final = "masked-lark"
+# The extra of each party, by the name of its folder
 _ROOMS: Final = {"adserver": "adserver", "browser_sim": "browser", "helper": "helper"}
-"""The extra of each party, by the name of its folder."""
+# Modules that are not named like what is installed
 _DISTRIBUTIONS: Final = {
     "grpc_health": "grpcio-health-checking",
     "opentelemetry": "opentelemetry-sdk",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Modules that are not named like what is installed."""
 _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+).*?extra == ['\"]([a-z-]+)['\"]")
 
 

@@ -4,8 +4,8 @@ import os
 import sys
 from typing import Final
 
+# What tells rich to draw though it sees no terminal
 _SHOWS_ANYWHERE: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
-"""What tells rich to draw though it sees no terminal."""
 
 
 def may_be_seen() -> bool:
