@@ -172,5 +172,6 @@ _REMEDIES: Final[dict[type[Reason], dict[Any, str]]] = {
 def contract(reason: Reason) -> Contract:
     """Return a reason's contract. A reason without an entry is a KeyError: a bug, which a test finds."""
     charged = _CHARGED.get((type(reason), reason), Charged.NO)
+    # Only this reason says nothing about the request, which may succeed another time.
     is_retryable = reason is JobReason.CANCELLED
     return Contract(is_retryable=is_retryable, charged=charged, remedy=_REMEDIES[type(reason)][reason])

@@ -41,6 +41,7 @@ class HmacKey:
 
     def after(self, start: bytes) -> "HmacKey":
         """Precompute the tags of messages that all begin with `start`, from the rest of each."""
+        # Not by its constructor, which would pad and hash the key again.
         other = object.__new__(HmacKey)
         other._inner, other._outer = self._inner.copy(), self._outer
         other._inner.update(start)

@@ -151,6 +151,7 @@ def bound_updates(
     quantised = _quantise(values, norms, bound, layer_sizes)
     extra = []
     if bound.is_weight_summed:
+        # Toward zero: a weight is never above its share of the sensitivity.
         extra.append(np.trunc(weights * bound.extra_units).astype(np.int64))
     if bound.is_counted:
         # A device without examples counts as neither: it must stay zero in all coordinates.

@@ -135,6 +135,7 @@ class ServerState:
     @classmethod
     def decode(cls, stored: bytes) -> Self:
         """Read what `encode` wrote."""
+        # No pickles, because a checkpoint must not run code.
         with np.load(BytesIO(stored), allow_pickle=False) as arrays:
             optimizer = OptimizerState(
                 masters=arrays["masters"], first=arrays["first"], second=arrays["second"]
@@ -193,6 +194,7 @@ class Strategy:
     def start(self, parameters: Parameters) -> ServerState:
         """Return the state before the first round. Ad server."""
         share = 1.0 if self.quantile is None else self.quantile.initial
+        # Wider than what devices get, so that steps below the grid of float32 add up.
         optimizer = self.server.start(parameters.astype(np.float64))
         return ServerState(rounds_done=0, optimizer=optimizer, clip_share=share)
 
@@ -292,6 +294,7 @@ class Strategy:
         if self.least_weight is None:
             return rate * (self.devices if self.total_weight is None else self.total_weight)
         place = -2 if asked.terms.bound.is_counted else -1
+        # With its noise the sum of weights may lie near 0 or below.
         weight = float(summed[place]) / asked.terms.bound.extra_units
         return max(rate * self.least_weight, weight)
 

@@ -17,8 +17,8 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.randomness import Randomness, seeded, uniform
 
-OPSET: Final = 20
-IR_VERSION: Final = 10
+_OPSET: Final = 20
+_IR_VERSION: Final = 10
 
 
 def dense_network(
@@ -82,14 +82,27 @@ def dense_network(
         if operator:
             nodes.append(helper.make_node(operator, [value], [f"{index}.activation"]))
             value = f"{index}.activation"
+    return encode_network("dense", nodes, initializers, features=layers[0], output=value, outputs=layers[-1])
+
+
+def encode_network(
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    initializers: Sequence[onnx.TensorProto],
+    *,
+    features: int,
+    output: str,
+    outputs: int,
+) -> bytes:
+    """Return the ONNX file of a graph from `features` to one output, float32 (records, width) both."""
     graph = helper.make_graph(
         nodes,
-        "dense",
-        [value_info("features", layers[0])],
-        [value_info(value, layers[-1])],
+        name,
+        [_value_info("features", features)],
+        [_value_info(output, outputs)],
         initializer=initializers,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     return bytes(model.SerializeToString(deterministic=True))
 
 
@@ -118,6 +131,5 @@ def float_tensor(name: str, value: NDArray[np.float32] | np.float32) -> onnx.Ten
     )
 
 
-def value_info(name: str, width: int) -> onnx.ValueInfoProto:
-    """Return the type of an input or output: float32 (records, width)."""
+def _value_info(name: str, width: int) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["records", width])

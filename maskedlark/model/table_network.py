@@ -26,7 +26,7 @@ from maskedlark.encoding.encoder import (
     NumberColumn,
 )
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.dense import IR_VERSION, OPSET, constant_bytes, float_tensor, value_info
+from maskedlark.model.dense import constant_bytes, encode_network, float_tensor
 from maskedlark.randomness import Randomness, seeded, uniform
 
 WIDTH: Final = 8
@@ -177,17 +177,9 @@ class _Graph:
 
     def encode(self, features: int, value: str, outputs: int) -> bytes:
         """Return the ONNX file."""
-        graph = helper.make_graph(
-            self._nodes,
-            "tables",
-            [value_info("features", features)],
-            [value_info(value, outputs)],
-            initializer=self._initializers,
+        return encode_network(
+            "tables", self._nodes, self._initializers, features=features, output=value, outputs=outputs
         )
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
-        )
-        return bytes(model.SerializeToString(deterministic=True))
 
     def columns(self, columns: list[int], named: str | None = None) -> str:
         """Return some features, (records, columns)."""

@@ -134,6 +134,7 @@ def configure_logging(log_format: LogFormat) -> None:
     """Send this process's log to standard error. Called once, by the command that serves."""
     handler = _LimitedHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else _TextFormatter())
+    # By force: a library may have set up logging as it loaded.
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_end

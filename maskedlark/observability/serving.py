@@ -197,6 +197,7 @@ class WatchedServer:
         Return soon after `grace_s` at the latest.
         """
         until = monotonic() + grace_s
+        # First of all, so that a load balancer sends new calls elsewhere.
         self._health.enter_graceful_shutdown()
         self._draining.drain(grace_s)
         grace_s = max(0.0, until - monotonic())

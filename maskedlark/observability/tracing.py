@@ -145,6 +145,7 @@ class ClientTracing(
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(calling))
         call = continuation(with_metadata(details, tuple(carrier.items())), request)
+        # Counted before the callback is added, which runs at once if the call has ended.
         _calls.begin()
         call.add_done_callback(lambda done: _end(calling, done, attributes, monotonic() - began))
         return call

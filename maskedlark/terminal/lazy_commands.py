@@ -93,6 +93,7 @@ class _LazyGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help of the group."""
+        # To list commands, click asks for each of them, which would import them all.
         with self._listing():
             super().format_help(ctx, formatter)
 
