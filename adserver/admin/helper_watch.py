@@ -95,6 +95,7 @@ class HelperWatch:
                 partial(self._look_at, role),
                 name=f"watch-helper-{role}",
                 every_s=EVERY_S,
+                # A helper or database that is away for a while does not end the watch
                 survives=(MaskedLarkError, SQLAlchemyError),
             )
             for role in (0, 1)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @takes(server=server_of)
 def _list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonOption = False) -> None:
     """Show the newest entries of the audit log, oldest first."""
+    # The log is read forwards, by number: the newest entry, which is always there, says where its end begins
     (newest,) = server.audit_log(limit=1, is_newest=True)
     found = _entries(server, max(0, newest.sequence - limit + 1))
     print_entries(list(islice(found, limit)), as_json=as_json)

@@ -44,6 +44,7 @@ def settings_in(path: Path | None) -> dict[str, Any]:
     """
     try:
         settings = {} if path is None else json.loads(path.read_bytes())
+    # RecursionError: of JSON that is nested too deeply
     except (OSError, ValueError, RecursionError):
         raise InvalidTask(f"{path} is not valid: expected JSON in UTF-8") from None
     if not isinstance(settings, dict):

@@ -139,6 +139,7 @@ def _new_command(
                 escape(f"person {person!r}: {len(named.keys() - {None})} people; empty in {named[None]} rows")
             )
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
+        # What a row adds to: each value and the count, at each level of the keys and in all
         sums = (len(value or ()) + 1) * (len(measure.keys) + 1)
         values = tuple(suggest_value(table, column, sums=sums) for column in value or ())
         bounds = {one.column: note for one in values if (note := describe_bound(table, one))}

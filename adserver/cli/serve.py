@@ -114,6 +114,7 @@ def _keygen_command(
 
     if split_origin(origin) is None:
         raise typer.BadParameter(f"--origin is {origin!r}, which is not valid: {SPELLING}")
+    # The private key will lie in it
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))

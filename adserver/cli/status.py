@@ -23,6 +23,7 @@ def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 
     with server:
         helpers = server.helpers()
+        # Only the running server counts, and this machine's is asked through its folder
         intake = None if isinstance(server, LocalAdServer) else server.intake()
     if as_json:
         print_json({"helpers": [asdict(one) for one in helpers], "intake": intake and asdict(intake)})

@@ -42,6 +42,7 @@ def _show_command(
         return
     rows = [("task_id", found.task_id.hex()), ("created", moment(found.created_at))]
     rows += [(f"reports {state}", count) for state, count in counts.items()]
+    # Popped, so that the rest are the settings that have no row of their own
     rows += [(f"helper {role}", helper["name"]) for role, helper in enumerate(task_settings.pop("helpers"))]
     rows += [(f"labels.{name}", value) for name, value in task_settings.pop("labels").items()]
     rows += [(name, moment(task_settings.pop(name))) for name in ("starts_at", "expires_at")]

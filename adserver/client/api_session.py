@@ -262,6 +262,7 @@ def _end_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
         with suppress(OSError):
             socket.shutdown(connected, SHUT_RDWR)  # also of a TLS socket: the reader sees an end
 
+    # The socket's own limit is for each read: a byte now and then would keep it from ever passing
     connected, timer = connection.sock, Timer(seconds, end)
     timer.daemon = True
     timer.start()
@@ -335,6 +336,7 @@ def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
     if kind == HelperUnavailable.__name__:
         return HelperUnavailable(detail)
     if kind in REFUSALS and kind != InvalidTask.__name__:
+        # A reason of a newer ad server's is none here: it is shown as text
         with suppress(ValueError):
             return REFUSALS[kind](reason, detail)
     return InvalidTask(f"the ad server refused the request ({status} {reason}): {detail}")

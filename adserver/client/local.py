@@ -123,6 +123,7 @@ class LocalAdServer:
         from adserver.collecting.task_creation import create_task
         from adserver.peers.retrying import with_retries
 
+        # The fields hold the salt, so that each attempt is for the same task
         bundle = with_retries(lambda: create_task(self._helpers, dict(fields)), self._backoff)
         store = self._tasks
         return store.find(store.add(bundle, created_at=time.time(), encoder=encoder).hex())

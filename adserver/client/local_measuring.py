@@ -74,6 +74,7 @@ class LocalMeasuring:
         query_id: str = "",
     ) -> AggregateResult:
         """Sum values over groups of a dataset's reports."""
+        # Plain values: an id stands for the JSON of what was asked, also where it came in numpy's types
         asked: dict[str, Any] = {
             "values": list(values),
             "histograms": list(histograms),
@@ -89,6 +90,7 @@ class LocalMeasuring:
         with self._exclusively(chosen):
             before = chosen and self._queries.before(chosen, QuerySpec)
             if chosen and before:
+                # Of its own dataset: an empty name may mean another one by now
                 return self.measurer(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             request = Request(

@@ -91,6 +91,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
         """Send a job's latest model as an ONNX file; its graph takes the encoder's columns if it has one."""
         try:
             found = await run_in_threadpool(site.jobs.find, request.path_params["job"])
+            # An unknown form is a ValueError, answered below
             takes = InputForm(request.query_params.get("takes", InputForm.SCALED.value))
             made = await run_in_threadpool(site.server.export, found.job_id, takes)
         except ValueError:

@@ -16,6 +16,7 @@ _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+# A file's URL has a tag of its content: what changes has another URL
 _FOREVER: Final = {"cache-control": "private, max-age=31536000, immutable"}
 
 

@@ -119,6 +119,7 @@ class Figures:
         counts, sights = self.site.intake(), self.site.sights()
         refused, now_s = tuple(sorted(counts.by_reason().items())), time.monotonic()
         return Mark(
+            # Budgets are computed after a page was drawn without them: then it is drawn again
             store=(found.others, self._budgets.made_so_far, int(now_s / _ANYHOW_S)),
             intake=(found.reports, counts.accepted, counts.duplicates, refused),
             helpers=sights,
@@ -202,6 +203,7 @@ class Figures:
             for role, reasons in enumerate(shown["dropped"])
             for reason, count in reasons.items()
         ]
+        # The newest jobs first, as in every list
         return {**shown, "dropped": dropped, "jobs": [_job_row(one) for one in jobs[: -ROWS - 1 : -1]]}
 
     def jobs(self, after: str, state: str) -> Values:

@@ -48,6 +48,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Templates come with the package: they do not change while it runs
         auto_reload=False,
     )
     filters = (_short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting)

@@ -56,6 +56,7 @@ def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:
     """Draw loss and accuracy above, a step's norm and noise below; without an evaluation only the latter."""
     is_evaluated = any(figures.loss is not None for figures in history)
     figure = new_figure(8, 7.2 if is_evaluated else 4.2)
+    # Without squeezing, one panel comes as an array, too
     panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
     figure.suptitle(title, fontsize=11)
     if is_evaluated:

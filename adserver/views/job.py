@@ -157,6 +157,7 @@ def watch(
     with _bar(source, job_id) if is_drawn else nullcontext(lambda _job: None) as show:
         while True:
             job = source.job(job_id.hex())
+            # Before the end is looked for: the bar stays on the screen, with the last state
             show(job)
             if job.state in STOPPED:
                 return job
@@ -176,6 +177,7 @@ def _what_it_waits_for(job: JobRecord, *, watched_s: float, now_s: float) -> str
     """
     if job.state is JobState.WAITING and job.stop:
         return job.stop.cause
+    # 0 of a job that no worker has taken
     is_silent = 0 < job.lease_until_s < now_s - _SILENT_S
     if is_silent or (job.state is JobState.QUEUED and watched_s > _SILENT_S):
         return (

@@ -94,6 +94,7 @@ def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[_Compare
 
 def print_comparison(rows: Sequence[_ComparedJob]) -> None:
     """Print jobs as columns of a table: there are more figures than jobs that one compares."""
+    # The id is no row: it heads its column
     names = [field.name.replace("_", " ") for field in fields(_ComparedJob)][1:]
     values = zip(*(astuple(row)[1:] for row in rows), strict=True) if rows else ([],) * len(names)
     print_table(

@@ -107,6 +107,7 @@ def short(identifier: bytes) -> str:
 @contextmanager
 def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int], None]]:
     """Show one bar for each helper; call the result with the role, how many more are done, of how many."""
+    # Then rich is not loaded at all
     if not is_shown or not may_be_seen():
         yield lambda _role, _count, _total: None
         return

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FIGURES: Final = ("value", "standard_error", "low", "high")
 ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
+# More bars than these cannot be told apart at the width of a page
 _MOST_BARS: Final = 40
 WITHOUT: Final[Mapping[NoInterval, str]] = {
     NoInterval.NOISE: "no interval at this noise",
@@ -255,6 +256,7 @@ class _Panel:
         axes.set_xticks(
             range(len(values)),
             self._labels,
+            # Upright names of more bars than that run into one another
             rotation=40 if len(values) > 6 else 0,
             ha="right" if len(values) > 6 else "center",
         )
