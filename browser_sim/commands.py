@@ -95,6 +95,7 @@ def _run_command(
     as_json: JsonOption = False,
 ) -> None:
     """Assign each record to one person, and upload the reports of the people's browsers."""
+    # Imported here, so that help and wrong options are answered without numpy and cryptography.
     from browser_sim.draws import Draws
     from browser_sim.people import DAY_S, HOUR_S, Habits
     from browser_sim.run import RunSettings, run
@@ -202,6 +203,7 @@ def _showing_progress() -> "Iterator[Progress]":
         TimeRemainingColumn,
     )
 
+    # On stderr: programs read the summary from stdout.
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),

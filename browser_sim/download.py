@@ -64,6 +64,7 @@ def download(
     with session() as client:
         for wanted in files:
             path = folder / f"{wanted.name}.gz"
+            # Files that are there are checked too: a damaged one is fetched again.
             if not (path.is_file() and _right(wanted, path.read_bytes())):
                 _fetch_one(client, path, wanted, mirrors)
             on_file(path.name)

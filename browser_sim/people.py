@@ -168,6 +168,7 @@ class _World:
         self._converts = converts.tolist()
         self._habits = habits
         self._expires_at_s = expires_at_s
+        # A stream for each, so that a change of one habit leaves what the others draw as it was.
         self._conversion_times = _chances(draws.stream("conversion times"))
         self._delays = _chances(draws.stream("delays"))
         self._fake_coin = _chances(draws.stream("fake coin"))

@@ -95,12 +95,14 @@ def run(
             stays uploaded.
     """
     began = monotonic()
+    # Before anything is fetched, let alone sent.
     if settings.clear_path is not None and not is_loopback(host_of(settings.destination)):
         raise InvalidTask(
             "--train-out writes reported records in clear, but the ad server is on another "
             "machine: use it only with an ad server on loopback"
         )
     bundle = patiently(
+        # This machine's clock: helpers' keys do not last longer in simulated days.
         lambda: load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time()),
         give_up_after_s=settings.patience_s,
         tell=tell,
@@ -174,6 +176,7 @@ def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
             f"the simulated clock must start within the task's period, {task.starts_at} to {task.expires_at}"
         )
     fake_rate = task.fake_report_rate if settings.fake_rate is None else settings.fake_rate
+    # Only browsers can keep to it: helpers do not see whose a report is.
     cap = task.reports_per_user if task.unit is PrivacyUnit.USER else None
     # No label is -1: without a default label every impression converts.
     labels, default = cast.split.reported.labels, task.labels.default_label

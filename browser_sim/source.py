@@ -302,6 +302,7 @@ def _code(key: Key, cell: str) -> int:
     if not cell:
         return key.categories.index(_OTHER)
     try:
+        # Tools that read a column with an empty cell as floats write 3.0 for the code 3.
         return key.code(cell.removesuffix(".0"))
     except InvalidTask:
         if _OTHER in key.categories:

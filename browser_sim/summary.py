@@ -128,6 +128,7 @@ class _Description:
         """Return a table: the balance of labels in full, the names of features in brief."""
         from rich.table import Table
 
+        # Names come from files: `plain` takes out what a terminal would obey.
         table = Table(title=plain(f"source {self.source}"), show_header=False)
         table.add_column(style="bold")
         table.add_column()

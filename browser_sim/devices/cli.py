@@ -68,6 +68,7 @@ def _holdings_of(
     from browser_sim.devices.device_data import mnist_in_shards, text_by_speaker
     from browser_sim.draws import Draws
 
+    # What reads a table waits for the task's encoder, which is known once its bundle is here.
     match holding:
         case HoldingKind.MNIST:
             return lambda _: mnist_in_shards(

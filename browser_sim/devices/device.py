@@ -125,6 +125,7 @@ class Device:
         one = asked.round
         stored = self.answers.get(self.number, one)
         if stored is not None:
+            # One coin for each index of a job: other content of the same round must not get a second one.
             if stored.round_id != one.round_id:
                 raise ReportRejected(
                     ReportReason.ROUND_CHANGED,
@@ -141,6 +142,7 @@ class Device:
         """Seal the report of this round, by a new coin; None for a device that stays silent."""
         one, strategy = asked.round, asked.strategy
         training = self.training(one.round_index, self.number)
+        # The coin is the first of this stream, as in a simulation of the same seed.
         part = toss(asked.content.terms.sampling_rate, strategy.cover_rate, training)
         if part is Part.SILENT:
             return None

@@ -109,6 +109,7 @@ def _read_asked(body: bytes, job_id: bytes, most_epsilon: float) -> _LocalAsked:
     job = decode(LocalJob, body[_LENGTH_BYTES:end])
     if job.job_id != job_id:
         raise InvalidTask("the ad server returned a different job for this id")
+    # The owner's limit, against what the device itself finds that an update costs.
     check_epsilon(job, most_epsilon)
     return _LocalAsked(job=job, content=body[end:])
 

@@ -73,6 +73,7 @@ class LocalStore(DeviceFile):
         """Store what is left of the logs, and the update that the others are in."""
         with self._database:
             used = held - len(rest.fresh)
+            # Logs are used oldest first, so one number says which are.
             self._database.execute("INSERT OR REPLACE INTO logs VALUES (?, ?)", (device, used))
             self._put(device, waiting)
 

@@ -174,8 +174,10 @@ class _DeviceFleet:
             asked = body and DeviceRequest.read(body, self._settings.bundle.task, self._settings.trainer)
             if not asked or asked.round.round_id == seen:
                 self._pause(_POLL_S)
+                # Pauses are counted and not the clock: a long training does not use up the patience.
                 waited_s += _POLL_S
                 continue
+            # A new round has begun: devices that went away come back, and send for the one before.
             if seen is not None:
                 self._send_late()
             seen, waited_s = asked.round.round_id, 0.0

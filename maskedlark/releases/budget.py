@@ -276,6 +276,7 @@ class DatasetBudget:
             InvalidTask: the planned job's numbers are out of range.
         """
         delta = dataset.task.delta
+        # In turn, for a later job may have been chosen by what earlier ones released.
         before = spent_in_turn([use.spent for use in uses], delta)
         held = [use.held for use in uses]
         ad_server, colluding = _standings(dataset.task, before, spent_in_turn(held, delta))

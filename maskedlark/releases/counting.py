@@ -138,6 +138,7 @@ def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta:
         noise_multiplier=noise_multiplier if task.mechanism is not Mechanism.NONE else 0.0,
         sampling_rate=1.0,
         rounds=rounds,
+        # Both helpers see the keys anyway: this noise hides them from the ad server alone.
         is_common=True,
         delta=delta,
         reports=task.reports_per_user,

@@ -173,6 +173,7 @@ def _discover(
     # Stable: both helpers break ties alike, or their tags would differ.
     by_size = np.argsort(-noisy, kind="stable")[: spec.max_codes]
     shown = np.sort(present[by_size[noisy[by_size] >= least]]).astype(np.int64)
+    # Of one length, whatever occurs: how many codes there are is in the blinded numbers only.
     found = np.zeros(1 + spec.max_codes, np.int64)
     found[0], found[1 : 1 + len(shown)] = len(shown), shown
     return found

@@ -72,6 +72,7 @@ def update_job(
     settings = ((one.sampling_rate, one.noise_multiplier) for one in terms)
     phases = tuple(
         Phase(rounds=len(list(same)), sampling_rate=rate, noise_multiplier=noise)
+        # Neighbours only: phases keep the order of rounds.
         for (rate, noise), same in groupby(settings)
     )
     spelt = encode(strategy).decode("ascii")

@@ -293,6 +293,7 @@ class JobSpec:
             numerics: The digest of the engine's golden vectors, so that helpers of different numerics never
                 mix.
         """
+        # The engine's digest too: helpers that compute with other rounding must not be added up.
         return digest("round", self.digest, round_index.to_bytes(8, "little"), weights, numerics)
 
     def draw_sample(

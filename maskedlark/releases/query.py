@@ -186,6 +186,8 @@ class QuerySpec(CountingQuery):
                 raise ValueError("keys must be distinct")
         if len({(one.value, one.kind) for one in self.measures}) != len(self.measures):
             raise ValueError("measures must be distinct")
+        # A rest is the cell above less the shown ones: showing it tells nothing only where those are all
+        # released.
         if self.are_rests_shown and not (self.group_by and self.levels[0] == 0):
             raise ValueError("are_rests_shown requires groups, and all levels from the total on")
         return self

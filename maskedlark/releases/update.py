@@ -129,6 +129,8 @@ class UpdateJob:
         Guarantees: where phases differ, each charge says so, also while only the first one is charged.
         """
         planned = [phase.charge(task, phase.rounds) for phase in self.phases]
+        # Of all that is planned: what is released so far may be at one setting by chance of when the job
+        # stops.
         is_mixed = not is_one_setting(planned)
         charges, left = [], rounds
         for charge in planned:
@@ -359,6 +361,7 @@ def seen_rate(sampling_rate: float, cover: float) -> float:
     """
     drawn, share = Fraction(sampling_rate), Fraction(cover)
     exact = drawn / (drawn + (1 - drawn) * share)
+    # Up by more than a quotient in float64 can be off.
     return min(1.0, float(exact) * (1 + 2.0**-50)) if 0 < exact < 1 else 1.0
 
 
@@ -390,6 +393,7 @@ def answer_update(
         pair=pair,
         release_transcript=spec.transcript,
         vector=summed,
+        # Each helper sums other shares; the dataset's id covers the views that both read of every report.
         values_digest=digest("updates", spec.dataset_id),
         noise=noise(task.mechanism, spec.round.noise_units(task), len(vector)),
     )

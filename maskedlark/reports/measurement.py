@@ -135,6 +135,7 @@ class Key:
         if is_short and int(typed) <= (MAX_CODE if self.size is None else self.size - 1):
             return int(typed)
         if self.size is None and not typed.isdecimal():
+            # So a word has one code at every browser, without a list of words.
             return int.from_bytes(digest("key code", typed.encode())[:4], "little")
         raise InvalidTask(
             f"key {self.name} has no category {typed!r}: codes are below {self.size or MAX_CODE + 1}"

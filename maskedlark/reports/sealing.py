@@ -103,6 +103,7 @@ class SignedKeyList:
         if self.key_list.verify_key != verify_key:
             raise InvalidTask("the key list is of another helper than the task names")
         verify(verify_key, _KEYS_DOMAIN + encode(self.key_list), self.signature)
+        # The newest: the older ones are for reports that are under way.
         return self.key_list.keys[0]
 
     def check_fresh(self, now: float) -> None:

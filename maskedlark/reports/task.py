@@ -89,6 +89,7 @@ class LabelSpace:
         return label < self.size if self.kind is LabelKind.CLASSES else label in self.reachable()
 
 
+# Asked for with every report, and a space may have a million labels.
 @lru_cache(maxsize=16)
 def _reachable(labels: LabelSpace) -> tuple[int, ...]:
     match labels.kind:
@@ -229,6 +230,7 @@ class Task:
             raise ValueError("reports_per_user goes with unit user")
         if self.updates is None:
             return
+        # A round's noise is for one update of each person, and its budget for the person over all rounds.
         if self.unit is not PrivacyUnit.USER or self.reports_per_user != 1:
             raise ValueError("updates go with unit user, and one report of each person in a round")
         if self.norm is not Norm.L2 or self.mechanism is Mechanism.LAPLACE:

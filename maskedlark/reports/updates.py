@@ -154,6 +154,7 @@ class UpdateForm:
             raise ReportRejected(
                 ReportReason.MASK_NOT_CANONICAL, "an element of an update share is not below the modulus"
             )
+        # The round is part of the view: at another round the same bytes have another tag.
         return _ReadUpdate(plaintext[:_HEADER_BYTES] + round_id, payload)
 
 

@@ -113,6 +113,7 @@ def value_shares(shape: ProofShape, measurement: Measurement, elements: FieldVec
     """Return what sums use of a measurement, uint64 (n, W), see `Measurement.columns`."""
     places = shape.places
     count = total(elements[:, places.vectors[0]], axis=1)
+    # A value is n low + the sum of w b, and linear: each helper finds its share of it alone.
     columns = [count[:, None]]
     bit, histogram = places.bits.start, 1
     for low, weights, value in zip(shape.lows, shape.weights, measurement.values, strict=True):

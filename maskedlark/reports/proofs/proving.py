@@ -105,6 +105,7 @@ def secret_elements(
     elements[:, : places.bits.start], elements[:, places.bits] = vectors, bits
     for place in (places.rho, *places.phi):
         elements[:, place] = random_rows(place.stop - place.start, sources)
+    # Helpers cannot square a shared number: the browser shares its square, and the residues hold it to that.
     elements[:, places.square] = multiply(elements[:, places.rho], elements[:, places.rho])
     count = total(elements[:, places.vectors[0]], axis=1)
     for index, place in enumerate(places.quotient):
@@ -225,5 +226,6 @@ def _quotient(shape: ProofShape, index: int, elements: FieldVector, count: Field
     """Return H = (f^2 - n) / Z at m+1..2m+5: (n, m + 5)."""
     num_bits = shape.polynomials[index]
     tables, values = range_tables(num_bits), values_of_f(shape, index, elements, count)
+    # At the bits' nodes Z is 0 and H is no quotient of numbers: it is given at the nodes behind them.
     from_blinds = np.concatenate([values[:, num_bits:], tables.extend(values)], axis=1)
     return multiply(subtract(multiply(from_blinds, from_blinds), count[:, None]), tables.inverse_z)

@@ -101,6 +101,7 @@ class ProofShape:
 
 def _bit_weights(size: int) -> tuple[int, ...]:
     """Return the weights of the bits of a number in 0..size: powers of two, then the remainder to size."""
+    # The last weight fills up what is left to `size`: no bits spell more.
     bits = size.bit_length()
     return (*(1 << place for place in range(bits - 1)), size - (1 << (bits - 1)) + 1)
 
