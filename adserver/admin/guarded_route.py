@@ -23,7 +23,7 @@ from adserver.admin.admin_context import AdminContext
 from adserver.admin.grants import actor_of_grant
 from adserver.admin.problems import MEDIA_TYPE, problem, problem_of
 from adserver.ingest.body_memory import BodyRoom, Held, NoRoom
-from adserver.messages.base import Message, RequestBody, first_fault, read_request
+from adserver.messages.base import Message, RequestBody, first_fault
 from adserver.records.access import Grant, Scope
 from adserver.store.audit_log import acting_as
 from maskedlark.audit_log import Actor, AuditAct
@@ -173,7 +173,7 @@ class GuardedRoute(APIRoute):
             for name, find in self._injected.items():
                 read[name] = find(request)
             for name, body in self.bodies.items():
-                read[name] = read_request(body, content)
+                read[name] = body.read(content)
             with acting_as(actor_of(request, request.state.grant)):
                 found: Message = self.endpoint(**read)
             return Response(found.model_dump_json(), self.status_code or 200, media_type="application/json")

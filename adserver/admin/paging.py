@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from adserver.admin.guarded_route import Parameters
 from adserver.messages.base import ListPage
-from adserver.store.paging import PageMarker, cursor_of, place_in
+from adserver.store.paging import PageMarker
 
 DEFAULT_ROWS: Final = 50
 MOST_ROWS: Final = 200
@@ -51,9 +51,7 @@ def list_page(
     """
     limit = parameters.limit
     # one more row than is shown says that there is a next page
-    found = read(limit=limit + 1, before=place_in(parameters.after), **which)
+    found = read(limit=limit + 1, before=PageMarker.read(parameters.after), **which)
     rows = found[:limit]
     last = place(rows[-1]) if len(found) > limit else None
-    return ListPage(
-        items=list(map(describe, rows)), next=None if last is None else cursor_of(last.at, last.key)
-    )
+    return ListPage(items=list(map(describe, rows)), next=None if last is None else last.cursor)

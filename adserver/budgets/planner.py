@@ -22,7 +22,7 @@ from typing import Final, TypeAlias, TypeVar
 from adserver.budgets.headroom import Cost, JobLimits, Limit
 from adserver.budgets.weights_error import weights_error
 from adserver.records.defaults import MAX_ROUNDS
-from adserver.records.round_figures import noise_norm_of
+from adserver.records.round_figures import noise_norm
 from adserver.records.submissions import PlanConstraints
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -294,7 +294,7 @@ class Planner:
     def _noise_norm(self, rounds: int, batch_size: float, noise_multiplier: float) -> float:
         task = self.room.task
         units = units_of_each_helper(task, noise_multiplier, self.room.clip.sensitivity)
-        each = noise_norm_of(task, units, num_parameters=self.num_parameters, denominator=batch_size)
+        each = noise_norm(task, units, num_parameters=self.num_parameters, denominator=batch_size)
         return each * self.room.error_ratio(rounds=rounds, batch_size=batch_size)
 
     def _weight_noise(

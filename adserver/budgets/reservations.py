@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Engine
 
 from adserver.records.dataset_state import DatasetState
-from adserver.records.federated_plan import FederatedPlan, read_device_instructions
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
@@ -79,7 +79,7 @@ class Budgets:
     def of_people(self, task: Task, relation: Relation = Relation.ZERO) -> DatasetBudget:
         """Return a person's budgets in a task of updates, over all its jobs and rounds."""
         jobs = list(self._iterate_federated(task))
-        devices = max((read_device_instructions(plan.job).strategy.devices for _, plan in jobs), default=0)
+        devices = max((plan.read_instructions().strategy.devices for _, plan in jobs), default=0)
         costed = budget.BudgetedDataset(dataset_id=task.task_id, task=task, size=devices, is_person=True)
         uses = [_read_federated_job(task, job, plan) for job, plan in jobs]
         return budget.DatasetBudget.of(costed, uses, relation=relation)
@@ -171,7 +171,7 @@ def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> BudgetUse:
 
 def _read_federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> BudgetUse:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
-    strategy, _ = read_device_instructions(plan.job)
+    strategy, _ = plan.read_instructions()
     return BudgetUse.of_update(
         task,
         plan.job,

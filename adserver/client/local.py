@@ -359,9 +359,9 @@ class LocalAdServer:
         self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False
     ) -> "tuple[AuditEntry, ...]":
         """Return entries of the audit log."""
-        from adserver.store.audit_log import entries_after
+        from adserver.store.audit_log import LOG
 
-        return tuple(entries_after(self.engine, after, most=limit, is_newest=is_newest))
+        return tuple(LOG.page(self.engine, after=after, most=limit, is_newest=is_newest))
 
     def intake(self) -> IntakeSummary:
         """Refuse: only the running server knows these counts."""

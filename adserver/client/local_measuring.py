@@ -18,7 +18,7 @@ from adserver.measuring.request import Request, check_evaluated
 from adserver.measuring.result import AggregateResult
 from adserver.peers.client import HelperClient
 from adserver.peers.retrying import Backoff
-from adserver.records.asked_query import ChosenId, PlannedQuery, chosen_id
+from adserver.records.asked_query import ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
 from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset, DatasetStore
@@ -86,7 +86,7 @@ class LocalMeasuring:
             "epsilon": None if epsilon is None else float(epsilon),
             "dataset": dataset,
         }
-        chosen = chosen_id(query_id, "query", asked) if query_id else None
+        chosen = ChosenId.of(query_id, "query", asked) if query_id else None
         with self._exclusively(chosen):
             before = chosen and self._queries.before(chosen, QuerySpec)
             if chosen and before:
@@ -126,7 +126,7 @@ class LocalMeasuring:
         if weights is not ModelWeights.LATEST:
             asked["weights"] = weights
         files = () if model is None else (model,)
-        chosen = chosen_id(query_id, "evaluation", asked, *files) if query_id else None
+        chosen = ChosenId.of(query_id, "evaluation", asked, *files) if query_id else None
         with self._exclusively(chosen):
             before = chosen and self._queries.before(chosen, EvaluationSpec)
             if chosen and before:

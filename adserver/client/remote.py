@@ -19,7 +19,7 @@ from adserver.measuring.request import check_evaluated
 from adserver.measuring.result import AggregateResult
 from adserver.messages.access import CreateToken, GrantMessage, GrantsMessage, TokenMessage
 from adserver.messages.audit_log import AuditPage
-from adserver.messages.base import ListPage, Message, RequestBody, first_fault, read_request
+from adserver.messages.base import ListPage, Message, RequestBody, first_fault
 from adserver.messages.budget import BudgetMessage
 from adserver.messages.dataset import DatasetItem, SealDataset
 from adserver.messages.evaluation import AskEvaluation, EvaluationDetail, EvaluationMessage
@@ -467,7 +467,7 @@ def _parse_body(kind: type[_BodyT], given: Mapping[str, Any]) -> _BodyT:
     Raises:
         InvalidTask: one is of another type, or out of range.
     """
-    return read_request(kind, to_json(given))
+    return kind.read(to_json(given))
 
 
 def _job(sent: JobItem) -> JobRecord:

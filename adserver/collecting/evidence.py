@@ -23,6 +23,7 @@ def collect_evidence(helpers: tuple[HelperClient, HelperClient], bundle: TaskBun
     of_releases: dict[tuple[str, bytes], list[SignedStatement]] = {}
     for role, helper in enumerate(helpers):
         for one in helper.statements(task_id):
+            # One for the other role would count as the other helper's.
             if one.statement.role != role:
                 raise bad_answer(helper.address, f"a statement of role {one.statement.role}, not {role}")
             name = (one.statement.kind, one.statement.release_id)

@@ -55,6 +55,7 @@ def _renew(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle
         newest.get(helper.verify_key, old)
         for helper, old in zip(bundle.task.helpers, bundle.key_lists, strict=True)
     )
+    # Equal keys under another signature are no news to a browser.
     if (first.key_list, second.key_list) == (bundle.key_lists[0].key_list, bundle.key_lists[1].key_list):
         return bundle
     return replace(bundle, key_lists=(first, second))

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from adserver.store.database import Clock
 from adserver.store.report_buckets import ReportBucket
-from adserver.store.report_manifest import find_named
+from adserver.store.reports import ReportStore
 from maskedlark.errors import HelperUnavailable
 from maskedlark.runtime.objects import Retrying
 from maskedlark.runtime.periodic import IsStopped, Periodic
@@ -46,12 +46,13 @@ def sweep_objects(
     Raises:
         HelperUnavailable: the store does not answer; the rest goes the next time.
     """
-    removed = 0
+    reports, removed = ReportStore(engine), 0
     for page in store.list(bucket.folder):
         if is_stopped():
             break
         old = [one.name for one in page if now_s - one.modified_s >= ORPHAN_S]
-        named = find_named(engine, old)
+        # Looked up after the store was listed: a name that came in between is too young to go.
+        named = reports.find_named(old)
         orphans = [name for name in old if name not in named]
         store.delete(orphans)
         removed += len(orphans)

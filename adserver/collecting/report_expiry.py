@@ -51,9 +51,11 @@ def expire_reports(
             break
         if now_s < stored.bundle.task.expires_at + GRACE_S:
             continue
+        # Not in one call: an intake that has not seen the mark yet may still store a report of the task.
         if stored.refused_since is None:
             tasks.refuse(stored.task_id, now_s)
         elif now_s >= stored.refused_since + SETTLED_S:
+            # Reports that a dead run was preparing would never expire.
             datasets.give_back_preparing(stored.task_id)
             count += _forget(store, stored, is_stopped)
             store.forget_objects(stored.task_id)

@@ -77,6 +77,7 @@ class DatasetSealer:
             HelperUnavailable: a helper did not answer; run it again.
         """
         store = DatasetStore(self.engine)
+        # One helper may have committed it already, and then the other must.
         dataset = store.committing(self.task.task_id)
         if dataset is None:
             limit = (
@@ -98,6 +99,7 @@ class DatasetSealer:
             choice = _choice(self.task, self.task.task_id, store.report_ids(dataset), admitted)
             _check_enough(int(choice.is_chosen.sum()), least, "are admitted by both helpers")
             return store.choose(dataset, choice)
+        # Also when the run is interrupted: its reports would wait for the next run to release them.
         except BaseException:
             store.give_back(dataset)
             raise
@@ -129,6 +131,7 @@ class DatasetSealer:
 
     def _commit(self, store: DatasetStore, dataset: Dataset) -> Dataset:
         """Have both helpers commit the chosen reports."""
+        # As it was stored and not as it was computed, for this may be another run.
         is_chosen = store.is_chosen(dataset)
         self._at_both(lambda role, cancelled: self._commit_at(dataset, is_chosen, role, cancelled))
         return store.finish(dataset)

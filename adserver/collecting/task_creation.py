@@ -18,6 +18,7 @@ def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, 
         InvalidTask: a setting is wrong, a helper refuses the task, or a signature does not verify.
         HelperUnavailable: a helper does not answer; nothing was stored.
     """
+    # Both answer before either signs, because each signs a task that names both.
     statuses = [helper.status() for helper in helpers]
     task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
     first, second = (helper.register_task(task) for helper in helpers)

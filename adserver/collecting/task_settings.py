@@ -164,6 +164,7 @@ def num_features(typed: int | None, encoder: Encoder | None) -> int:
 
 def _with_sizes(settings: Any) -> Any:
     """Fill in the size of each key that lists its categories."""
+    # Nothing is checked yet: what is of another form is left for `build`, whose error names it.
     if not isinstance(settings, Mapping) or not isinstance(settings.get("keys"), list | tuple):
         return settings
     keys = [
@@ -196,6 +197,7 @@ def period(
     """
     if not isfinite(days):
         raise InvalidTask(f"--days is {days}: expected a positive, finite number")
+    # A bucket of 0 seconds is refused later, with a message; here it must only not divide.
     start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
     return _Period(
         starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at

@@ -40,7 +40,7 @@ from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
-from adserver.store.paging import cursor_of, place_in
+from adserver.store.paging import PageMarker
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
@@ -210,10 +210,10 @@ class Figures:
         """Return a page of jobs."""
         wanted = JobState(state) if state in set(JobState) else None
         counts = self.site.jobs.counts()
-        found = self.site.jobs.page(limit=ROWS + 1, before=place_in(after), state=wanted)
+        found = self.site.jobs.page(limit=ROWS + 1, before=PageMarker.read(after), state=wanted)
         return {
             "items": [{**_job_row(one), **self._figures_of(one)} for one in found[:ROWS]],
-            "next": _next(found, lambda one: cursor_of(one.submitted_at_s, one.job_id)),
+            "next": _next(found, lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id).cursor),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},
             "total": sum(counts.values()),
@@ -254,7 +254,7 @@ class Figures:
 
     def budgets(self, after: str) -> Values:
         """Return a page of budgets; those not computed yet are left for a later request."""
-        found = self.site.datasets.page(limit=ROWS + 1, before=place_in(after))
+        found = self.site.datasets.page(limit=ROWS + 1, before=PageMarker.read(after))
         committed = [one for one in found[:ROWS] if one.state is DatasetState.COMMITTED]
         # One patience for the page, not one for each of its rows
         until, stamps = time.monotonic() + _PATIENCE_S, self._stamps(committed)
@@ -274,7 +274,7 @@ class Figures:
         return {
             "items": rows,
             "people": people,
-            "next": _next(found, lambda one: cursor_of(one.created_at, one.handle)),
+            "next": _next(found, lambda one: PageMarker(at=one.created_at, key=one.handle).cursor),
         }
 
     def budget(self, dataset: str, planned: PlannedJob | None) -> Values:
@@ -354,11 +354,11 @@ class Figures:
     def queries(self, after: str) -> Values:
         """Return a page of queries and evaluations."""
         found = self.site.queries.page(
-            limit=ROWS + 1, before=place_in(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
+            limit=ROWS + 1, before=PageMarker.read(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
         )
         return {
             "items": [_plain(item(one)) for one in found[:ROWS]],
-            "next": _next(found, lambda one: cursor_of(one.asked_at, one.spec.query_id)),
+            "next": _next(found, lambda one: PageMarker(at=one.asked_at, key=one.spec.query_id).cursor),
         }
 
     def query(self, query: str) -> Values:

@@ -43,7 +43,7 @@ from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.ingest.local_app import LocalIntake
 from adserver.ingest.task_pages import TaskPages
-from adserver.store.paging import place_in
+from adserver.store.paging import PageMarker
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.canonical import digest, encode
@@ -132,7 +132,7 @@ class _Endpoints:
 
     async def list_tasks(self, request: Request) -> Response:
         try:
-            before = place_in(request.query_params.get("after", ""))
+            before = PageMarker.read(request.query_params.get("after", ""))
         except InvalidTask as invalid:
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(invalid)) from None
         page = self.pages.find_fresh(before)

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
-from adserver.records.local_plan import LocalPlan, read_local_plan
+from adserver.records.local_plan import LocalPlan
 from adserver.store.jobs import JobStore
 from adserver.store.local.models import LocalModels
 from maskedlark.canonical import encode
@@ -98,7 +98,7 @@ class LocalIntake:
             JobRefused(UNKNOWN_JOB)
         """
         job, plan = self._find(job_id)
-        settings, _ = read_local_plan(plan)
+        settings, _ = plan.read_instructions()
         if job.state is not JobState.OPEN:
             return None
         if isinstance(settings, Line):
@@ -119,7 +119,7 @@ class LocalIntake:
             JobRefused(UNKNOWN_JOB)
         """
         _, plan = self._find(job_id)
-        return LocalUpdate.num_bytes(read_local_plan(plan).model.size)
+        return LocalUpdate.num_bytes(plan.read_instructions().model.size)
 
     def take(self, job_id: bytes, body: bytes) -> bool:
         """Take one update: whether it is new.
@@ -140,7 +140,7 @@ class LocalIntake:
 
     def _take(self, job_id: bytes, body: bytes) -> None:
         job, plan = self._find(job_id)
-        settings, model = read_local_plan(plan)
+        settings, model = plan.read_instructions()
         update = LocalUpdate.decode(body, model.size)
         if isinstance(settings, Line):
             self._models.rounds.add(job_id, settings, update)

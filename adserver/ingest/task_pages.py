@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from adserver.store.paging import PageMarker, cursor_of
+from adserver.store.paging import PageMarker
 from adserver.store.tasks import TaskStore
 
 TASKS_A_PAGE: Final = 100
@@ -44,5 +44,5 @@ class TaskPages:
         shown = found[:TASKS_A_PAGE]
         rows = [{"task_id": one.task_id.hex(), "name": one.name, "origin": one.origin} for one in shown]
         last = shown[-1].place if len(found) > TASKS_A_PAGE else None
-        after = None if last is None else cursor_of(last.at, last.key)
+        after = None if last is None else last.cursor
         return json.dumps({"tasks": rows, "next": after}, ensure_ascii=False, separators=(",", ":")).encode()

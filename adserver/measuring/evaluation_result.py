@@ -200,6 +200,7 @@ def _estimates(values: Numbers, interval: Interval, mechanism: Mechanism) -> lis
     if mechanism is Mechanism.NONE:  # a rounding error may be between a value and its interval
         low, high = np.minimum(low, values), np.maximum(high, values)
     else:
+        # Smoothing has moved a value, and its interval is that of the noisy one: they must not disagree.
         values = np.clip(values, np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf))
     found = np.broadcast_arrays(values, interval.standard_error, low, high)
     return [

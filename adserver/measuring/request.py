@@ -26,11 +26,8 @@ DISCOVERY_SHARE: Final = 0.25
 """Of a query's epsilon, what it costs to find its groups first."""
 DISCOVERY_DELTA: Final = 0.01
 """Of the task's delta, what it costs to find groups."""
+# What the largest contribution to a sum is carried as: a value bears noise in proportion to its own bounds.
 _UNITS: Final = 1 << 30
-"""What the largest contribution to each sum is carried as.
-
-Every value bears noise in proportion to its own bounds.
-"""
 # An answer to a discovery is padded to so many codes, found or not.
 _MAX_FOUND: Final = 10_000
 
@@ -86,7 +83,7 @@ def plan_discovery(
             "keys": keys,
             "where": _conditions(request, measurement_of(task)),
             "max_codes": _MAX_FOUND,
-            "noise_multiplier": 0.0,
+            "noise_multiplier": 0.0,  # found by `fitting`, from what it may cost
             "delta": max(2.0**-60, DISCOVERY_DELTA * task.delta),
         },
     )

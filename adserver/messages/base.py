@@ -6,7 +6,7 @@ DatasetItem.model_validate_json(answer).value()     # what `RemoteAdServer` read
 
 import math
 from base64 import b64decode, b64encode
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -23,7 +23,6 @@ from maskedlark.errors import InvalidTask
 MOST_INTEGER: Final = (1 << 63) - 1
 """The largest integer of a database."""
 _ItemT = TypeVar("_ItemT")
-_RequestT = TypeVar("_RequestT", bound="RequestBody")
 
 
 class Message(BaseModel):
@@ -42,7 +41,20 @@ class Message(BaseModel):
 class RequestBody(BaseModel):
     """What an ad server is sent. Unknown fields and values of another type are refused."""
 
+    # A field that is misspelt would keep its default in silence, and spend another budget than was meant.
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    @classmethod
+    def read(cls, content: bytes) -> Self:
+        """Parse a request.
+
+        Raises:
+            InvalidTask: it is not one; the error names the first wrong field and contains no value.
+        """
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            raise InvalidTask(first_fault(error)) from None
 
 
 class ListPage(Message, Generic[_ItemT]):
@@ -60,6 +72,7 @@ class ListPage(Message, Generic[_ItemT]):
 def _read_amount(value: Any) -> Any:
     if value is None:
         return math.inf
+    # Not `value < 0`, which NaN is not.
     if isinstance(value, int | float) and not value >= 0:
         raise ValueError("expected a number of at least 0, or null for infinity")
     return value
@@ -90,18 +103,6 @@ File = Annotated[
     WithJsonSchema({"type": "string", "contentEncoding": "base64"}),
 ]
 """A file, in base64."""
-
-
-def read_request(kind: type[_RequestT], content: bytes) -> _RequestT:
-    """Parse a request.
-
-    Raises:
-        InvalidTask: it is not one; the error names the first wrong field and contains no value.
-    """
-    try:
-        return kind.model_validate_json(content)
-    except ValidationError as error:
-        raise InvalidTask(first_fault(error)) from None
 
 
 def first_fault(error: ValidationError) -> str:

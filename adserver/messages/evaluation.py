@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
 from adserver.messages.base import File, Message, RequestBody, Whole
-from adserver.messages.query import EstimateMessage, QueryId, QueryItem, ReleaseMessage, release_fields
+from adserver.messages.query import EstimateMessage, QueryId, QueryItem, ReleaseMessage
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 
@@ -25,6 +25,7 @@ class PointMessage(Message):
     model_config = ConfigDict(extra="allow")
 
     threshold: float
+    # Each curve calls its axes by their own names.
     __pydantic_extra__: dict[str, EstimateMessage]
 
 
@@ -48,7 +49,7 @@ class EvaluationMessage(ReleaseMessage):
         }
         return cls.model_validate(
             {
-                **release_fields(result),
+                **cls.fields_of(result),
                 "positives": _OF_CLASSES if result.is_of_classes else "label 1",
                 "num_bins": result.num_bins,
                 "noise_scale": result.noise_scale,

@@ -8,7 +8,7 @@ from adserver.messages.base import Amount, File, Message, RequestBody, Whole
 from adserver.messages.budget import EpsilonsMessage
 from adserver.messages.job import cost_fields
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
-from adserver.records.federated_plan import FederatedPlan, read_device_instructions
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.plans import read_plan
 from adserver.records.submissions import FederatedSubmission
 from adserver.training.federated.forecast import FederatedForecast
@@ -84,7 +84,7 @@ class FederatedForecastMessage(Message):
     def of(cls, found: FederatedForecast) -> Self:
         """Describe a forecast."""
         task, job = found.plan.task, found.plan.job
-        strategy, model = read_device_instructions(job)
+        strategy, model = found.plan.read_instructions()
         return cls(
             task_id=job.task_id,
             strategy=strategy.kind,
@@ -97,7 +97,7 @@ class FederatedForecastMessage(Message):
             epsilon_budget=task.epsilon,
             collusion_epsilon_budget=task.collusion_epsilon,
             coins_leaked=found.leaked,
-            submit=submit_options(found),
+            submit=found.submit_options,
             plan=encode(found.plan).decode(),
             **pick_attributes(found, ("alone", "together", "noise_norm", "noise_to_signal")),
         )
@@ -160,10 +160,3 @@ def forecast_message(
         if isinstance(found, LocalForecast)
         else FederatedForecastMessage.of(found)
     )
-
-
-def submit_options(found: FederatedForecast) -> str:
-    """Return the options of `adserver job submit` that give this job's rounds and noise."""
-    strategy, _ = read_device_instructions(found.plan.job)
-    noise = f" --noise-multiplier {strategy.noise_multiplier!r}" if strategy.noise_multiplier else ""
-    return f"--rounds {found.plan.job.rounds}{noise}"

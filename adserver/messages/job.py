@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING, Final, Self
 
 from adserver.messages.base import Amount, Message, Whole
-from adserver.records.federated_plan import FederatedPlan, read_device_instructions
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, Stop
-from adserver.records.job_state import STOPPED, JobEvent, JobState, possible
-from adserver.records.local_plan import LocalPlan, read_local_plan
+from adserver.records.job_state import STOPPED, JobEvent, JobState
+from adserver.records.local_plan import LocalPlan
 from adserver.records.plans import read_plan
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
-from adserver.training.cost import epsilons_of_federated, job_epsilons
+from adserver.training.cost import job_epsilons
 from maskedlark.canonical import encode
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.mechanism import Mechanism
@@ -69,7 +69,7 @@ class JobItem(JobProgress):
             plan=read_plan(self.plan.encode()),
             submitted_at_s=self.submitted_at,
             stop=None if self.reason is None else Stop(reason=self.reason, cause=self.cause or ""),
-            lease_until_s=0.0,
+            lease_until_s=0.0,  # not sent: leases are between the workers
             **pick_attributes(self, _STORED),
         )
         if found.rounds is not None and self.rounds_done > found.rounds:
@@ -199,7 +199,7 @@ def job_detail(job: JobRecord, evaluated: RoundFigures | None) -> JobDetail:
     found = {
         **_facts(job, evaluated),
         **_plan_fields(job),
-        "can": tuple(one for one in (JobEvent.CANCEL, JobEvent.RESUME) if possible(job.state, one)),
+        "can": tuple(one for one in (JobEvent.CANCEL, JobEvent.RESUME) if job.state.allows(one)),
         "next_command": _next_command(job),
     }
     match job.plan:
@@ -249,12 +249,8 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
     plan = job.plan
     if isinstance(plan, LocalPlan):
         return _local_facts(job, plan)
-    task, epsilons = plan.task, None
-    if task.mechanism is not Mechanism.NONE:
-        if isinstance(plan, FederatedPlan):
-            epsilons = epsilons_of_federated(plan, job.rounds_done)
-        else:
-            epsilons = job_epsilons(plan, job.rounds_done)
+    task = plan.task
+    epsilons = None if task.mechanism is Mechanism.NONE else job_epsilons(plan, job.rounds_done)
     found = {
         **_plan_fields(job),
         "mechanism": task.mechanism,
@@ -265,7 +261,7 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         "accuracy": evaluated.accuracy if evaluated else None,
     }
     if isinstance(plan, FederatedPlan):
-        strategy, model = read_device_instructions(plan.job)
+        strategy, model = plan.read_instructions()
         phase = plan.job.phase(min(job.rounds_done, plan.job.rounds - 1))
         return {
             **found,
@@ -295,7 +291,7 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
 def _local_facts(job: JobRecord, plan: LocalPlan) -> "dict[str, Any]":
     from maskedlark.federated.local_job import cost_of
 
-    settings, model = read_local_plan(plan)
+    settings, model = plan.read_instructions()
     return {
         **_plan_fields(job),
         **cost_fields(cost_of(plan.local)),

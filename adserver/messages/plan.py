@@ -243,6 +243,7 @@ class PlanJob(SamplingRequest):
 
 def submit_options(option: Option, plan: Plan, room: JobLimits) -> str:
     """Return the options of `adserver job submit` that give exactly this job."""
+    # With all digits: a rounded number would be another job, which may no longer fit.
     return (
         f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
         f" {option.noise_multiplier!r}"

@@ -34,6 +34,7 @@ QueryId = Annotated[
 ]
 _RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism")
 _THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin")
+# Without noise nothing bounds what is learned; JSON has null for that.
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
 
 
@@ -77,6 +78,16 @@ class ReleaseMessage(Message):
     epsilon: EpsilonsMessage | None
     dataset_epsilon_spent: EpsilonsMessage | None
 
+    @staticmethod
+    def fields_of(result: ReleasedResult) -> dict[str, Any]:
+        """Return the fields of this message for a result."""
+        is_noisy = result.mechanism is not Mechanism.NONE
+        return {
+            **pick_attributes(result, _RELEASE),
+            "epsilon": result.cost if is_noisy else None,
+            "dataset_epsilon_spent": result.dataset_spent if is_noisy else None,
+        }
+
     def release(self) -> dict[str, Any]:
         """Return the fields of a `ReleasedResult`."""
         return {
@@ -86,16 +97,6 @@ class ReleaseMessage(Message):
         }
 
 
-def release_fields(result: ReleasedResult) -> dict[str, Any]:
-    """Return the fields of a `ReleaseMessage`."""
-    is_noisy = result.mechanism is not Mechanism.NONE
-    return {
-        **pick_attributes(result, _RELEASE),
-        "epsilon": result.cost if is_noisy else None,
-        "dataset_epsilon_spent": result.dataset_spent if is_noisy else None,
-    }
-
-
 class RowMessage(Message):
     """A cell: its group, whether it may be hidden, and an estimate under the name of each column."""
 
@@ -103,6 +104,7 @@ class RowMessage(Message):
 
     group: dict[str, str]
     may_be_hidden: bool = False
+    # Columns have the names of the task's values: of those fields only the type is known here.
     __pydantic_extra__: dict[str, EstimateMessage]
 
 
@@ -128,7 +130,7 @@ class ResultMessage(ReleaseMessage):
             for row in result.rows
         )
         return cls(
-            **release_fields(result),
+            **cls.fields_of(result),
             **pick_attributes(result, _THRESHOLD),
             columns=result.columns,
             rows=tuple(map(RowMessage.model_validate, rows)),

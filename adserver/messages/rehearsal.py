@@ -12,7 +12,7 @@ from maskedlark.frozen import pick_attributes
 _SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused", "is_warm")
 
 
-class ScoreMessage(Message):
+class _ScoreMessage(Message):
     """How one training did."""
 
     value: float
@@ -26,7 +26,7 @@ class ScoreMessage(Message):
         return cls(**pick_attributes(score, ("value", "measured", "loss", "mean_over_rate")))
 
 
-class RehearsedMessage(Message):
+class _RehearsedMessage(Message):
     """One setting; `mean` and `spread` are over its scores, null where there are too few."""
 
     name: str
@@ -37,7 +37,7 @@ class RehearsedMessage(Message):
     refused: str
     is_warm: bool
     costs: EpsilonsMessage | None
-    scores: list[ScoreMessage]
+    scores: list[_ScoreMessage]
     mean: float | None
     spread: float | None
     is_best: bool
@@ -48,7 +48,7 @@ class RehearsedMessage(Message):
         return cls(
             **pick_attributes(one, _SAME),
             costs=one.costs,
-            scores=[ScoreMessage.of(score) for score in one.scores],
+            scores=[_ScoreMessage.of(score) for score in one.scores],
             mean=one.value if one.scores else None,
             spread=None if math.isnan(one.spread) else one.spread,
             is_best=is_best,
@@ -59,12 +59,12 @@ class RehearsalMessage(Message):
     """All settings of a rehearsal: `metric` says what a score's value is, `remarks` what to do next."""
 
     metric: str
-    settings: list[RehearsedMessage]
+    settings: list[_RehearsedMessage]
     remarks: list[str]
 
     @classmethod
     def of(cls, found: Rehearsal) -> Self:
         """Describe a rehearsal."""
         best = {name: found.best(name) for name in found.names()}
-        settings = [RehearsedMessage.of(one, is_best=one == best[one.name]) for one in found.settings]
+        settings = [_RehearsedMessage.of(one, is_best=one == best[one.name]) for one in found.settings]
         return cls(metric=found.metric, settings=settings, remarks=found.remarks())

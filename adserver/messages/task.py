@@ -21,6 +21,7 @@ from maskedlark.reports.updates import UpdateForm
 _OF_TASK: Final = (
     "name", "origin", "expires_at", "min_batch_size", "epsilon", "collusion_epsilon", "mechanism", "unit",
 )  # fmt: skip
+# The store loads SQLAlchemy, which a remote client does without.
 if TYPE_CHECKING:
     from adserver.store.reports import ReportCounts
     from adserver.store.tasks import StoredTask
@@ -151,6 +152,7 @@ class CreateTask(RequestBody):
         Raises:
             InvalidTask: one is of another type.
         """
+        # By way of JSON, so that what is checked is what the server will read.
         sent = {**fields, "encoder": None if encoder is None else encode(encoder).decode()}
         try:
             return cls.model_validate_json(to_json(sent, bytes_mode="hex", inf_nan_mode="constants"))

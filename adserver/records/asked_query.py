@@ -1,6 +1,6 @@
 """Queries as they are put to the helpers, with their attachments, and the ids that clients choose.
 
->>> chosen_id("0f" * 16, "query", {"values": ["count"]}).query_id.hex()
+>>> ChosenId.of("0f" * 16, "query", {"values": ["count"]}).query_id.hex()
 '0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f'
 """
 
@@ -50,31 +50,32 @@ class ChosenId:
     query_id: bytes
     request: bytes
 
+    @classmethod
+    def of(cls, typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) -> "ChosenId":
+        """Return the id that a client chose for a request.
+
+        Args:
+            typed: 32 hex digits, of 16 random bytes.
+            kind: Query or evaluation.
+            asked: Everything else that was asked, as plain values.
+            files: What was sent with it.
+
+        Raises:
+            InvalidTask: the id is anything else.
+        """
+        if len(typed) != 2 * QUERY_ID_BYTES or not set(typed) <= _HEX:
+            raise InvalidTask(
+                f"the query id is not valid: expected {QUERY_ID_BYTES} random bytes as {2 * QUERY_ID_BYTES} "
+                "hexadecimal digits"
+            )
+        # Sorted: clients write the same request with its fields in another order.
+        plain = json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()
+        return cls(query_id=bytes.fromhex(typed), request=digest(f"asked {kind}", plain, *files))
+
     @property
     def of_discovery(self) -> bytes:
         """The id of the discovery that goes before the query, so that it is the same one, too."""
         return digest("discovery before a query", self.query_id)[:QUERY_ID_BYTES]
-
-
-def chosen_id(typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) -> ChosenId:
-    """Return the id that a client chose for a request.
-
-    Args:
-        typed: 32 hex digits, of 16 random bytes.
-        kind: Query or evaluation.
-        asked: Everything else that was asked, as plain values.
-        files: What was sent with it.
-
-    Raises:
-        InvalidTask: the id is anything else.
-    """
-    if len(typed) != 2 * QUERY_ID_BYTES or not set(typed) <= _HEX:
-        raise InvalidTask(
-            f"the query id is not valid: expected {QUERY_ID_BYTES} random bytes as {2 * QUERY_ID_BYTES} "
-            "hexadecimal digits"
-        )
-    plain = json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()
-    return ChosenId(query_id=bytes.fromhex(typed), request=digest(f"asked {kind}", plain, *files))
 
 
 @frozen

@@ -10,7 +10,7 @@ Which events are possible in which state, and where they lead.
 
 An aborted dataset is forgotten: its row goes in the same transaction, and its reports wait again.
 
->>> after(DatasetState.PREPARING, DatasetEvent.CHOOSE).value
+>>> DatasetState.PREPARING.after(DatasetEvent.CHOOSE).value
 'committing'
 """
 
@@ -33,6 +33,21 @@ class DatasetState(StrEnum):
     """Both helpers have it."""
     ABORTED = "aborted"
     """It was given up. Never stored: see above."""
+
+    def after(self, event: "DatasetEvent") -> "DatasetState":
+        """Return the state that an event leads to.
+
+        Raises:
+            JobRefused(DATASET_CHANGED): the event is not possible in this state: another run, or a person,
+                was faster.
+        """
+        following = _AFTER[self].get(event)
+        if following is None:
+            raise JobRefused(
+                JobReason.DATASET_CHANGED,
+                f"a dataset in state {self} cannot {event}: see `adserver dataset list`",
+            )
+        return following
 
 
 @unique
@@ -59,19 +74,3 @@ _AFTER: Final[Mapping[DatasetState, Mapping[DatasetEvent, DatasetState]]] = {
     DatasetState.COMMITTED: {DatasetEvent.FINISH: DatasetState.COMMITTED},  # a run that was told late
     DatasetState.ABORTED: {},
 }
-
-
-def after(state: DatasetState, event: DatasetEvent) -> DatasetState:
-    """Return the state that an event leads to.
-
-    Raises:
-        JobRefused(DATASET_CHANGED): the event is not possible in this state: another run, or a person, was
-        faster.
-    """
-    following = _AFTER[state].get(event)
-    if following is None:
-        raise JobRefused(
-            JobReason.DATASET_CHANGED,
-            f"a dataset in state {state} cannot {event}: see `adserver dataset list`",
-        )
-    return following

@@ -54,13 +54,12 @@ class FederatedPlan:
         """Return whether the model is evaluated after so many rounds."""
         return rounds_done % self.eval_every == 0 or rounds_done == self.federated.rounds
 
+    def read_instructions(self) -> "Read":
+        """Read the strategy and the model of the job, loading their modules only where such a job exists.
 
-def read_device_instructions(job: UpdateJob) -> "Read":
-    """Read the strategy and the model of a job, loading their modules only where such a job exists.
+        Raises:
+            InvalidTask, InvalidModel: as `maskedlark.releases.instructions.read_instructions`.
+        """
+        from maskedlark.releases.instructions import read_instructions
 
-    Raises:
-        InvalidTask, InvalidModel: as `maskedlark.releases.instructions.read_instructions`.
-    """
-    from maskedlark.releases.instructions import read_instructions
-
-    return read_instructions(job)
+        return read_instructions(self.federated)

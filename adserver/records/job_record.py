@@ -22,6 +22,13 @@ class Stop:
     cause: str
 
 
+class _JobRow(Protocol):
+    """A row of a table, of whatever read it."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return the value of a column."""
+
+
 @frozen
 class JobRecord:
     """A job as stored.
@@ -80,6 +87,24 @@ class JobRecord:
             else f"{self.rounds_done} of {self.rounds} rounds"
         )
 
+    @classmethod
+    def from_row(cls, row: _JobRow) -> "JobRecord":
+        """Convert a row of `jobs` to a record."""
+        return cls(
+            plan=read_plan(bytes(row["plan"])),
+            submitted_at_s=row["submitted_at_s"],
+            state=JobState(row["state"]),
+            stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
+            rounds_done=row["rounds_done"],
+            is_closed=bool(row["is_closed"]),  # SQLite itself has numbers only
+            rounds_charged=row["rounds_charged"],
+            lease_until_s=row["lease_until_s"],
+            name=row["name"],
+            note=row["note"],
+            updates=row["updates"],
+            in_flight=row["in_flight"],
+        )
+
 
 class SeenJobs(Protocol):
     """The jobs of an ad server, to look at."""
@@ -95,28 +120,3 @@ class SeenJobs(Protocol):
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
         """Return the figures of a job's rounds, in order; only those after `after_rounds`."""
-
-
-class _JobRow(Protocol):
-    """A row of a table, of whatever read it."""
-
-    def __getitem__(self, name: str, /) -> Any:
-        """Return the value of a column."""
-
-
-def record_from_row(row: _JobRow) -> JobRecord:
-    """Convert a row of `jobs` to a record."""
-    return JobRecord(
-        plan=read_plan(bytes(row["plan"])),
-        submitted_at_s=row["submitted_at_s"],
-        state=JobState(row["state"]),
-        stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
-        rounds_done=row["rounds_done"],
-        is_closed=bool(row["is_closed"]),  # SQLite itself has numbers only
-        rounds_charged=row["rounds_charged"],
-        lease_until_s=row["lease_until_s"],
-        name=row["name"],
-        note=row["note"],
-        updates=row["updates"],
-        in_flight=row["in_flight"],
-    )

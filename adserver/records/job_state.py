@@ -17,7 +17,7 @@ resumed where they were (one whose cause still stands stops again, and spends no
 its unused budget back. Done and cancelled jobs are closed at the helpers, for good. A job without helpers is
 open to devices, and no worker runs it; one that was closed keeps its model, and can be opened again.
 
->>> after(JobState.QUEUED, JobEvent.START).value
+>>> JobState.QUEUED.after(JobEvent.START).value
 'running'
 """
 
@@ -50,6 +50,21 @@ class JobState(StrEnum):
     """Without helpers: it takes updates from devices."""
     CLOSED = "closed"
     """Without helpers: it takes none for now."""
+
+    def after(self, event: "JobEvent") -> "JobState":
+        """Return the state that an event leads to.
+
+        Raises:
+            JobRefused(WRONG_STATE): the event is not possible in this state.
+        """
+        following = _AFTER[self].get(event)
+        if following is None:
+            raise JobRefused(JobReason.WRONG_STATE, f"a job in state {self} cannot {event.replace('_', ' ')}")
+        return following
+
+    def allows(self, event: "JobEvent") -> bool:
+        """Return whether an event can happen in this state."""
+        return event in _AFTER[self]
 
 
 @unique
@@ -97,20 +112,3 @@ _AFTER: Final[Mapping[JobState, Mapping[JobEvent, JobState]]] = {
     JobState.OPEN: {JobEvent.FINISH: JobState.DONE, JobEvent.CANCEL: JobState.CLOSED},
     JobState.CLOSED: {JobEvent.RESUME: JobState.OPEN},
 }
-
-
-def after(state: JobState, event: JobEvent) -> JobState:
-    """Return the state that an event leads to.
-
-    Raises:
-        JobRefused(WRONG_STATE): the event is not possible in this state.
-    """
-    following = _AFTER[state].get(event)
-    if following is None:
-        raise JobRefused(JobReason.WRONG_STATE, f"a job in state {state} cannot {event.replace('_', ' ')}")
-    return following
-
-
-def possible(state: JobState, event: JobEvent) -> bool:
-    """Return whether an event can happen in a state."""
-    return event in _AFTER[state]

@@ -39,15 +39,14 @@ class LocalPlan:
     @property
     def rounds(self) -> int | None:
         """The number of LINE's rounds; None of draw and discard, which ends when it is closed."""
-        return getattr(read_local_plan(self).settings, "rounds", None)
+        return getattr(self.read_instructions().settings, "rounds", None)
 
+    def read_instructions(self) -> "LocalRead":
+        """Read the strategy and the model of the job, loading their modules only where such a job exists.
 
-def read_local_plan(plan: LocalPlan) -> "LocalRead":
-    """Read the strategy and the model of a job, loading their modules only where such a job exists.
+        Raises:
+            InvalidTask, InvalidModel: as `maskedlark.federated.local_job.read_local_job`.
+        """
+        from maskedlark.federated.local_job import read_local_job
 
-    Raises:
-        InvalidTask, InvalidModel: as `maskedlark.federated.local_job.read_local_job`.
-    """
-    from maskedlark.federated.local_job import read_local_job
-
-    return read_local_job(plan.local)
+        return read_local_job(self.local)

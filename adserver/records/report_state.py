@@ -12,7 +12,7 @@ A report is in one dataset at most, and in one for good once both helpers have c
 released from a dataset that is committed (`adserver.records.dataset_state`). `adserver.store.reports` moves
 many reports in one statement, which it makes of this table: a report in another state is passed over.
 
->>> [(before.value, after.value) for before, after in arrows(ReportEvent.TAKE).items()]
+>>> [(before.value, after.value) for before, after in ReportEvent.TAKE.arrows.items()]
 [('received', 'sealed')]
 """
 
@@ -51,6 +51,11 @@ class ReportEvent(StrEnum):
     EXPIRE = "expire"
     """The task has been over for a while."""
 
+    @property
+    def arrows(self) -> Mapping[ReportState, ReportState]:
+        """Each state in which the event is possible, with the state that it leads to."""
+        return _ARROWS[self]
+
 
 _ARROWS: Final[Mapping[ReportEvent, Mapping[ReportState, ReportState]]] = {
     ReportEvent.TAKE: {ReportState.RECEIVED: ReportState.SEALED},
@@ -61,8 +66,3 @@ _ARROWS: Final[Mapping[ReportEvent, Mapping[ReportState, ReportState]]] = {
     },
     ReportEvent.EXPIRE: {ReportState.RECEIVED: ReportState.EXPIRED},
 }
-
-
-def arrows(event: ReportEvent) -> Mapping[ReportState, ReportState]:
-    """Map each state in which an event is possible to the state that it leads to."""
-    return _ARROWS[event]

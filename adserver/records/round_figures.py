@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from maskedlark.frozen import frozen
-from maskedlark.privacy.clip import Clip
-from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.task import Task
 
+# A loss that is larger by at most this share is no worse: some thousand records do not tell them apart.
 _AS_GOOD: Final = 0.01
-"""A loss that is larger by at most this share is no worse: some thousand records do not tell them apart."""
 
 
 @frozen
@@ -73,20 +71,11 @@ def best_evaluated(figures: Iterable[RoundFigures]) -> RoundFigures | None:
     return best
 
 
-def noise_norm(
-    task: Task, job: JobSpec, *, num_parameters: int, denominator: float, clip: Clip | None = None
-) -> float:
+def noise_norm(task: Task, scale: int, *, num_parameters: int, denominator: float) -> float:
     """Return the root mean square L2 norm of both helpers' noise in a mean gradient, in its units.
 
-    An adaptive job has it of each round's `clip`.
+    Each helper's noise has the scale, in units of 2^-frac_bits.
     """
-    return noise_norm_of(
-        task, job.round_units(task, clip), num_parameters=num_parameters, denominator=denominator
-    )
-
-
-def noise_norm_of(task: Task, scale: int, *, num_parameters: int, denominator: float) -> float:
-    """Return the same for each helper's noise scale in units of 2^-frac_bits."""
     deviation = deviation_of_both(task.mechanism) * scale
     return math.ldexp(math.sqrt(num_parameters) * deviation, -task.frac_bits) / denominator
 

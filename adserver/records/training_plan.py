@@ -12,11 +12,14 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.records.round_figures import noise_norm
 from maskedlark.canonical import canonical
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.privacy.clip import Clip
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.task import Task
 
+# How slowly Adam's mean of the gradients, by which it steps, forgets: see `adserver.training.optimizers`.
 _ADAMS: Final = 0.9
 
 
@@ -75,6 +78,7 @@ class Schedule:
             case ScheduleKind.STEP:
                 return float(self.step_factor ** (round_index // self.step_rounds))
             case ScheduleKind.LINEAR_WARMUP:
+                # From the first step up, for one of rate 0 would spend a round's budget on nothing.
                 return min((round_index + 1) / self.warmup_rounds, 1.0)
 
 
@@ -125,6 +129,14 @@ class TrainingPlan:
         and tells nothing of the sample. Fake reports count in it, and add nothing to the sum.
         """
         return self.job.sampling_rate * self.dataset_size
+
+    def noise_norm(self, num_parameters: int, clip: Clip | None = None) -> float:
+        """Return the root mean square L2 norm of both helpers' noise in a mean gradient, in its units.
+
+        An adaptive job has it of each round's `clip`.
+        """
+        scale = self.job.round_units(self.task, clip)
+        return noise_norm(self.task, scale, num_parameters=num_parameters, denominator=self.denominator)
 
     def is_evaluated(self, rounds_done: int) -> bool:
         """Return whether the model is evaluated after so many rounds."""

@@ -20,6 +20,7 @@ def id_range(prefix: str, missing: JobReason) -> tuple[bytes, bytes]:
         JobRefused(missing): the prefix is not hex.
     """
     try:
+        # A byte has two digits; an id's range is closed by the longest id of all kinds.
         return (
             bytes.fromhex(prefix + "0" * (len(prefix) % 2)),
             bytes.fromhex(prefix.ljust(_LONGEST_ID_DIGITS, "f")),

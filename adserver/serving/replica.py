@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from adserver.records.server_settings import IntakeSettings
 from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.serving.intake_servers import OPEN_FILES, running_ingest, wait_at
-from adserver.store.report_buckets import bucket_of
+from adserver.store.report_buckets import ReportBucket
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
 
@@ -35,6 +35,6 @@ def serve_intake(engine: Engine, tls: TlsFiles | None, settings: IntakeSettings,
     if tls is not None:
         tls.check_own()
     url = settings.report_objects
-    bucket = bucket_of(engine, url, may_add=False) if url else None
+    bucket = ReportBucket.of(engine, url, may_add=False) if url else None
     with running_ingest(engine, settings, tls=tls, metrics=IntakeMetrics(), bucket=bucket) as addresses:
         wait_at(addresses, settings.addresses_file, stop)

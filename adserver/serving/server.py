@@ -16,10 +16,10 @@ from adserver.records.server_settings import AdserverSettings, DashboardSettings
 from adserver.serving.intake_servers import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock, database_clock
-from adserver.store.job_folder import remove_unfinished_of_jobs
+from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.store.local.models import LocalModels
-from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_buckets import ReportBucket
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidTask
@@ -50,13 +50,13 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     if peers.tls is not None:
         peers.tls.check_own()
     # Of a process that was killed while it wrote
-    remove_unfinished_of_jobs(settings.data_dir)
+    JobFolder.remove_unfinished(settings.data_dir)
 
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
         metrics = AdserverMetrics(engine, clock)
         url = settings.intake.report_objects
-        bucket = bucket_of(engine, url, may_add=True) if url else None
+        bucket = ReportBucket.of(engine, url, may_add=True) if url else None
         addresses = stack.enter_context(
             running_ingest(
                 engine,

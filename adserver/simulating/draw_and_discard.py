@@ -44,6 +44,7 @@ class DrawSimulation:
         waiting: deque[tuple[int, SignedVector]] = deque()
         returned = 0
         for client, source in zip(order, drawn_from, strict=True):
+            # A copy, since others may replace the instance while the client computes.
             waiting.append((int(client), instances[source].copy()))
             if len(waiting) > self.in_flight:
                 who, held = waiting.popleft()

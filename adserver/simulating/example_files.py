@@ -103,6 +103,7 @@ def _csv_set(path: Path, label: str, user: str) -> ExampleSet:
     if len(rows) < _EVALUATED or not np.isfinite(numbers).all():
         raise InvalidTask(f"{path.name} has fewer than {_EVALUATED} rows, or a feature that is not finite")
     low, span = numbers.min(axis=0), np.ptp(numbers, axis=0)
+    # A column of one number throughout has no span, and becomes zeros.
     features = np.rint((numbers - low) / np.where(span > 0, span, 1) * 255).astype(np.uint8)
     kept = np.arange(len(rows)) % _EVALUATED == 0
     return ExampleSet(

@@ -31,8 +31,8 @@ from maskedlark.randomness import Randomness, seeded
 
 STACK: Final = 32
 """The most devices that train side by side."""
+# Weights of dense models that train side by side: what a core's cache holds. More take twice as long.
 _CACHED_BYTES: Final = 1 << 20
-"""Weights of dense models that train side by side: what a core's cache holds. More take twice as long."""
 
 Evaluate = Callable[[Parameters], Mapping[str, float]]
 """Scores of a model, by name."""
@@ -85,11 +85,11 @@ class SimulatedRound:
     scores: Mapping[str, float]
     seconds: float
     state: ServerState = field(repr=False)
-    diagnostics: "Diagnostics | None" = None
+    diagnostics: "_Diagnostics | None" = None
 
 
 @frozen
-class Diagnostics:
+class _Diagnostics:
     """How much clients agree (Geyer et al. 2017, section 3). They are not private: no network run gives them.
 
     Attributes:
@@ -118,7 +118,7 @@ def simulate(
         seed: Of every device's coins and batches, and of the noise unless `simulated.noise` is given.
         evaluate: Scores a model; it sees the weights as devices get them.
         eval_every: Evaluate after every so many rounds, and after the last.
-        is_diagnosed: Whether to compute `Diagnostics`.
+        is_diagnosed: Whether to compute `SimulatedRound.diagnostics`.
 
     Raises:
         InvalidModel(DIVERGED): a step left the finite numbers.
@@ -159,7 +159,7 @@ class _Collected:
     total: SignedVector
     devices: int
     covers: int
-    diagnostics: Diagnostics | None
+    diagnostics: _Diagnostics | None
 
 
 def _collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool = False) -> _Collected:
@@ -176,6 +176,7 @@ def _collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: boo
     total = strategy.cover_vector(model)
     squares = np.zeros(len(total))
     stacked = _stack_of(model)
+    # Coins first, then stacks of those that were drawn: a stack with gaps would train for nothing.
     for first in range(0, len(drawn), stacked):
         members = drawn[first : first + stacked]
         streams = [device_stream(seed, asked.terms.index, device) for device in members]
@@ -192,7 +193,7 @@ def _collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: boo
     if is_diagnosed and drawn:
         means = np.ldexp(total.astype(np.float64), -asked.terms.bound.frac_bits) / len(drawn)
         variances = squares / len(drawn) - means**2
-        diagnostics = Diagnostics(
+        diagnostics = _Diagnostics(
             between_clients=float(variances.mean()), update_scale=float(np.square(means).mean())
         )
     return _Collected(total=total, devices=len(drawn), covers=covers, diagnostics=diagnostics)

@@ -29,14 +29,14 @@ SESSION_S: Final = 12 * 3_600.0
 REVOCABLE: Final = (GrantKind.TOKEN, GrantKind.SESSION)
 """Kinds of grants that people list and revoke: a login link ends by itself."""
 _SECRET_BYTES: Final = 32
+# By which a secret that lies about is known for what it is.
 _PREFIXES: Final = {GrantKind.TOKEN: "mlt_", GrantKind.LOGIN: "mll_", GrantKind.SESSION: "mls_"}
-"""By which a secret that lies about is known for what it is."""
+# Built once: it is asked with every request.
 _FOUND: Final = select(access_grants).where(
     access_grants.c.digest == bindparam("asked_digest"),
     access_grants.c.kind.in_(bindparam("asked_kinds", expanding=True)),
     access_grants.c.expires_at > bindparam("now_s"),
 )
-"""Built once: it is asked with every request."""
 
 
 class AccessStore:
@@ -62,6 +62,7 @@ class AccessStore:
             expires_at=now_s + lasts_s,
         )
         with self._engine.begin() as connection:
+            # Here, since a new grant is the only thing that makes the table longer.
             connection.execute(delete(access_grants).where(access_grants.c.expires_at <= now_s))
             connection.execute(insert(access_grants).values(asdict(grant)))
             act = AuditAct.LOG_IN if kind is GrantKind.SESSION else AuditAct.CREATE_TOKEN
@@ -85,6 +86,7 @@ class AccessStore:
         if login is None:
             return None
         with self._engine.begin() as connection:
+            # Whoever deletes the row has used the link; a second visitor finds none to delete.
             used = delete(access_grants).where(access_grants.c.digest == login.digest)
             if connection.execute(used).rowcount != 1:
                 return None

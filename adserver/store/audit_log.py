@@ -16,7 +16,7 @@ from typing import Final
 from sqlalchemy import Connection, Engine
 
 from adserver.store.schema import audit_log
-from maskedlark.audit_log import Actor, AuditAct, AuditEntry, Deed
+from maskedlark.audit_log import Actor, AuditAct, Deed
 from maskedlark.runtime.audit_table import AuditTable, local_user
 
 LOG: Final = AuditTable(audit_log)
@@ -35,6 +35,7 @@ def acting_as(actor: Actor) -> Iterator[None]:
 
 def log_act(connection: Connection, act: AuditAct, **subject: str) -> None:
     """Log an act that a transaction has done, as its last statement."""
+    # Last in its transaction, because entries are chained: others that log wait for it until the commit.
     actor = _ACTOR.get() or local_user()
     LOG.append(connection, Deed(act=act, actor=actor, subject=tuple(subject.items())), at=time.time())
 
@@ -43,8 +44,3 @@ def log_refusal(engine: Engine, deed: Deed) -> None:
     """Log an act that was refused, in a separate transaction."""
     with engine.begin() as connection:
         LOG.append(connection, deed, at=time.time())
-
-
-def entries_after(engine: Engine, sequence: int, *, most: int, is_newest: bool = False) -> list[AuditEntry]:
-    """Return up to `most` entries of numbers above one, the oldest or the newest of them, in order."""
-    return LOG.page(engine, after=sequence, most=most, is_newest=is_newest)

@@ -51,6 +51,7 @@ class BatchWindow:
             while size < self._most_bytes and self._monotonic() - began_s < LONGEST_S:
                 self._pause(QUIET_S)
                 before, size = size, waiting()
+                # All callers wait in here already, and would wait for each other.
                 if size == before:
                     break
         self._gone.append((self._monotonic(), min(size, self._most_bytes)))

@@ -43,6 +43,7 @@ class _StoreMark:
 
 def _numbers(what: str, state: Any, count: Any, amount: Any) -> "Select[str, str, int, int]":
     """Select rows of one form, for the union."""
+    # PostgreSQL unites only columns of equal types, and a plain 0 and a sum have different ones.
     return select(
         cast(literal(what), String).label("what"),
         cast(state, String).label("state"),

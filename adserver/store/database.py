@@ -32,6 +32,7 @@ def database_clock(engine: Engine, clock: Clock) -> Clock:
     if engine.dialect.name == "sqlite":
         return clock
 
+    # Leases and expiry compare moments of several servers, whose own clocks differ.
     def now_s() -> float:
         with reading(engine) as connection:
             return float(connection.execute(_NOW).scalar_one())
@@ -104,5 +105,6 @@ def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing
         JobRefused(missing): no id or more than one starts so, or the prefix is not hex.
     """
     low, high = id_range(prefix, missing)
+    # Two are enough to tell one from several; a range of ids, and not a pattern, so that the index is used.
     found = connection.execute(select(column).where(column.between(low, high)).limit(2)).scalars().all()
     return the_only(found, prefix, missing)

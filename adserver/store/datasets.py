@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, Select, delete, select, update
 
-from adserver.records.dataset_state import DatasetEvent, DatasetState, after
+from adserver.records.dataset_state import DatasetEvent, DatasetState
 from adserver.records.html_table import html_table
-from adserver.store import reports
 from adserver.store.audit_log import log_act
 from adserver.store.database import find_id
 from adserver.store.paging import PageMarker, newest_first
+from adserver.store.reports import DatasetReports
 from adserver.store.schema import datasets, dropped_reports
 from maskedlark.audit_log import AuditAct
 from maskedlark.errors import JobReason, JobRefused, ReportReason
@@ -122,7 +122,7 @@ class DatasetStore:
                 "received": 0,
             }
             connection.execute(datasets.insert().values(row))
-            received = reports.take(connection, task_id, handle, limit)
+            received = DatasetReports(connection, task_id, handle).take(limit)
             if not received:
                 raise JobRefused(JobReason.DATASET_EMPTY, "no report of this task is waiting to be sealed")
             connection.execute(update(datasets).where(datasets.c.handle == handle).values(received=received))
@@ -142,7 +142,7 @@ class DatasetStore:
         }
         with self._engine.begin() as connection:
             _change_state(connection, dataset.handle, DatasetEvent.CHOOSE, **values)
-            reports.drop(connection, dataset.task_id, dataset.handle, choice.is_chosen)
+            DatasetReports(connection, dataset.task_id, dataset.handle).drop(choice.is_chosen)
             rows = [
                 {"handle": dataset.handle, "role": role, "reason": reason, "reports": count}
                 for role, dropped in enumerate(choice.dropped)
@@ -159,6 +159,7 @@ class DatasetStore:
             JobRefused(DATASET_CHANGED): a person has given it up meanwhile.
         """
         with self._engine.begin() as connection:
+            # A run that is told late finishes a second time, which is not to be logged again.
             was = _lock_state(connection, dataset.handle)
             _change_state(connection, dataset.handle, DatasetEvent.FINISH)
             found = _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
@@ -256,7 +257,8 @@ class DatasetStore:
             JobRefused(DATASET_CHANGED): another run has released them meanwhile.
         """
         with reading(self._engine) as connection:
-            found = reports.report_ids(connection, dataset.task_id, dataset.handle)
+            found = DatasetReports(connection, dataset.task_id, dataset.handle).ids()
+        # Another run has released them since this one took them.
         if len(found) != dataset.received:
             raise taken_over()
         return found
@@ -291,12 +293,13 @@ def _change_state(connection: Connection, handle: bytes, event: DatasetEvent, **
     if state is None:
         raise taken_over()
     connection.execute(
-        update(datasets).where(datasets.c.handle == handle).values(state=after(state, event), **columns)
+        update(datasets).where(datasets.c.handle == handle).values(state=state.after(event), **columns)
     )
 
 
 def _abort_preparing(connection: Connection, task_id: bytes) -> None:
     """Release the task's datasets of which no helper has committed anything."""
+    # Locked, so that a run that fixes its choice at this moment either comes first or is refused.
     preparing = select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING)).with_for_update()
     for (left,) in connection.execute(preparing).all():
         _abort(connection, task_id, left)
@@ -304,8 +307,9 @@ def _abort_preparing(connection: Connection, task_id: bytes) -> None:
 
 def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:
     """Forget a dataset, and release its reports."""
-    after(_lock_state(connection, handle) or DatasetState.ABORTED, DatasetEvent.RELEASE)
-    reports.give_back(connection, task_id, handle)
+    # Refused of a committed dataset, whose reports are used for good, and of one that is gone already.
+    (_lock_state(connection, handle) or DatasetState.ABORTED).after(DatasetEvent.RELEASE)
+    DatasetReports(connection, task_id, handle).give_back()
     connection.execute(delete(dropped_reports).where(dropped_reports.c.handle == handle))
     connection.execute(delete(datasets).where(datasets.c.handle == handle))
 
@@ -331,6 +335,7 @@ def _all(connection: Connection, query: Select[Any]) -> list[Dataset]:
     """Return the datasets that a query finds, each with the counts of dropped reports."""
     rows = connection.execute(query).all()
     counters: dict[tuple[bytes, int], Counter[ReportReason]] = {}
+    # One statement for all rows, however many datasets a page shows.
     dropped = select(dropped_reports).where(dropped_reports.c.handle.in_([row.handle for row in rows]))
     for handle, role, reason, count in connection.execute(dropped):
         counters.setdefault((handle, role), Counter())[ReportReason(reason)] = count

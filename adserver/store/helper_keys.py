@@ -19,6 +19,7 @@ def first_seen(engine: Engine, public_keys: Sequence[bytes], *, now_s: float) ->
     new = [digest for digest in dict.fromkeys(digests) if digest not in known]
     if new:
         rows = [{"fingerprint": digest, "first_seen_at": now_s} for digest in new]
+        # Of two servers that see a key at the same time, one's moment stays.
         with engine.begin() as connection:
             connection.execute(insert_or_ignore(engine, helper_keys, ["fingerprint"]), rows)
     return [known.get(digest, now_s) for digest in digests]

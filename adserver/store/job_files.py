@@ -18,10 +18,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, select, text
 
 from adserver.records.plans import AnyPlan
-from adserver.store.advisory_lock import become_only_writer
 from adserver.store.database import Clock, insert_or_ignore
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
@@ -34,7 +33,14 @@ _PARTS_AT_ONCE: Final = 8
 _MODEL: Final = "model"
 _EVAL_SET: Final = "eval_set"
 _CHECKPOINT: Final = "checkpoint"
-_KEY: Final = ("job_id", "kind", "rounds_done", "part")
+_FILE_KEY: Final = ("job_id", "kind", "rounds_done", "part")
+_KEY_BYTES: Final = 8
+_LOCK_TIMEOUT: Final = "30s"
+_END_WRITERS: Final = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)"
+    " WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND datname = current_database()"
+    " AND classid = CAST(:high AS oid) AND objid = CAST(:low AS oid) AND pg_has_role(usesysid, 'USAGE')"
+)
 
 
 def submit(
@@ -120,7 +126,7 @@ class JobFiles:
 
     def _put_checkpoint(self, connection: Connection, encoded: bytes, *, rounds_done: int) -> None:
         """Store a checkpoint in the place of those before it."""
-        become_only_writer(connection, self._job_id)
+        _become_only_writer(connection, self._job_id)
         self._write(connection, _CHECKPOINT, rounds_done, encoded)
         self._remove_earlier(connection)
 
@@ -134,10 +140,12 @@ class JobFiles:
         """Store a file, unless it is there; whether it is new."""
         named = {"job_id": self._job_id, "kind": kind, "rounds_done": rounds_done}
         starts = range(0, max(len(content), 1), PART_BYTES)
-        adding = insert_or_ignore(self._engine, job_files, _KEY)
+        adding = insert_or_ignore(self._engine, job_files, _FILE_KEY)
         first = {**named, "part": 0, "content": content[:PART_BYTES]}
+        # The first part decides: of two writers of one file only one inserts it.
         if connection.execute(adding.values(first).returning(job_files.c.part)).first() is None:
             return False
+        # A few parts a statement, which holds its own copy of them.
         for at in range(1, len(starts), _PARTS_AT_ONCE):
             numbers = range(at, min(at + _PARTS_AT_ONCE, len(starts)))
             parts = [
@@ -168,3 +176,31 @@ class JobFiles:
 
     def _of(self, kind: str) -> ColumnElement[bool]:
         return (job_files.c.job_id == self._job_id) & (job_files.c.kind == kind)
+
+
+def _become_only_writer(connection: Connection, name: bytes) -> None:
+    """End whoever else writes under a name, for the caller alone may; keep the name until the commit.
+
+    A transaction keeps others out of the rows that it wrote until it ends. Where its process is paused, or
+    its machine is gone without a word, PostgreSQL takes it to be alive for hours. On SQLite, whose
+    transactions are one at a time, this does nothing.
+
+    Args:
+        connection: In a transaction that has not written yet.
+        name: Random, of 8 bytes or more; the first 8 count.
+
+    Guarantees: this transaction waits for no other one for more than half a minute.
+
+    Raises:
+        OperationalError: another database account's transaction stands in the way, and does not end.
+    """
+    if connection.dialect.name == "sqlite":
+        return
+    connection.execute(select(func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
+    key = int.from_bytes(name[:_KEY_BYTES], signed=True)
+    if connection.execute(select(func.pg_try_advisory_xact_lock(key))).scalar_one():
+        return
+    high, low = (int.from_bytes(name[at : at + _KEY_BYTES // 2]) for at in (0, _KEY_BYTES // 2))
+    # Whoever holds the name is no longer the holder of the lease, or the caller would not be here.
+    connection.execute(_END_WRITERS, {"high": high, "low": low})
+    connection.execute(select(func.pg_advisory_xact_lock(key)))

@@ -25,6 +25,7 @@ class JobFolder:
         mine = self.path / _CHECKPOINT.format(rounds_done)
         write_durably(mine, encoded)
         for other in self._all():
+            # A worker that stood still here may come late: a later checkpoint of its successor stays.
             if other.name < mine.name:
                 other.unlink(missing_ok=True)
 
@@ -40,11 +41,11 @@ class JobFolder:
     def _all(self) -> list[Path]:
         return [path for path in self.path.glob("checkpoint-*") if _CHECKPOINT_NAME.fullmatch(path.name)]
 
+    @staticmethod
+    def remove_unfinished(data_dir: Path) -> None:
+        """Remove the temporary files that killed writers left in the folders of all jobs.
 
-def remove_unfinished_of_jobs(data_dir: Path) -> None:
-    """Remove the temporary files of writers that were killed.
-
-    At the start, since the folder of a job that is over is never written again.
-    """
-    for folder in (data_dir / _JOBS).glob("*"):
-        remove_unfinished(folder)
+        At the start, since the folder of a job that is over is never written again.
+        """
+        for folder in (data_dir / _JOBS).glob("*"):
+            remove_unfinished(folder)

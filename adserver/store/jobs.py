@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, func, insert, or_, select, update
 
-from adserver.records.job_record import JobRecord, record_from_row
-from adserver.records.job_state import JobEvent, JobState, after
+from adserver.records.job_record import JobRecord
+from adserver.records.job_state import JobEvent, JobState
 from adserver.records.local_plan import LocalPlan
 from adserver.records.plans import AnyPlan, plan_columns
 from adserver.records.round_figures import RoundFigures, best_evaluated
@@ -67,6 +67,7 @@ class JobStore:
             connection.execute(insert(jobs).values(row))
             if add_files is not None:
                 add_files(connection)
+            # Within the transaction: an act is in the log if and only if it has happened.
             about = {"job": plan.job.job_id, **plan_columns(plan)}
             named = {name: one.hex() for name, one in about.items() if isinstance(one, bytes)}
             log_act(connection, AuditAct.SUBMIT_JOB, **named)
@@ -95,7 +96,7 @@ class JobStore:
         """Return every job, oldest first."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(jobs).order_by(jobs.c.submitted_at_s, jobs.c.job_id)).mappings()
-            return tuple(record_from_row(row) for row in rows)
+            return tuple(JobRecord.from_row(row) for row in rows)
 
     def page(
         self, *, limit: int, before: PageMarker | None = None, state: JobState | None = None
@@ -104,7 +105,7 @@ class JobStore:
         asked = newest_first(select(jobs), jobs.c.submitted_at_s, jobs.c.job_id, before=before, limit=limit)
         with reading(self._engine) as connection:
             rows = connection.execute(asked if state is None else asked.where(jobs.c.state == state))
-            return tuple(record_from_row(row) for row in rows.mappings())
+            return tuple(JobRecord.from_row(row) for row in rows.mappings())
 
     def newest_ids(self, state: JobState, *, limit: int) -> list[bytes]:
         """Return the ids of up to `limit` jobs in a state, newest first, without reading their plans."""
@@ -129,6 +130,7 @@ class JobStore:
                 jobs.c.dataset_id,
                 func.count(),
                 func.sum(jobs.c.rounds_done),
+                # A job that was closed without a round differs from one that is not closed.
                 func.sum(func.coalesce(jobs.c.rounds_charged, -1)),
                 func.count().filter(jobs.c.is_closed),
             )
@@ -149,7 +151,7 @@ class JobStore:
         asked = select(jobs).where(jobs.c.task_id == task_id, chosen)
         with reading(self._engine) as connection:
             rows = connection.execute(asked.order_by(jobs.c.submitted_at_s, jobs.c.job_id)).mappings()
-            return tuple(record_from_row(row) for row in rows)
+            return tuple(JobRecord.from_row(row) for row in rows)
 
     def history(
         self, job_id: bytes, *, after_rounds: int = -1, limit: int | None = None
@@ -174,6 +176,7 @@ class JobStore:
 
     def last_evaluated(self, job_id: bytes) -> RoundFigures | None:
         """Return the latest figures of a job with a loss."""
+        # From the index of rounds downwards, since a job may have a million rounds and few evaluations.
         evaluated = (
             select(*_COLUMNS)
             .where(job_rounds.c.job_id == job_id, job_rounds.c.loss.is_not(None))
@@ -212,6 +215,7 @@ class JobStore:
             JobRefused(UNKNOWN_JOB, WRONG_STATE)
         """
         with self._engine.begin() as connection:
+            # A person has looked at it, so the workers that died on it before count no more.
             change_state(connection, job_id, JobEvent.RESUME, reason=None, cause=None, workers_lost=0)
             log_act(connection, AuditAct.RESUME_JOB, job=job_id.hex())
 
@@ -226,7 +230,7 @@ def read_job(connection: Connection, job_id: bytes, *, to_change: bool = False) 
     row = connection.execute(asked.with_for_update() if to_change else asked).mappings().one_or_none()
     if row is None:
         raise JobRefused(JobReason.UNKNOWN_JOB, f"there is no job {job_id.hex()}")
-    return record_from_row(row)
+    return JobRecord.from_row(row)
 
 
 def change_state(connection: Connection, job_id: bytes, event: JobEvent, **columns: Any) -> None:
@@ -235,7 +239,7 @@ def change_state(connection: Connection, job_id: bytes, event: JobEvent, **colum
     Raises:
         JobRefused(UNKNOWN_JOB, WRONG_STATE)
     """
-    state = after(read_job(connection, job_id, to_change=True).state, event)
+    state = read_job(connection, job_id, to_change=True).state.after(event)
     connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(state=state, **columns))
 
 

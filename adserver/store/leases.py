@@ -70,6 +70,7 @@ class JobLeases:
             if connection.execute(_QUEUED).first() is None:
                 return None
         with self._engine.begin() as connection:
+            # Another worker that takes this job at the moment has it locked: look at the next one.
             row = connection.execute(_QUEUED.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
@@ -126,6 +127,7 @@ class JobLeases:
             # First, because it locks the job's row: until the commit nobody takes the job from this worker.
             if connection.execute(_COUNT_ROUND, self._lease(job_id) | recorded).rowcount != 1:
                 raise _lost(job_id)
+            # An earlier attempt may have died between its figures and its checkpoint.
             connection.execute(_DROP_ROUND, recorded)
             connection.execute(_ADD_ROUND, figures_row(job_id, figures))
 

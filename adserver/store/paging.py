@@ -1,6 +1,7 @@
 """Long lists in pages, the newest first: a page goes on where another ended, whatever was added meanwhile.
 
->>> place_in(cursor_of(1.5, b"id")) == PageMarker(at=1.5, key=b"id")
+>>> marker = PageMarker(at=1.5, key=b"id")
+>>> PageMarker.read(marker.cursor) == marker
 True
 """
 
@@ -26,30 +27,33 @@ class PageMarker:
     at: float
     key: bytes
 
+    @property
+    def cursor(self) -> str:
+        """What a client sends to have the next page."""
+        return base64.urlsafe_b64encode(f"{self.at!r} {self.key.hex()}".encode()).decode()
+
+    @classmethod
+    def read(cls, cursor: str) -> "PageMarker | None":
+        """Return where a page goes on; None for the first page.
+
+        Raises:
+            InvalidTask: the cursor was not made by this server.
+        """
+        if not cursor:
+            return None
+        try:
+            at, key = base64.urlsafe_b64decode(cursor.encode()).decode().split(" ")
+            return cls(at=float(at), key=bytes.fromhex(key))
+        except (ValueError, binascii.Error):
+            raise InvalidTask(
+                "`after` is not valid: expected the `next` value of the previous page"
+            ) from None
+
 
 def newest_first(
     asked: Select[Any], at: Column[Any], key: Column[Any], *, before: PageMarker | None, limit: int
 ) -> Select[Any]:
     """Select up to `limit` rows in descending order after a place; an index on both columns serves it."""
+    # By the place of the last row and not by OFFSET: rows that come meanwhile shift nothing.
     paged = asked.order_by(at.desc(), key.desc()).limit(limit)
     return paged if before is None else paged.where(tuple_(at, key) < tuple_(before.at, before.key))
-
-
-def cursor_of(at: float, key: bytes) -> str:
-    """Return what a client sends to have the page after the row at a place."""
-    return base64.urlsafe_b64encode(f"{at!r} {key.hex()}".encode()).decode()
-
-
-def place_in(cursor: str) -> PageMarker | None:
-    """Return where a page goes on; None for the first page.
-
-    Raises:
-        InvalidTask: the cursor was not made by this server.
-    """
-    if not cursor:
-        return None
-    try:
-        at, key = base64.urlsafe_b64decode(cursor.encode()).decode().split(" ")
-        return PageMarker(at=float(at), key=bytes.fromhex(key))
-    except (ValueError, binascii.Error):
-        raise InvalidTask("`after` is not valid: expected the `next` value of the previous page") from None

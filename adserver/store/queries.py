@@ -70,6 +70,7 @@ class QueryStore:
         }
         added = insert_or_ignore(self._engine, queries, ["query_id"]).returning(queries.c.query_id)
         with self._engine.begin() as connection:
+            # Returned only where it was inserted, which says in one statement whether it was asked before.
             rows = connection.execute(added.values(row | {"spec": encode(spec), "codes": codes}))
             is_new = rows.one_or_none() is not None
             if is_new:
@@ -94,6 +95,7 @@ class QueryStore:
         ids = (chosen.query_id, chosen.of_discovery)
         with reading(self._engine) as connection:
             rows = connection.execute(select(queries).where(queries.c.query_id.in_(ids))).all()
+        # The whole request counts, its discovery's too: the answer to another one would be a wrong answer.
         if any(row.request != chosen.request for row in rows):
             raise JobRefused(
                 JobReason.QUERY_CHANGED,

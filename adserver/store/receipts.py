@@ -49,6 +49,7 @@ class ReceiptBook:
         with reading(self._engine) as connection:
             stored = connection.execute(_NEWEST_AT, {"at": address}).scalar()
         newest = decode_receipt(bytes(stored)) if stored is not None else None
+        # Then `keep` of this process needs no transaction for what another process has kept.
         if newest is not None:
             self._remember(address, newest)
         return newest

@@ -16,6 +16,7 @@ SLOTS: Final = 64
 
 def arrive(connection: Connection, new: Mapping[bytes, int], slot: int) -> None:
     """Count reports that a transaction has stored, by task, in that transaction."""
+    # Sorted: transactions that add to the same rows wait for each other in one order, and not in a circle.
     rows = [{"task_id": task_id, "slot": slot, "reports": count} for task_id, count in sorted(new.items())]
     _add(connection, arrived_reports, ["task_id", "slot"], rows)
 

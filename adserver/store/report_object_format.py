@@ -1,6 +1,6 @@
 """The ciphertexts of many reports as the bytes of one object, and back.
 
-    content = object_of(reports)
+    content = Ciphertexts.encode(reports)
     Ciphertexts(content).at(3, role=1) == reports[3].shares[1].ciphertext
 
 Layout: a mark, the number of reports, the lengths of all ciphertexts (those for role 0 first), and then the
@@ -18,13 +18,6 @@ from maskedlark.runtime.objects import ObjectLost
 _MARK: Final = b"MLR1"
 _NUMBER: Final = np.dtype("<u4")
 _ROLES: Final = 2
-
-
-def object_of(reports: Sequence[Report]) -> bytes:
-    """Encode an object with the ciphertexts of these reports, in this order."""
-    ciphertexts = [report.shares[role].ciphertext for role in range(_ROLES) for report in reports]
-    numbers = np.array([len(reports), *map(len, ciphertexts)], _NUMBER)
-    return b"".join([_MARK, numbers.tobytes(), *ciphertexts])
 
 
 class Ciphertexts:
@@ -47,9 +40,17 @@ class Ciphertexts:
             raise ObjectLost("an object shorter than it declares")
         lengths = np.frombuffer(content, _NUMBER, _ROLES * count, head)
         ends = np.cumsum(np.concatenate(([begins], lengths)), dtype=np.int64).tolist()
+        # Checked against the whole length, so that no position can reach beyond the bytes.
         if ends[-1] != len(content):
             raise ObjectLost("an object of a different length than it declares")
         self._content, self._count, self._ends = content, count, ends
+
+    @staticmethod
+    def encode(reports: Sequence[Report]) -> bytes:
+        """Encode an object with the ciphertexts of these reports, in this order."""
+        ciphertexts = [report.shares[role].ciphertext for role in range(_ROLES) for report in reports]
+        numbers = np.array([len(reports), *map(len, ciphertexts)], _NUMBER)
+        return b"".join([_MARK, numbers.tobytes(), *ciphertexts])
 
     @property
     def num_bytes(self) -> int:

@@ -25,29 +25,6 @@ HELD_BYTES: Final = 64 << 20
 """What is kept of objects that were read: reports of several intakes take turns in the order of arrival."""
 
 
-def place_or_ciphertext(role: int) -> ColumnElement[bytes]:
-    """Select a report's ciphertext for a role, or the place where it lies."""
-    if role == 0:
-        return reports.c.ciphertext_0
-    return func.coalesce(
-        func.nullif(reports.c.ciphertext_1, b""), reports.c.ciphertext_0, type_=LargeBinary()
-    )
-
-
-def with_ciphertexts(
-    pages: Iterator[ShareColumns], reader: "ReadsObjects", *, role: int
-) -> Iterator[ShareColumns]:
-    """Yield pages with the ciphertexts of all reports; raises as `ciphertexts` does."""
-    for page in pages:
-        places = {one: int.from_bytes(one) for one in page.ciphertexts if len(one) == PLACE_BYTES}
-        if not places:
-            yield page
-            continue
-        found = reader.ciphertexts(places.values(), role=role)
-        ciphertexts = [found[places[one]] if one in places else one for one in page.ciphertexts]
-        yield replace(page, ciphertexts=ciphertexts)
-
-
 class ReadsObjects:
     """Reads ciphertexts, each object once as long as few take turns. Used by one thread at a time."""
 
@@ -56,6 +33,27 @@ class ReadsObjects:
         self._engine = engine
         self._stores: dict[int, Retrying] = {}
         self._held: OrderedDict[int, Ciphertexts] = OrderedDict()
+
+    @staticmethod
+    def place_or_ciphertext(role: int) -> ColumnElement[bytes]:
+        """Select a report's ciphertext for a role, or the place where it lies."""
+        if role == 0:
+            return reports.c.ciphertext_0
+        return func.coalesce(
+            func.nullif(reports.c.ciphertext_1, b""), reports.c.ciphertext_0, type_=LargeBinary()
+        )
+
+    def fill(self, pages: Iterator[ShareColumns], *, role: int) -> Iterator[ShareColumns]:
+        """Yield pages with the ciphertexts of all reports; raises as `ciphertexts` does."""
+        for page in pages:
+            places = {one: int.from_bytes(one) for one in page.ciphertexts if len(one) == PLACE_BYTES}
+            # A page without objects is passed on as it is: most databases have no bucket.
+            if not places:
+                yield page
+                continue
+            found = self.ciphertexts(places.values(), role=role)
+            ciphertexts = [found[places[one]] if one in places else one for one in page.ciphertexts]
+            yield replace(page, ciphertexts=ciphertexts)
 
     def ciphertexts(self, places: Iterable[int], *, role: int) -> Mapping[int, bytes]:
         """Return the ciphertexts for one role of the reports whose rows name these places.
@@ -67,6 +65,7 @@ class ReadsObjects:
             InvalidTask: a bucket cannot be opened here.
             HelperUnavailable: a bucket cannot be read at the moment.
         """
+        # Reading another object may drop one that is held, so those that are held come first.
         held_first = sorted(places, key=lambda place: (place // POSITIONS not in self._held, place))
         return {place: self.ciphertext(place, role=role) for place in held_first}
 
@@ -82,6 +81,7 @@ class ReadsObjects:
         held = self._held.get(number)
         if held is None:
             held = self._held[number] = self._read(number)
+            # The newest stays however large it is: its reports are being read.
             while len(self._held) > 1 and sum(one.num_bytes for one in self._held.values()) > HELD_BYTES:
                 self._held.popitem(last=False)
         self._held.move_to_end(number)

@@ -2,9 +2,9 @@
 
     puts = putting.put(reports)                      # those objects are there; nothing names them yet
     with engine.begin() as connection:
-        places = places_of(connection, puts)         # what a report's row says of where its ciphertexts are
+        places = putting.places(connection, puts)    # what a report's row says of where its ciphertexts are
         new = insert_new(connection, reports, places)
-        name_objects(connection, bucket, puts, new)
+        putting.name(connection, puts, places, new)
 
 Until the transaction commits, an object has no owner, and a sweep removes it one day: a crash at any point
 leaves acknowledged reports whole, or orphans.
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, func, insert, select, text
 
 from adserver.store.batch_window import WORTH_BYTES
 from adserver.store.report_buckets import ReportBucket
-from adserver.store.report_object_format import object_of
+from adserver.store.report_object_format import Ciphertexts
 from adserver.store.schema import POSITIONS, report_objects
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
@@ -94,6 +94,7 @@ class PutsReports:
         by_task: dict[bytes, dict[bytes, Report]] = {}
         for key, report in reports.items():
             by_task.setdefault(report.task_id, {})[key] = report
+        # A position beyond `POSITIONS` would be a place in the next object.
         worth = [
             (task_id, some)
             for task_id, some in by_task.items()
@@ -109,6 +110,49 @@ class PutsReports:
         if late:
             self._leave_alone("object storage did not answer in time")
         return [put for one in putting if one in done and (put := one.result()) is not None]
+
+    def places(self, connection: Connection, puts: Sequence[Put]) -> Mapping[bytes, int]:
+        """Number the objects, and return the value for the row of each report in them.
+
+        Args:
+            connection: In the transaction that will name them with `name`.
+            puts: The objects.
+        """
+        numbers = _next_numbers(connection, len(puts))
+        return {
+            key: number * POSITIONS + position
+            for number, put in zip(numbers, puts, strict=True)
+            for position, key in enumerate(put.keys)
+        }
+
+    def name(
+        self, connection: Connection, puts: Sequence[Put], places: Mapping[bytes, int], new: Iterable[bytes]
+    ) -> None:
+        """Write the manifest: a row for each object with a report that was not stored before.
+
+        Args:
+            connection: In the transaction that stores the reports.
+            puts: The objects.
+            places: Of `places`.
+            new: The digests of the reports that this transaction stored.
+        """
+        needed = {places[key] // POSITIONS for key in new if key in places}
+        # An object whose reports were all stored before stays without a row, and is swept as an orphan.
+        rows = [
+            {
+                "object": number,
+                "bucket": self.bucket.number,
+                "name": put.name,
+                "task_id": put.task_id,
+                "num_bytes": put.num_bytes,
+                "digest": put.digest,
+                "reports": len(put.keys),
+            }
+            for put in puts
+            if (number := places[put.keys[0]] // POSITIONS) in needed
+        ]
+        if rows:
+            connection.execute(insert(report_objects), rows)
 
     def may_put(self, num_bytes: int) -> bool:
         """Return whether a group of so many bytes may become an object."""
@@ -128,10 +172,11 @@ class PutsReports:
                 raise HelperUnavailable("nobody waits for this object any more")
             return f"{self.bucket.folder}/{self._randomness(_NAME_BYTES).hex()}"
 
-        content = object_of(list(reports.values()))
+        content = Ciphertexts.encode(list(reports.values()))
         try:
             name = self._store.put_fresh(fresh_name, content)
         except HelperUnavailable as error:
+            # Later than that `put` has returned, and has said so itself.
             if self._monotonic() < until_s:
                 self._leave_alone(str(error))
             return None
@@ -149,55 +194,6 @@ class PutsReports:
         _LOG.warning(
             "storing reports in the database for %g s, because object storage failed: %s", AWAY_S, why
         )
-
-
-def places_of(connection: Connection, puts: Sequence[Put]) -> Mapping[bytes, int]:
-    """Number the objects, and return the value for the row of each report in them.
-
-    Args:
-        connection: In the transaction that will name them with `name_objects`.
-        puts: The objects.
-    """
-    numbers = _next_numbers(connection, len(puts))
-    return {
-        key: number * POSITIONS + position
-        for number, put in zip(numbers, puts, strict=True)
-        for position, key in enumerate(put.keys)
-    }
-
-
-def name_objects(
-    connection: Connection,
-    bucket: ReportBucket,
-    puts: Sequence[Put],
-    places: Mapping[bytes, int],
-    new: Iterable[bytes],
-) -> None:
-    """Write the manifest: a row for each object with a report that was not stored before.
-
-    Args:
-        connection: In the transaction that stores the reports.
-        bucket: Where the objects lie.
-        puts: The objects.
-        places: Of `places_of`.
-        new: The digests of the reports that this transaction stored.
-    """
-    needed = {places[key] // POSITIONS for key in new if key in places}
-    rows = [
-        {
-            "object": number,
-            "bucket": bucket.number,
-            "name": put.name,
-            "task_id": put.task_id,
-            "num_bytes": put.num_bytes,
-            "digest": put.digest,
-            "reports": len(put.keys),
-        }
-        for put in puts
-        if (number := places[put.keys[0]] // POSITIONS) in needed
-    ]
-    if rows:
-        connection.execute(insert(report_objects), rows)
 
 
 def _next_numbers(connection: Connection, count: int) -> Sequence[int]:

@@ -113,6 +113,7 @@ class RoundStore:
             update_rounds.c.round_id == report.round_id
         )
         with self._engine.begin() as connection:
+            # A shared lock: uploads do not wait for each other, and closing the round waits for all of them.
             found = connection.execute(query.with_for_update(read=True)).one_or_none()
             if found is None or bytes(found.task_id) != report.task_id:
                 raise ReportRejected(
@@ -168,6 +169,7 @@ class RoundStore:
             update_rounds.c.dataset_id.is_(None),
         )
         with self._engine.begin() as connection:
+            # Only if nobody chose meanwhile: what is chosen may be charged.
             again = sealing.values(state=DeviceRoundState.OPEN, handle=None, opened_at=now_s)
             if connection.execute(again).rowcount == 1:
                 connection.execute(delete(update_reports).where(update_reports.c.round_id == round_id))
@@ -206,6 +208,7 @@ class RoundStore:
             connection.execute(
                 update(update_rounds)
                 .where(update_rounds.c.round_id.in_(ids))
+                # The content is as large as the model; the row stays, so that late updates are known as late.
                 .values(state=DeviceRoundState.RELEASED, content=b"")
             )
 
@@ -246,6 +249,7 @@ class RoundStore:
                 select(func.count()).where(update_reports.c.round_id == row.round_id)
             ).scalar_one()
             bits = np.frombuffer(bytes(row.chosen), np.uint8)
+            # The updates of a released round are deleted: nothing says any more how many bits there are.
             if row.state != DeviceRoundState.RELEASED:
                 chosen = np.unpackbits(bits, count=count, bitorder="little").astype(np.bool_)
         return DeviceRound(

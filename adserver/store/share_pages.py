@@ -50,6 +50,8 @@ def share_pages(
     query = select(sequence, c.report_id, c.time_bucket, c[f"key_id_{role}"], found)
     query = query.where(chosen, sequence > bindparam("last")).order_by(sequence)
     query = query.limit(max(1, min(MAX_PAGE_ROWS, page_rows)))
+    # By the last sequence and not by OFFSET, which reads all rows before a page again; and a transaction for
+    # each page, so that none stays open while a helper takes its time.
     last = -1
     while True:
         with reading(engine) as connection:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from adserver.records.job_record import JobRecord, record_from_row
+from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
 from adserver.records.typed_ids import id_range, the_only
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
@@ -39,7 +39,7 @@ class _SqliteJobs:
         rows = self._rows("SELECT * FROM jobs WHERE job_id = ?", job_id)
         if not rows:
             raise JobRefused(JobReason.UNKNOWN_JOB, f"there is no job {job_id.hex()}")
-        return record_from_row(rows[0])
+        return JobRecord.from_row(rows[0])
 
     def find(self, prefix: str) -> JobRecord:
         """Return the one job whose id starts with some hex digits.
@@ -53,7 +53,9 @@ class _SqliteJobs:
 
     def all(self) -> tuple[JobRecord, ...]:
         """Return every job, oldest first."""
-        return tuple(map(record_from_row, self._rows("SELECT * FROM jobs ORDER BY submitted_at_s, job_id")))
+        return tuple(
+            map(JobRecord.from_row, self._rows("SELECT * FROM jobs ORDER BY submitted_at_s, job_id"))
+        )
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
         """Return the figures of a job's rounds, in order, once each; only those after `after_rounds`."""
@@ -79,6 +81,7 @@ def jobs_in(data_dir: Path) -> _SqliteJobs | None:
 
 def _open(path: Path) -> closing[sqlite3.Connection]:
     """Open an existing database, never a new one; close it at the end of the block."""
+    # As a URI, because a plain path that is missing would become a new, empty database.
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
     connection.row_factory = sqlite3.Row
     return closing(connection)

@@ -61,7 +61,7 @@ class StoredTask:
 
 
 @frozen
-class ListedTask:
+class _ListedTask:
     """A task as it is listed.
 
     Attributes:
@@ -87,7 +87,7 @@ class TaskStore:
         self._engine = engine
         # A task never changes, so what was read once stays right.
         self._known: dict[bytes, Task] = {}
-        self._listed: dict[bytes, ListedTask] = {}
+        self._listed: dict[bytes, _ListedTask] = {}
 
     def add(self, bundle: TaskBundle, *, created_at: float, encoder: "Encoder | None" = None) -> bytes:
         """Store a task that both helpers signed, with the encoder that it names; its id.
@@ -98,6 +98,7 @@ class TaskStore:
             InvalidTask: a signature does not verify, or the encoder is not the one that the task names.
         """
         bundle.verify()
+        # The helpers signed the digest alone: what browsers are served must be what they agreed to.
         if (encoder and encoder.digest) != bundle.task.encoder:
             raise InvalidTask(
                 "the encoder's digest differs from the task's: give the encoder that the task names"
@@ -191,7 +192,7 @@ class TaskStore:
         with reading(self._engine) as connection:
             return [_read_row(row) for row in connection.execute(asked)]
 
-    def list_items(self, *, limit: int, before: PageMarker | None = None) -> list[ListedTask]:
+    def list_items(self, *, limit: int, before: PageMarker | None = None) -> list[_ListedTask]:
         """Return up to `limit` tasks, the newest first; those before a place, if one is given.
 
         A bundle is decoded once for each task and process: whoever asks, and however often, an index answers.
@@ -206,7 +207,7 @@ class TaskStore:
             if unknown:
                 for row in connection.execute(select(tasks).where(c.task_id.in_(unknown))):
                     stored = _read_row(row)
-                    self._listed[stored.task_id] = ListedTask(
+                    self._listed[stored.task_id] = _ListedTask(
                         name=stored.bundle.task.name,
                         origin=stored.bundle.task.origin,
                         place=PageMarker(at=stored.created_at, key=stored.task_id),

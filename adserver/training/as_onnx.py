@@ -23,6 +23,7 @@ from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse, replace_parameters
 
 _ACTIVATIONS: Final = {"relu": "relu", "tanh": "tanh", "logistic": "sigmoid", "identity": None}
+# torch takes a dimension of 1 in an example for one that is always 1.
 _EXAMPLES: Final = 2
 
 
@@ -49,6 +50,7 @@ def as_onnx(model: Any, num_features: int) -> bytes:
         return _perceptron(model)
     if hasattr(model, "coef_"):
         weight = np.atleast_2d(model.coef_)
+        # One layer has no activation behind it, so any name will do.
         return _dense([weight.T], [np.atleast_1d(model.intercept_)], "relu")
     raise InvalidModel(
         ModelReason.NOT_ONNX,
@@ -63,6 +65,7 @@ def _export(module: Any, num_features: int) -> bytes:
 
     example = (torch.zeros(_EXAMPLES, num_features),)
     was_training = module.training
+    # In training mode dropout would become a part of the graph; the caller's mode is restored.
     module.eval()
     try:
         with warnings.catch_warnings(), _only_errors_of("torch.onnx"):
@@ -138,6 +141,7 @@ def _dense(weights: Sequence[NDArray[Any]], biases: Sequence[NDArray[Any]], acti
     """Build a dense network of these weights, (inputs, outputs) each, and biases."""
     widths = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
     encoded = dense_network(widths, activation, seed=0)
+    # An ONNX file holds weights as (outputs, inputs), scikit-learn the other way round.
     values = [
         value.astype(np.float32)
         for weight, bias in zip(weights, biases, strict=True)

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 from adserver.records.exported_model import CalibratedModel, ExportedModel
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import check_loads, predict
-from adserver.training.logit_scaling import Calibration, fit, logits_of
+from adserver.training.logit_scaling import Calibration, logits_of
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
@@ -57,6 +57,7 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
     scale, shift, scaled, shifted = _new_names(graph)
     output = graph.output[0].name
     at, wire = len(graph.node), output
+    # A Sigmoid's input is the logit; its output, a probability, would not stay one when scaled and shifted.
     if loss is Loss.BINARY_CROSS_ENTROPY:
         at = next(
             index
@@ -67,6 +68,7 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
         graph.node[at].input[0] = shifted
     else:
         graph.output[0].name = shifted
+    # In this place, because ONNX lists nodes in an order in which they can be computed.
     for place, node in enumerate(
         (
             helper.make_node("Mul", [wire, scale], [scaled]),
@@ -96,11 +98,13 @@ def calibrate_by_histogram(
 ) -> CalibratedModel:
     """Calibrate by records (2, B) of each label in each bin of scores, each at its bin's middle.
 
-    Raises as `fit`.
+    Raises as `Calibration.fit`.
     """
     loss = _check_calibrates(trained)
     scores = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
-    return _calibrate_model(exported, fit(np.log(scores) - np.log1p(-scores), counts[1], counts[0]), loss)
+    return _calibrate_model(
+        exported, Calibration.fit(np.log(scores) - np.log1p(-scores), counts[1], counts[0]), loss
+    )
 
 
 def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLoss) -> CalibratedModel:
@@ -108,21 +112,23 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
 
     Raises:
         JobRefused(MALFORMED): the file is no such panel, or does not fit the model.
-        InvalidTask: as `fit`.
+        InvalidTask: as `Calibration.fit`.
     """
     examples = read_eval_set(panel)
     model = parse(exported.encoded, num_features=examples.features.shape[1])
     loss = _check_calibrates(trained, model.output_width)
     examples.check_fits(model, loss)
     outputs = predict(exported.encoded, examples.features).astype(np.float64)
+    # Softmax of two logits is the logistic function of their difference.
     is_pair = loss is Loss.CROSS_ENTROPY
     logits = outputs[:, 1] - outputs[:, 0] if is_pair else logits_of(outputs[:, 0], loss)
     is_positive = (examples.labels == 1).astype(np.float64)
-    return _calibrate_model(exported, fit(logits, is_positive, 1 - is_positive), loss)
+    return _calibrate_model(exported, Calibration.fit(logits, is_positive, 1 - is_positive), loss)
 
 
 def _calibrate_model(exported: ExportedModel, found: Calibration, loss: Loss) -> CalibratedModel:
     encoded = fold(exported.encoded, found, loss)
+    # No parser has seen the changed graph, and whoever gets the file has onnxruntime only.
     check_loads(encoded)
     folded = ExportedModel(encoded=encoded, rounds_done=exported.rounds_done)
     return CalibratedModel(exported=folded, scale=found.scale, shift=found.shift)

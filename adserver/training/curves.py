@@ -72,6 +72,7 @@ class CurveWriter:
     def append(self, figures: RoundFigures) -> None:
         """Add a round."""
         self._add(figures)
+        # The first round only sets the time: the history so far is written when the context ends.
         if self._written_at_s is None:
             self._written_at_s = figures.finished_at_s
         elif figures.finished_at_s - self._written_at_s >= self._rewrite_every_s:

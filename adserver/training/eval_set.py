@@ -25,11 +25,11 @@ from maskedlark.model.losses import Loss
 
 MAX_BYTES: Final = 1 << 30
 _KINDS_OF_NUMBERS: Final = "uif"
+# What zipfile and numpy raise at bytes of another form.
 _NOT_NPZ: Final = (
     ValueError, KeyError, OSError, EOFError, BadZipFile, TypeError, AttributeError, OverflowError,
     RuntimeError, SyntaxError, TokenError, zlib.error,
 )  # fmt: skip
-"""What zipfile and numpy raise at bytes of another form."""
 
 
 @frozen
@@ -108,10 +108,12 @@ def _array(archive: ZipFile, name: str) -> NDArray[Any]:
             f"an array of the evaluation set unpacks to {member.file_size} bytes, the limit is "
             f"{MAX_BYTES}: use fewer records",
         )
+    # Not by np.load, which reserves what the header asks for before it looks for the values.
     stream = BytesIO(archive.read(member))
     read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
     shape, is_fortran, dtype = read_header(stream)
     values = stream.read()
+    # Objects would have to be unpickled, which runs what a file says.
     if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(values):
         raise ValueError("the header does not fit the values")
     return np.frombuffer(values, dtype).reshape(shape, order="F" if is_fortran else "C")

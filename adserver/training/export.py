@@ -12,7 +12,6 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.local_plan import LocalPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_files import JobFiles
-from adserver.training.federated.checkpoint import read_best
 from adserver.training.federated.model import first_parameters, write_dense_file, write_trained_file
 from adserver.training.inference import check_loads, predict
 from adserver.training.pipeline import (
@@ -38,22 +37,19 @@ from maskedlark.reports.task import Task
 def export_job(
     folder: JobFiles, plan: TrainingPlan | FederatedPlan, weights: ModelWeights = ModelWeights.LATEST
 ) -> ExportedModel:
-    """Export the model of a job of either kind; raises as `export_model`."""
-    if isinstance(plan, FederatedPlan):
-        return _export_federated(folder, plan, weights)
-    return export_model(folder, plan, weights)
-
-
-def export_model(
-    folder: JobFiles, plan: TrainingPlan, weights: ModelWeights = ModelWeights.LATEST
-) -> ExportedModel:
-    """Export float32 weights of a job in any state, and check that onnxruntime runs the file.
+    """Export float32 weights of a job in any state, as an ONNX file that takes bytes over 256.
 
     Raises:
-        JobRefused(WRONG_STATE): no round is done yet, or the job's files were deleted; or the best weights
-            are asked for and none was evaluated.
+        JobRefused(WRONG_STATE): no round over a dataset is done yet, or the job's files were deleted; or the
+            best weights are asked for and none was evaluated.
         InvalidModel: onnxruntime cannot run the file.
     """
+    if isinstance(plan, FederatedPlan):
+        return _export_federated(folder, plan, weights)
+    return _export_training(folder, plan, weights)
+
+
+def _export_training(folder: JobFiles, plan: TrainingPlan, weights: ModelWeights) -> ExportedModel:
     submitted, stored = folder.model(), folder.checkpoint()
     if stored is None:
         raise JobRefused(
@@ -64,25 +60,21 @@ def export_model(
     model = parse(submitted, num_features=plan.task.num_features, trained=plan.job.trained)
     masters, rounds_done = _weights(checkpoint, weights)
     encoded = replace_parameters(submitted, model, masters)
+    # Run once, since a file that onnxruntime loads may still fail at its first record.
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
+    # Several heads have no one loss that tells a reader what an output means.
     loss = {} if isinstance(plan.job.loss, Heads) else {LOSS_IS: plan.job.loss.value}
     return ExportedModel(encoded=describe(encoded, **_notes(plan.task), **loss), rounds_done=rounds_done)
 
 
-def _export_federated(
-    folder: JobFiles, plan: FederatedPlan, weights: ModelWeights = ModelWeights.LATEST
-) -> ExportedModel:
-    """Export a federated job's model, as an ONNX file that takes bytes over 256.
-
-    Raises:
-        JobRefused(WRONG_STATE): the best weights are asked for and none was evaluated.
-    """
+def _export_federated(folder: JobFiles, plan: FederatedPlan, weights: ModelWeights) -> ExportedModel:
     strategy, _ = read_instructions(plan.job)
     stored, file = folder.checkpoint(), folder.model()
+    # Without a checkpoint the model is the one that round 0 sends to devices.
     state = strategy.start(first_parameters(plan, file)) if stored is None else ServerState.decode(stored)
     parameters, rounds_done = state.parameters, state.rounds_done
     if weights is ModelWeights.BEST:
-        best = _require_best(None if stored is None else read_best(stored))
+        best = _require_best(None if stored is None else BestWeights.decode(stored))
         parameters, rounds_done = best.masters[0], best.rounds_done
     trained = write_trained_file(plan, file, parameters)
     notes = {**_notes(plan.task), LOSS_IS: Loss.CROSS_ENTROPY.value}
@@ -125,6 +117,7 @@ def with_input(
                 raise InvalidTask(
                     "the job names no encoder: give the encoder file that made its features with --encoder"
                 )
+            # A task that names no encoder does not say who makes its features: any may be given.
             if plan.task is not None and plan.task.encoder not in (None, encoder.digest):
                 raise InvalidTask(
                     "the encoder's digest differs from the task's: give the encoder file that the task names"

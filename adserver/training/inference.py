@@ -60,6 +60,24 @@ class Evaluation:
     mean_over_rate: float | None = None
     calibrated_loss: float | None = None
 
+    @classmethod
+    def of(cls, outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> "Evaluation":
+        """Evaluate a model's outputs (examples, outputs); labels as of `evaluate`."""
+        # Two outputs of cross-entropy are scored as the one logit that they are, so that both forms compare.
+        same = loss
+        if loss is Loss.CROSS_ENTROPY and outputs.shape[1] == 2:
+            outputs, same = outputs[:, 1:] - outputs[:, :1], Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+        return cls(
+            loss=float(_losses(outputs, labels, same).mean()),
+            accuracy=_accuracy(outputs, labels, same),
+            auc=_auc(outputs[:, 0], labels == 1) if same in OF_TWO_CLASSES else None,
+            base_rate=_base_rate(labels, same),
+            mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, same),
+            calibrated_loss=(
+                least_loss(logits_of(outputs[:, 0], same), labels == 1) if same in OF_TWO_CLASSES else None
+            ),
+        )
+
     def added_to(self, figures: RoundFigures) -> RoundFigures:
         """Return a round's figures with what is kept of its evaluation."""
         names = ("loss", "accuracy", "calibrated_loss")
@@ -97,9 +115,11 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
         InvalidModel: the parser refuses the model, or onnxruntime cannot run it.
     """
     model = parse(encoded_model, num_features=features.shape[1])
+    # So that no example gives no row, and not an error of what joins them.
     outputs = [np.empty((0, model.output_width), np.float32)]
     try:
         session = open_session(encoded_model)
+        # Some exporters fix the number of records of a run to that of their example.
         batch = 1 if session.get_inputs()[0].shape[0] == 1 else _BATCH
         for start in range(0, len(features), batch):
             scaled = features[start : start + batch].astype(np.float32) / np.float32(256.0)
@@ -138,7 +158,7 @@ def evaluate(
     if isinstance(loss, Heads):
         model = parse(encoded_model, num_features=features.shape[1])
         return Evaluation(loss=float(_losses_of_heads(outputs, labels, loss, model).mean()), accuracy=None)
-    return evaluate_outputs(outputs, labels, loss)
+    return Evaluation.of(outputs, labels, loss)
 
 
 def evaluate_heads(
@@ -156,25 +176,8 @@ def evaluate_heads(
         targets = np.array([target or 0 for target in head.targets]) / UNITS
         if rows.any():
             told = targets[labels[rows].astype(np.int64)]
-            found[head.name] = evaluate_outputs(outputs[rows][:, head.columns(model)], told, head.loss)
+            found[head.name] = Evaluation.of(outputs[rows][:, head.columns(model)], told, head.loss)
     return found
-
-
-def evaluate_outputs(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> Evaluation:
-    """Return the evaluation of a model's outputs (examples, outputs); labels as of `evaluate`."""
-    same = loss
-    if loss is Loss.CROSS_ENTROPY and outputs.shape[1] == 2:
-        outputs, same = outputs[:, 1:] - outputs[:, :1], Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
-    return Evaluation(
-        loss=float(_losses(outputs, labels, same).mean()),
-        accuracy=_accuracy(outputs, labels, same),
-        auc=_auc(outputs[:, 0], labels == 1) if same in OF_TWO_CLASSES else None,
-        base_rate=_base_rate(labels, same),
-        mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, same),
-        calibrated_loss=(
-            least_loss(logits_of(outputs[:, 0], same), labels == 1) if same in OF_TWO_CLASSES else None
-        ),
-    )
 
 
 def check_loads(encoded: bytes) -> None:
@@ -215,6 +218,7 @@ def _losses(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> N
     first, truth = outputs[:, 0], labels.astype(np.float64)
     match loss:
         case Loss.CROSS_ENTROPY:
+            # The loss is the same for shifted outputs, and their exponentials cannot overflow.
             shifted = outputs - outputs.max(1, keepdims=True)
             chosen = np.take_along_axis(shifted, labels.astype(np.int64)[:, None], 1)[:, 0]
             return np.asarray(np.log(np.exp(shifted).sum(1)) - chosen)
@@ -222,6 +226,7 @@ def _losses(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> N
             probability = first.clip(_SMALLEST_PROBABILITY, 1.0 - _SMALLEST_PROBABILITY)
             return -np.log(np.where(truth > 0.5, probability, 1.0 - probability))
         case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            # log(1 + e^x) of a large logit would overflow in the exponential.
             return np.asarray(np.logaddexp(0.0, first) - truth * first)
         case Loss.MSE:
             return np.asarray((first - truth) ** 2)

@@ -38,10 +38,12 @@ def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
     match error:
         case JobRefused(reason=JobReason.CANCELLED):
             return JobEvent.RELEASE, None
+        # Nothing is wrong with the job: it goes on from its last round, here or at another worker.
         case _ if is_away(error):
             return JobEvent.RELEASE, None
         case HelperUnavailable():
             event, reason = JobEvent.FAIL, HELPER_UNAVAILABLE
+        # What training did to the weights, so no helper's refusal, although a helper may be first to say so.
         case InvalidModel(reason=ModelReason.NOT_FINITE | ModelReason.DIVERGED):
             event, reason = JobEvent.FAIL, error.reason.value
         case JobRefused() | InvalidModel():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from adserver.records.local_plan import LocalPlan, read_local_plan
+from adserver.records.local_plan import LocalPlan
 from adserver.records.submissions import FederatedSubmission
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
@@ -16,8 +16,8 @@ _KINDS: Final[Mapping[str, type[LocalSettings]]] = {"line": Line, "draw-and-disc
 _OF_HELPERS: Final = ("epsilon", "least_devices", "model", "eval_set", "eval_every", "task")
 _ANY_ID: Final = bytes(16)
 _MOST_UPDATES: Final = 1_000_000_000
+# Of all instances together: they are drawn at once, and a spam test reads all of them for each update.
 _MOST_NUMBERS: Final = 1 << 22
-"""Of all instances together: they are drawn at once, and a spam test reads all of them for each update."""
 
 
 def plan_local(submission: FederatedSubmission, job_id: bytes) -> LocalPlan:
@@ -37,6 +37,7 @@ def plan_local(submission: FederatedSubmission, job_id: bytes) -> LocalPlan:
             "settings"
         )
     settings: dict[str, Any] = dict(submission.settings)
+    # Settings of a round with helpers: here nobody draws devices, and the noise is the devices' own.
     if submission.kind == "line":
         settings = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **settings}
     job = local_job(job_id, build(_KINDS[submission.kind], settings), submission.widths)
@@ -60,7 +61,7 @@ def forecast_local(submission: FederatedSubmission) -> LocalForecast:
 
 
 def _check_size(plan: LocalPlan) -> None:
-    settings, model = read_local_plan(plan)
+    settings, model = plan.read_instructions()
     if isinstance(settings, DrawAndDiscard) and settings.instances * model.size > _MOST_NUMBERS:
         raise InvalidTask(
             f"{settings.instances} instances of {model.size} weights are over the limit of {_MOST_NUMBERS} "
@@ -69,7 +70,7 @@ def _check_size(plan: LocalPlan) -> None:
 
 
 def _check_spam_test(plan: LocalPlan) -> None:
-    settings = read_local_plan(plan).settings
+    settings = plan.read_instructions().settings
     if isinstance(settings, Line) or settings.instances < 2 or settings.epsilon is None:
         raise InvalidTask(
             "the spam test is not available: it requires draw and discard with noise and at least "

@@ -1,6 +1,6 @@
 """The scale and the shift of a logit with the least cross-entropy (Platt scaling).
 
-    found = fit(logits, positives, negatives)
+    found = Calibration.fit(logits, positives, negatives)
     loss = least_loss(logits, is_positive)      # what would be left with the two numbers
 
 Source: J. Platt, "Probabilistic outputs for support vector machines", 1999.
@@ -16,8 +16,8 @@ from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 
 _STEPS: Final = 100
+# The weight of scale 1, as that of so many records: keeps a scale that few records say nothing about.
 _PRIOR: Final = 1.0
-"""The weight of scale 1, as that of so many records: keeps a scale that few records say nothing about."""
 _LEAST_STEP: Final = 1e-12
 _RIDGE: Final = 1e-12
 _RESOLUTION: Final = 1e-9
@@ -33,6 +33,40 @@ class Calibration:
     scale: float
     shift: float
 
+    @classmethod
+    def fit(
+        cls, logits: NDArray[np.float64], positives: NDArray[np.float64], negatives: NDArray[np.float64]
+    ) -> "Calibration":
+        """Find the scale and the shift with the least cross-entropy.
+
+        Shapes: logits (n,); positives and negatives (n,), how many records have the logit and the label.
+
+        Guarantees: the mean prediction over the records is the share of positives, to within a thousandth of
+            it.
+
+        Raises:
+            InvalidTask: there are no positives or no negatives; a logit is not finite; or the best scale is
+                not positive: the model ranks the records in the wrong order, or not at all.
+        """
+        positive, negative = float(positives.sum()), float(negatives.sum())
+        if not (positive > 0 and negative > 0):
+            raise InvalidTask(
+                f"calibration needs both labels, but found {positive:.0f} positives and {negative:.0f} "
+                "negatives: use more records, or a larger epsilon"
+            )
+        if not np.isfinite(logits).all():
+            raise InvalidTask(
+                "the model's outputs are not finite for some records: train it again, with a lower learning "
+                "rate"
+            )
+        scale, shift = _minimise(logits, positives, negatives)
+        if not (scale > 0 and np.isfinite(shift)):
+            raise InvalidTask(
+                f"the best scale of the logit is {scale:.3g}, so the model does not rank these records: "
+                "train it for longer, or evaluate it with a larger epsilon"
+            )
+        return cls(scale=scale, shift=shift)
+
 
 def chances_of(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the probabilities of logits, of any shape."""
@@ -45,38 +79,6 @@ def logits_of(outputs: NDArray[np.float64], loss: Loss) -> NDArray[np.float64]:
         return outputs
     chance = outputs.clip(_LEAST_SCORE, 1 - _LEAST_SCORE)
     return np.asarray(np.log(chance) - np.log1p(-chance))
-
-
-def fit(
-    logits: NDArray[np.float64], positives: NDArray[np.float64], negatives: NDArray[np.float64]
-) -> Calibration:
-    """Find the scale and the shift with the least cross-entropy.
-
-    Shapes: logits (n,); positives and negatives (n,), how many records have the logit and the label.
-
-    Guarantees: the mean prediction over the records is the share of positives, to within a thousandth of it.
-
-    Raises:
-        InvalidTask: there are no positives or no negatives; a logit is not finite; or the best scale is not
-            positive: the model ranks the records in the wrong order, or not at all.
-    """
-    positive, negative = float(positives.sum()), float(negatives.sum())
-    if not (positive > 0 and negative > 0):
-        raise InvalidTask(
-            f"calibration needs both labels, but found {positive:.0f} positives and {negative:.0f} "
-            "negatives: use more records, or a larger epsilon"
-        )
-    if not np.isfinite(logits).all():
-        raise InvalidTask(
-            "the model's outputs are not finite for some records: train it again, with a lower learning rate"
-        )
-    scale, shift = _minimise(logits, positives, negatives)
-    if not (scale > 0 and np.isfinite(shift)):
-        raise InvalidTask(
-            f"the best scale of the logit is {scale:.3g}, so the model does not rank these records: train it "
-            "for longer, or evaluate it with a larger epsilon"
-        )
-    return Calibration(scale=scale, shift=shift)
 
 
 def _minimise(
@@ -103,6 +105,7 @@ def _minimise(
         losses = positives @ np.logaddexp(0, -sums) + negatives @ np.logaddexp(0, sums)
         return float(losses + _PRIOR / 2 * (at[0] / deviation - 1) ** 2)
 
+    # The base rate alone: what a model gets that says nothing.
     point = np.array([0.0, np.log(rate / (1 - rate))])
     costs = cost(point)
     for _ in range(_STEPS):
@@ -110,6 +113,7 @@ def _minimise(
         gradient = inputs @ (chances * negatives - (1 - chances) * positives)
         gradient[0] += _PRIOR * (point[0] / deviation - 1) / deviation
         step = np.linalg.solve((inputs * (chances * (1 - chances) * records)) @ inputs.T + ridge, gradient)
+        # Far from the minimum a whole step of Newton's may lead uphill.
         while (following := cost(point - step)) > costs and np.abs(step).max() > _LEAST_STEP:
             step /= 2
         if following >= costs:
@@ -128,9 +132,9 @@ def least_loss(logits: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> f
     """Return the mean cross-entropy that the logits leave with the best scale and shift.
 
     It tells how much the logits say about the labels, also where they are all too small or too large; on few
-    records the prior of `fit` leaves some of the loss of logits that are tens of times too small. Logits
-    in the wrong order say nothing, so the loss is that of the base rate; None if there is one label only or
-    a logit is not finite.
+    records the prior of `fit` leaves some of the loss of logits that are tens of times too small. Logits in
+    the wrong order say nothing, so the loss is that of the base rate; None if there is one label only or a
+    logit is not finite.
 
     Shapes: both (n,).
     """
@@ -139,7 +143,7 @@ def least_loss(logits: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> f
         return None
     positives = is_positive.astype(np.float64)
     try:
-        found = fit(logits, positives, 1 - positives)
+        found = Calibration.fit(logits, positives, 1 - positives)
         scaled = found.scale * logits + found.shift
     except InvalidTask:
         scaled = np.full(len(logits), np.log(rate / (1 - rate)))

@@ -43,6 +43,7 @@ def separate_parameters(encoded: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> 
             not say whether it was one parameter or several), TOO_LARGE, or what the parser refuses before it
             decodes a file.
     """
+    # Before protobuf decodes the file: a few bytes may become an object of 150.
     scan(encoded, limits)
     try:
         proto = onnx.ModelProto.FromString(encoded)
@@ -58,9 +59,11 @@ def separate_parameters(encoded: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> 
             f"the graph has {len(graph.node)} operators, the limit is {limits.max_nodes}",
         )
     there = {tensor.name for tensor in graph.initializer}
+    # A small file could ask for thousands of copies of its one large tensor.
     named, room = _named_parameters(graph), limits.max_bytes - len(encoded)
     for tensor, uses in shared:
         meant = _meant(graph, uses, tensor.name, named, there)
+        # A guess would tie parameters in silence, or untie what was meant as one.
         if meant is None:
             raise _reject(tensor.name, len(uses))
         for use, name in zip(uses, meant, strict=True):

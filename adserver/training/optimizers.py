@@ -89,7 +89,9 @@ def _adam(now: _Now, master: _Array, moments: list[_Array], gradient: _Array) ->
     mean += (gradient - mean) * np.float32(1 - _ADAM_FIRST)
     square *= np.float32(_ADAM_SECOND)
     square += gradient * gradient * np.float32(1 - _ADAM_SECOND)
+    # One array for the rest of the formula: each temporary would be as large as the parameter.
     spread = np.sqrt(square, out=np.empty_like(square))
+    # Both corrections of the bias where torch has them: of the square by its root, of the mean in the rate.
     spread /= np.float32(math.sqrt(1 - _ADAM_SECOND**now.steps))
     spread += _ADAM_EPSILON
     np.divide(mean, spread, out=spread)

@@ -105,6 +105,7 @@ class _Build:
         self._proto = onnx.ModelProto.FromString(encoded)
         graph = self._proto.graph
         held = {tensor.name for tensor in graph.initializer}
+        # Older exporters list initializers among the inputs.
         (entry,) = (one for one in graph.input if one.name not in held)
         self._entry = entry.name
         dims = entry.type.tensor_type.shape.dim
@@ -128,6 +129,7 @@ class _Build:
             node.output[:] = [inside(name) for name in node.output]
         for tensor in graph.initializer:
             tensor.name = inside(tensor.name)
+        # They describe values by their old names, and onnxruntime infers them again.
         del graph.value_info[:]
         self._entry = inside(self._entry)
 
@@ -190,6 +192,7 @@ def _features(build: _Build, column: Column) -> str:
 def _number(build: _Build, column: NumberColumn) -> str:
     """Encode (records, 1): how many edges are at most the number, as a byte; NaN is the missing byte."""
     build.input(column.name, TensorProto.DOUBLE, 1)
+    # Without edges all numbers are in one bin: an infinite edge keeps the graph of one form.
     edges = column.edges or (math.inf,)
     bytes_of = [column.byte_of_bin(min(index, len(column.edges))) for index in range(len(edges) + 1)]
     below = build.node("Less", [column.name, build.constant(np.array([edges], np.float64))])

@@ -26,8 +26,8 @@ RATES: Final = (0.001, 0.003, 0.01, 0.03, 0.1)
 """Learning rates that are worth a trial."""
 _BATCH: Final = 512
 _EPOCHS: Final = 10
+# Of few records, which are not many steps in so many epochs.
 _LEAST_STEPS: Final = 200
-"""Of few records, which are not many steps in so many epochs."""
 _CHECKS: Final = 10
 """How often a training is shown."""
 _UNCLIPPED: Final = Clip(norm=Norm.L2, bound=math.inf, frac_bits=0)
@@ -53,6 +53,7 @@ def train_plainly(
     for done in range(steps):
         chosen = random.choice(len(records), batch, replace=False)
         total = sums.of(masters, records.features[chosen], records.labels[chosen], _UNCLIPPED).vector
+        # A rate that is too high leaves the finite numbers, and loses the comparison of rates by its loss.
         with np.errstate(over="ignore", invalid="ignore"):
             step(
                 Optimizer(kind=adam, learning_rate=rate),

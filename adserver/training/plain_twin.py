@@ -24,7 +24,7 @@ from maskedlark.model.onnx_file import parse, replace_parameters
 
 
 @frozen
-class PlainTwin:
+class _PlainTwin:
     """The twin that did best on the panel.
 
     Attributes:
@@ -40,7 +40,9 @@ class PlainTwin:
     epochs: float
 
 
-def train_plain_twin(encoded_model: bytes, loss: TrainedLoss, reported: EvalSet, panel: EvalSet) -> PlainTwin:
+def train_plain_twin(
+    encoded_model: bytes, loss: TrainedLoss, reported: EvalSet, panel: EvalSet
+) -> _PlainTwin:
     """Train at several learning rates, and return the weights with the least loss on the panel.
 
     Guarantees: equal arguments give equal results on one kind of machine.
@@ -62,7 +64,8 @@ def train_plain_twin(encoded_model: bytes, loss: TrainedLoss, reported: EvalSet,
                 at = replace_parameters(encoded, model, weights)
                 found = evaluate(at, panel.features, panel.labels, loss)
                 if best is None or found.loss < least:
-                    best = PlainTwin(model=at, evaluation=found, learning_rate=rate, epochs=epochs)
+                    best = _PlainTwin(model=at, evaluation=found, learning_rate=rate, epochs=epochs)
+                    # Nothing is less than NaN, which would win for good if it came first.
                     least = math.inf if math.isnan(found.loss) else found.loss
     if best is None:
         raise AssertionError("each training is tested before its first step")

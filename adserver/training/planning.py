@@ -126,6 +126,7 @@ def _find(engine: Engine, asked: PlanRequest) -> _Found:
         raise InvalidTask(f"reports must be 1 to {MOST_REPORTS}, not {asked.reports}")
     task = tasks.find(asked.task).bundle.task
     check_holds_labels(task)
+    # A person has one budget in all datasets of a task; a report only in its own, which is new here.
     held = budgets.reservations_of_task(task) if task.unit is PrivacyUnit.USER else ()
     return _Found(task, tasks.encoder(task.task_id), asked.reports, held)
 

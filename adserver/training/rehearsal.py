@@ -44,9 +44,6 @@ from adserver.training.rehearsal_training import (
     RehearsalTraining,
     Score,
     TrainingOutcome,
-    plain_trainings,
-    train,
-    warm_start,
 )
 from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidTask, JobRefused
@@ -255,6 +252,7 @@ def rehearse(
         InvalidModel, JobRefused: model, loss, examples and task do not fit each other.
         InvalidTask: too few examples, or nothing to try.
     """
+    # As a submitted model is prepared, so that the same parameters train.
     submission = replace(submission, model=separate_parameters(submission.model))
     model, loss = parse(submission.model, num_features=task.num_features), trained_loss(submission.loss)
     examples.check_fits(model, loss)
@@ -270,6 +268,7 @@ def rehearse(
             pool = ProcessPoolExecutor(wish.workers, mp_context=get_context("spawn"))
             run_all = stack.enter_context(pool).map
         starts = _warm_starts(submission, examples, rows, wish, run_all)
+        # One seed of everything first, then the others of what that one leaves worth it.
         for seeds in (range(1), range(1, wish.seeds)):
             places = _promising(rows, found)
             jobs = [(place, seed) for place in places for seed in seeds]
@@ -277,7 +276,7 @@ def rehearse(
             trainings = [
                 _training(submission, examples, rows[place], seed, starts[seed]) for place, seed in jobs
             ]
-            for (place, _), trained in zip(jobs, run_all(train, trainings), strict=True):
+            for (place, _), trained in zip(jobs, run_all(RehearsalTraining.train, trainings), strict=True):
                 found[place].append(trained)
                 done += 1
                 progress(done, total)
@@ -285,6 +284,7 @@ def rehearse(
     return Rehearsal(
         metric=_metric(loss),
         settings=settings,
+        # The start after those of the seeds is trained on all examples, so no seed could test it.
         warm_model=starts[wish.seeds] if any(row.is_warm and row.plan is not None for row in rows) else None,
     )
 
@@ -304,6 +304,7 @@ def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None
         raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
     if task.mechanism is not Mechanism.NONE and not wish.epsilons:
         raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
+    # Only looked for: torch is loaded in the processes that train.
     if find_spec("torch") is None:
         raise InvalidTask("a rehearsal needs torch: pip install 'masked-lark[torch]'")
 
@@ -316,6 +317,7 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
     rows = []
     starts = [(name, epsilon, is_warm) for is_warm in (False, wish.is_warm) for name, epsilon in jobs]
     for name, epsilon, is_warm in dict.fromkeys([*starts, (ALONE, None, False)]):
+        # In a task with noise no plan is made without an epsilon; what is trained then leaves the noise out.
         asked = min(epsilons) if epsilon is None and epsilons else epsilon
         for rate in RATES if name == ALONE else wish.learning_rates:
             plan: TrainingPlan | None
@@ -382,7 +384,7 @@ def _warm_starts(
     if row is None:
         return [submission.model] * (wish.seeds + 1)
     plain = replace(_training(submission, examples, row, 0, submission.model), name=ALONE)
-    return list(run_all(warm_start, plain_trainings(plain, wish.seeds)))
+    return list(run_all(RehearsalTraining.warm_start, plain.plain_trainings(wish.seeds)))
 
 
 def _training(

@@ -1,7 +1,7 @@
 """One training of a rehearsal: a job's rounds over reports that are drawn from examples, and its score.
 
     training = RehearsalTraining(model=encoded, examples=examples, plan=plan, name="epsilon 1", seed=0)
-    train(training).score.value
+    training.train().score.value
 
 Three quarters of the examples train, and the other quarter tests. What the second half of them gained is
 continued to the planned number of reports.
@@ -67,6 +67,44 @@ class RehearsalTraining:
     name: str
     seed: int
 
+    def train(self) -> "TrainingOutcome":
+        """Train once, in a separate process, and test."""
+        from maskedlark.autodiff.one_thread import one_thread
+
+        with one_thread():
+            try:
+                whole, half = (_run(self, _split_examples(self, share=share)) for share in (1.0, 0.5))
+            except InvalidModel as error:
+                return TrainingOutcome(score=None, refused=str(error))
+        size = len(self.examples) * (1 - 1 / PARTS)
+        reports = len(self.examples) if self.name == ALONE else self.plan.dataset_size
+        score = _extrapolate(whole.score, half.score, max(0.0, 1 - size / reports))
+        return replace(whole, score=score, model=b"")
+
+    def warm_start(self) -> bytes:
+        """Return the model after plain training on the examples, at the rate and moment that do best.
+
+        A quarter of the examples decides that, and does not train.
+        """
+        from maskedlark.autodiff.one_thread import one_thread
+
+        found = []
+        with one_thread():
+            for rate in RATES:
+                optimizer = replace(self.plan.optimizer, learning_rate=rate)
+                plain = replace(self, plan=replace(self.plan, optimizer=optimizer))
+                try:
+                    found.append(_train_alone(plain, _split_examples(plain, share=1.0)))
+                except InvalidModel:
+                    continue
+        best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
+        return self.model if best is None else best.model
+
+    def plain_trainings(self, seeds: int) -> "list[RehearsalTraining]":
+        """Return the trainings of warm starts: of each seed on what trains there, then on all examples."""
+        panels = [_split_examples(replace(self, seed=seed), share=1.0).train for seed in range(seeds)]
+        return [replace(self, examples=panel) for panel in (*panels, self.examples)]
+
 
 @frozen
 class TrainingOutcome:
@@ -83,21 +121,6 @@ class TrainingOutcome:
     clipped: float | None = None
     refused: str = ""
     model: bytes = field(default=b"", repr=False)
-
-
-def train(training: RehearsalTraining) -> TrainingOutcome:
-    """Train once, in a separate process, and test."""
-    from maskedlark.autodiff.one_thread import one_thread
-
-    with one_thread():
-        try:
-            whole, half = (_run(training, _split_examples(training, share=share)) for share in (1.0, 0.5))
-        except InvalidModel as error:
-            return TrainingOutcome(score=None, refused=str(error))
-    size = len(training.examples) * (1 - 1 / PARTS)
-    reports = len(training.examples) if training.name == ALONE else training.plan.dataset_size
-    score = _extrapolate(whole.score, half.score, max(0.0, 1 - size / reports))
-    return replace(whole, score=score, model=b"")
 
 
 def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Score | None:
@@ -162,35 +185,9 @@ def _train_alone(training: RehearsalTraining, parts: _SplitExamples) -> Training
     return TrainingOutcome(score=best, model=at_best)
 
 
-def warm_start(training: RehearsalTraining) -> bytes:
-    """Return the model after plain training on the examples, at the rate and moment that do best.
-
-    A quarter of the examples decides that, and does not train.
-    """
-    from maskedlark.autodiff.one_thread import one_thread
-
-    found = []
-    with one_thread():
-        for rate in RATES:
-            optimizer = replace(training.plan.optimizer, learning_rate=rate)
-            plain = replace(training, plan=replace(training.plan, optimizer=optimizer))
-            try:
-                found.append(_train_alone(plain, _split_examples(plain, share=1.0)))
-            except InvalidModel:
-                continue
-    best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
-    return training.model if best is None else best.model
-
-
 def _parse(training: RehearsalTraining) -> Model:
     plan = training.plan
     return parse(training.model, num_features=plan.task.num_features, trained=plan.job.trained)
-
-
-def plain_trainings(training: RehearsalTraining, seeds: int) -> list[RehearsalTraining]:
-    """Return the plain trainings of warm starts: of each seed on what trains there, then on all examples."""
-    panels = [_split_examples(replace(training, seed=seed), share=1.0).train for seed in range(seeds)]
-    return [replace(training, examples=panel) for panel in (*panels, training.examples)]
 
 
 class _TrainingRun:
@@ -220,6 +217,7 @@ class _TrainingRun:
     def _batches(self) -> Iterator[NDArray[np.int64]]:
         """Yield how often each example is in each round's sample."""
         job, size = self._plan.job, len(self._train)
+        # Fake reports are drawn into samples as well, and add nothing to a sum.
         real = round(self._plan.dataset_size * (1 - self._plan.task.fake_report_rate))
         drawn = self._random.integers(0, size, real)  # a dataset of people like the examples
         slots = np.empty(0, np.int64)
@@ -228,6 +226,7 @@ class _TrainingRun:
                 chosen = drawn[self._random.random(real) < job.sampling_rate]
             else:
                 step = round_index % job.epoch_steps
+                # Each record takes part in one round of an epoch, drawn anew for each epoch.
                 if step == 0:
                     slots = self._random.integers(0, job.epoch_steps, real)
                 chosen = drawn[slots == step]
@@ -249,6 +248,7 @@ class _TrainingRun:
         vector = summed.vector
         if clip.is_counted:
             unit = math.ldexp(clip.count_units, -clip.frac_bits)
+            # As helpers count: +1 for each gradient within the bound, -1 for each other.
             vector = np.append(vector, (2 * summed.within - count) * unit)
         if self._name != NO_NOISE:
             vector = vector + self._both_noises(clip, len(vector))
@@ -267,6 +267,7 @@ class _TrainingRun:
         now = np.ldexp(sum(drawn), -clip.frac_bits)
         if job.carried is None:
             return np.asarray(now)
+        # Correlated noise takes back a part of what it added in the round before.
         before = self._before.pop() if self._before else np.zeros(count)
         self._before.append(now)
         return np.asarray(now - job.carried / DENOMINATOR * before)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.peers.pair import HelperPair
-from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
+from adserver.records.round_figures import RoundFigures, noise_to_signal
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
 from adserver.store.job_files import JobFiles
@@ -32,7 +32,7 @@ from adserver.store.leases import JobLeases
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import Evaluation, evaluate
-from adserver.training.trainer import Checkpoint, Masters, Trainer, keep_best
+from adserver.training.trainer import BestWeights, Checkpoint, Masters, Trainer
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
@@ -71,6 +71,7 @@ class JobRun:
         checkpoint = None if stored is None else Checkpoint.decode(stored)
         self._trainer = Trainer(model=self._model, plan=plan, checkpoint=checkpoint)
         self._best = None if checkpoint is None else checkpoint.best
+        # A step whose checkpoint was not written is taken again, and its figures come again.
         self._history = tuple(
             figures for figures in history if figures.rounds_done <= self._trainer.rounds_done
         )
@@ -108,7 +109,7 @@ class JobRun:
         learning_rate = trainer.step(gradient)
         if within.size:
             trainer.follow_quantile(mean_excess(plan, clip, float(within[0])))
-        noise = noise_norm(plan.task, job, num_parameters=size, denominator=plan.denominator, clip=clip)
+        noise = plan.noise_norm(size, clip)
         length = l2_norm(gradient)
         figures = RoundFigures(
             rounds_done=trainer.rounds_done,
@@ -136,7 +137,7 @@ class JobRun:
         figures = evaluation.added_to(figures)
         loss = figures.choosing_loss
         if figures.rounds_done and loss is not None:
-            self._best = keep_best(self._best, loss, rounds_done=figures.rounds_done, masters=values)
+            self._best = BestWeights.after(self._best, loss, rounds_done=figures.rounds_done, masters=values)
         return figures
 
     def _evaluator(self) -> Evaluate | None:
@@ -160,6 +161,7 @@ def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateSh
         JobRefused(HELPERS_DISAGREE, SUM_OUT_OF_RANGE): no step may be taken.
     """
     total = combine(first, second)
+    # Before it is a float: a helper that lies could send any number, and the model would take the step.
     plan.job.check_sum_possible(plan.task, total, records=plan.dataset_size)
     return decode_signed(total, plan.task.frac_bits) / plan.denominator
 
@@ -174,6 +176,7 @@ def mean_excess(plan: TrainingPlan, clip: Clip, within: float) -> float:
         clip: The bound of the round.
         within: The last element of `mean_gradient`.
     """
+    # The denominator has fake reports in it, which count nothing.
     return math.ldexp(within, clip.frac_bits) / max(1, clip.count_units) / (1 - plan.task.fake_report_rate)
 
 

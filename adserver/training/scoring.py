@@ -30,7 +30,7 @@ _PREDICTION: Final = "prediction"
 
 
 @frozen
-class ScoredTable:
+class _ScoredTable:
     """Predictions row by row.
 
     Attributes:
@@ -50,7 +50,7 @@ class ScoredTable:
 
 def score_table(
     encoded_model: bytes, encoder: Encoder, table: Table, loss: Loss | None = None
-) -> ScoredTable:
+) -> _ScoredTable:
     """Predict each row of a table.
 
     A model of two classes gives the chance of class 1, one of more the chance of each, one of numbers the
@@ -81,6 +81,7 @@ def score_table(
         for row, cell in enumerate(cells[of]):
             if cell is not None and cell in unread:
                 why[row] = why[row] or f"column {of!r}: {unread[cell]}"
+        # A date that cannot be read costs its own row the prediction, and no other row.
         cells[of] = [None if cell in unread else cell for cell in cells[of]]
     cells |= dates.with_parts(cells, wanted)
     for wrong in encoder.wrong_cells(cells):
@@ -96,7 +97,7 @@ def score_table(
     rows: list[Sequence[float] | None] = [None] * len(table)
     for place, found in zip(places, numbers.tolist(), strict=True):
         rows[place] = found
-    return ScoredTable(columns=columns, rows=rows, why=why)
+    return _ScoredTable(columns=columns, rows=rows, why=why)
 
 
 def _check_notes(notes: dict[str, str], encoder: Encoder) -> None:
@@ -128,6 +129,7 @@ def _predictions(
         case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
             return (chance_of(1),), chances_of(outputs)
         case Loss.CROSS_ENTROPY:
+            # The shares of shifted outputs are the same, and no exponential overflows.
             shares = np.exp(outputs - outputs.max(1, keepdims=True))
             return tuple(map(chance_of, range(outputs.shape[1]))), shares / shares.sum(1, keepdims=True)
         case Loss.MSE:

@@ -76,6 +76,7 @@ def plan_job(
             **settings,
             "rounds": fixed.rounds,
             "noise_multiplier": fixed.noise_multiplier,
+            # Fitted again, to the rounds that may have been found just now.
             "carried": _samples(submission, task, dataset, batch_size, fixed.rounds).carried,
         },
     )
@@ -93,6 +94,7 @@ def plan_job(
             "is_until_budget": submission.rounds is None,
         },
     )
+    # Last, since it needs the noise.
     job.check_sums_fit(task, records=dataset.size, num_parameters=model.num_parameters)
     return plan
 

@@ -21,8 +21,8 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import pick_attributes
 
 JOB_ID_BYTES: Final = 16
+# Control characters but tabs and line ends; and surrogates, as which a terminal's broken bytes arrive.
 _NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters but tabs and line ends; and surrogates, as which a terminal's broken bytes arrive."""
 
 
 def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSubmission) -> bytes:
@@ -45,6 +45,7 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
 
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
+    # Imported by kind: what one kind of job loads, such as onnx, others do not need.
     from adserver.training.model_file import prepare_model
     from adserver.training.submission import plan_job
 

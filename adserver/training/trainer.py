@@ -48,9 +48,22 @@ class BestWeights:
             "least_loss": np.array(self.least, np.float64),
         }
 
+    def added_to(self, stored: bytes) -> bytes:
+        """Return a state of training, an npz file, with these weights added to its arrays."""
+        whole = BytesIO()
+        with np.load(BytesIO(stored), allow_pickle=False) as arrays:
+            np.savez(whole, allow_pickle=False, **arrays, **self.arrays())
+        return whole.getvalue()
+
+    @classmethod
+    def decode(cls, stored: bytes) -> "BestWeights | None":
+        """Read what a checkpoint's file holds of them, if any."""
+        with np.load(BytesIO(stored), allow_pickle=False) as arrays:
+            return cls.read(arrays)
+
     @classmethod
     def read(cls, arrays: NpzFile) -> "BestWeights | None":
-        """Read what a checkpoint's file holds of them, if any."""
+        """Read what an open checkpoint's file holds of them, if any."""
         if "least_loss" not in arrays.files:
             return None
         count = sum(name.removeprefix("best_").isdecimal() for name in arrays.files)
@@ -60,13 +73,15 @@ class BestWeights:
             masters=tuple(arrays[f"best_{index}"] for index in range(count)),
         )
 
-
-def keep_best(before: BestWeights | None, loss: float, *, rounds_done: int, masters: Masters) -> BestWeights:
-    """Return the best weights after others were evaluated: the others, unless these did better."""
-    if before is not None and not is_as_good(loss, before.least):
-        return before
-    least = math.inf if before is None else before.least
-    return BestWeights(rounds_done=rounds_done, least=min(least, loss), masters=masters)
+    @classmethod
+    def after(
+        cls, before: "BestWeights | None", loss: float, *, rounds_done: int, masters: Masters
+    ) -> "BestWeights":
+        """Return the best weights after others were evaluated: the others, unless those before did better."""
+        if before is not None and not is_as_good(loss, before.least):
+            return before
+        least = math.inf if before is None else before.least
+        return cls(rounds_done=rounds_done, least=min(least, loss), masters=masters)
 
 
 @frozen
@@ -108,6 +123,7 @@ class Checkpoint:
     @classmethod
     def decode(cls, stored: bytes) -> "Checkpoint":
         """Read what `encode` wrote."""
+        # Without pickle, which would run what a file says.
         with np.load(BytesIO(stored), allow_pickle=False) as state:
             count = sum(name.startswith("master_") for name in state.files)
             return cls(
@@ -149,6 +165,7 @@ class Trainer:
         Raises:
             InvalidModel(NOT_FINITE): a master is no number, or outside the range.
         """
+        # Once a step: the check of the range and the next round ask for the same bytes.
         if self._rounded is None:
             named = zip(self._masters, self._parameters, strict=True)
             self._rounded = encode([quantise(master, of.name) for master, of in named])
@@ -170,6 +187,7 @@ class Trainer:
 
     def values(self) -> Masters:
         """Return a copy of the master weights."""
+        # Copies, because a step changes the masters in place.
         return tuple(master.copy() for master in self._masters)
 
     def step(self, mean_gradient: NDArray[np.float64]) -> float:
@@ -186,6 +204,7 @@ class Trainer:
             not be used on.
         """
         optimizer, rounds = self._plan.optimizer, self._plan.job.rounds
+        # In units of the bound, so that a learning rate means the same while the bound moves.
         if self._plan.adaptive_clip is not None:
             mean_gradient = mean_gradient / self.clip().bound
         rate = optimizer.learning_rate * self._plan.schedule.factor(self.rounds_done, rounds)

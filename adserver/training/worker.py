@@ -3,12 +3,12 @@
 `adserver serve` starts one; several, also on several machines, may share a database on PostgreSQL.
 
 It takes a job, keeps its lease while `adserver.training.runner` runs it, and records how it ended
-(`adserver.training.job_outcome`). Between jobs it tells the helpers of those that are over
-(`adserver.training.job_closer`).
+(`adserver.training.job_outcome`). Between jobs it tells both helpers of those that are over, so that they
+give back unused budget.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -31,10 +31,8 @@ from adserver.store.job_files import JobFiles
 from adserver.store.jobs import JobStore
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
-from adserver.training.exponential_backoff import ExponentialBackoff
-from adserver.training.job_closer import JobCloser
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, outcome_of, outcome_of_done
-from maskedlark.errors import HelperUnavailable, JobRefused
+from maskedlark.errors import HelperUnavailable, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.observability.tracing import span
 from maskedlark.randomness import system_randomness
@@ -49,6 +47,8 @@ _LOG = logging.getLogger(__name__)
 
 _FIRST_REST_S: Final = 1.0
 _LONGEST_REST_S: Final = 60.0
+_AWAY_AGAIN_S: Final = 5.0
+_REFUSED_AGAIN_S: Final = 600.0
 
 JOB_PATIENCE: Final = Backoff(give_up_after_s=7 * 86_400.0)
 """A job waits a week for a helper before it fails; it can be resumed even then."""
@@ -91,11 +91,14 @@ class JobWorker:
         self._engine = engine
         self._store = JobStore(engine, clock)
         self._rounds = RoundStore(engine)
+        # A name that is new with each start, so that the leases of the process before are not this one's.
         self._leases = JobLeases(engine, database_clock(engine, clock), owner=token_hex(16), lease_s=lease_s)
         self._stopping = Event()
         self._thread: Thread | None = None
-        self._rest = ExponentialBackoff(first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic)
-        self._closer = JobCloser(self._leases, self._rounds, helpers, monotonic)
+        self._rest = _ExponentialBackoff(
+            first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic
+        )
+        self._closer = _JobCloser(self._leases, self._rounds, helpers, monotonic)
         self._ended: _Ended | None = None
 
     def start(self) -> None:
@@ -266,3 +269,116 @@ class _JobWaits:
 
     def helpers_back(self) -> None:
         self._leases.go_on(self._job_id)
+
+
+class _ExponentialBackoff:
+    """A pause that is twice as long each time, up to a limit, until things are well again."""
+
+    def __init__(self, *, first_s: float, longest_s: float, monotonic: Callable[[], float]) -> None:
+        """Start without a pause; `monotonic` returns seconds."""
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._monotonic = monotonic
+        self._next_s = first_s
+        self._until_s = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """True while there is no pause."""
+        return self._monotonic() >= self._until_s
+
+    def begin(self) -> float:
+        """Pause from now on; how long, in seconds. One that has not ended yet is not lengthened."""
+        now_s = self._monotonic()
+        # Several failures in one pause are one failure.
+        if now_s >= self._until_s:
+            self._until_s = now_s + self._next_s
+            self._next_s = min(2 * self._next_s, self._longest_s)
+        return self._until_s - now_s
+
+    def end(self) -> None:
+        """Reset after a success: no pause, and the next one is short."""
+        self._next_s = self._first_s
+        self._until_s = 0.0
+
+
+class _JobCloser:
+    """Closes jobs that are over, each at both helpers, and remembers which helper not to ask again soon."""
+
+    def __init__(
+        self,
+        leases: JobLeases,
+        rounds: RoundStore,
+        helpers: Sequence[JobHelper],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Start with no job to close.
+
+        Args:
+            leases: Knows which jobs are over, and hears when they are closed.
+            rounds: Those of federated jobs.
+            helpers: By role.
+            monotonic: Seconds on a clock that is never set back.
+        """
+        self._leases = leases
+        self._rounds = rounds
+        self._helpers = helpers
+        self._monotonic = monotonic
+        self._rest = self._pause(_AWAY_AGAIN_S)
+        self._refused: dict[bytes, _ExponentialBackoff] = {}
+
+    def close_finished(self, is_stopping: Callable[[], bool]) -> None:
+        """Tell both helpers of all jobs that are over; again later if one does not answer."""
+        if not self._rest.is_over:
+            return
+        to_close, away = self._leases.to_close(), set[int]()
+        for job in to_close:
+            refused = self._refused.get(job.job_id)
+            if is_stopping():
+                break
+            if refused is None or refused.is_over:
+                self._close(job, away)
+        if away:
+            self._rest.begin()
+        # Pauses of jobs that are closed meanwhile, by another worker too, go.
+        still = {job.job_id for job in to_close}
+        self._refused = {job_id: rest for job_id, rest in self._refused.items() if job_id in still}
+
+    def _close(self, job: JobRecord, away: set[int]) -> None:
+        """Close a job at each helper that lets it, though the other does not.
+
+        What a helper refuses, it is not asked again soon.
+
+        Args:
+            job: It is over.
+            away: The roles of helpers that did not answer just now: they are not asked, and a helper that
+                does not answer is added.
+        """
+        if not isinstance(job.plan, TrainingPlan):
+            self._close_federated(job)
+            return
+        charged = []
+        for role, helper in enumerate(self._helpers):
+            if role in away:
+                continue
+            try:
+                charged.append(helper.close_job(job.plan.job))
+            except HelperUnavailable as error:
+                _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
+                away.add(role)
+            except MaskedLarkError as error:
+                _LOG.warning("job %s cannot be closed: %s", job.job_id.hex(), error)
+                self._refused[job.job_id] = self._pause(_REFUSED_AGAIN_S)
+                self._refused[job.job_id].begin()
+        if len(charged) == len(self._helpers):
+            # One helper may have answered a round that the other never saw: what may be spent is the larger.
+            self._leases.mark_closed(job.job_id, rounds_charged=max(charged))
+
+    def _close_federated(self, job: JobRecord) -> None:
+        """Close a federated job here: helpers hold nothing of it, as each round was charged by itself."""
+        self._rounds.end_of_job(job.job_id)
+        begun = self._rounds.may_be_charged(job.job_id, job.rounds_done)
+        self._leases.mark_closed(job.job_id, rounds_charged=job.rounds_done + begun)
+
+    def _pause(self, seconds: float) -> _ExponentialBackoff:
+        return _ExponentialBackoff(first_s=seconds, longest_s=seconds, monotonic=self._monotonic)

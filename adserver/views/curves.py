@@ -9,7 +9,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
-from adserver.training.cost import privacy_line, privacy_line_of_federated
+from adserver.training.cost import privacy_line
 from adserver.views.printing import write_as
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.pictures import as_png, new_figure
@@ -49,7 +49,7 @@ def _title(plan: TrainingPlan) -> str:
 def _title_of_federated(plan: FederatedPlan) -> str:
     """Return the title of a federated job's curves, with the epsilons of all its rounds."""
     name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
-    return f"{name}\n{privacy_line_of_federated(plan, plan.job.rounds)}"
+    return f"{name}\n{privacy_line(plan, plan.job.rounds)}"
 
 
 def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from adserver.records.federated_plan import FederatedPlan, read_device_instructions
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
-from adserver.records.local_plan import LocalPlan, read_local_plan
-from adserver.training.cost import privacy_line_of_federated
+from adserver.records.local_plan import LocalPlan
+from adserver.training.cost import privacy_line
 from adserver.views.printing import print_table, short
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -26,7 +26,7 @@ def rows_of_devices(job: JobRecord, plan: FederatedPlan | LocalPlan) -> list[tup
     return [
         ("job", job.job_id.hex()),
         *_settings_rows(plan, job.rounds_done),
-        ("privacy so far", privacy_line_of_federated(plan, job.rounds_done)),
+        ("privacy so far", privacy_line(plan, job.rounds_done)),
     ]
 
 
@@ -35,7 +35,7 @@ def _rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
     from maskedlark.federated.draw_and_discard import DrawAndDiscard
     from maskedlark.federated.local_job import cost_of
 
-    settings, model = read_local_plan(plan)
+    settings, model = plan.read_instructions()
     cost = cost_of(plan.local)
     rows: list[tuple[str, object]] = [("job", job.job_id.hex())]
     if isinstance(settings, DrawAndDiscard):
@@ -54,7 +54,7 @@ def _rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
 
 
 def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, object]]:
-    strategy, model = read_device_instructions(plan.job)
+    strategy, model = plan.read_instructions()
     # A job that is done shows its last phase
     phase = plan.job.phase(min(rounds_done, plan.job.rounds - 1))
     return [
@@ -79,7 +79,6 @@ def _describe_model(widths: Sequence[int], size: int) -> str:
 
 def print_forecast(found: "FederatedForecast | LocalForecast") -> None:
     """Print a forecast for people; with helpers, with the command that submits the job."""
-    from adserver.messages.federated import submit_options
     from maskedlark.federated.local_forecast import LocalForecast
 
     if isinstance(found, LocalForecast):
@@ -103,7 +102,7 @@ def print_forecast(found: "FederatedForecast | LocalForecast") -> None:
         ]
     print_table(("", ""), rows)
     typer.echo(f"epsilons are at delta {task.delta:.2g}, those in brackets with either helper")
-    typer.echo(f"submit it with: {submit_options(found)}")
+    typer.echo(f"submit it with: {found.submit_options}")
 
 
 def _pair(epsilons: Epsilons) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, func, select
 from adserver.store import report_buckets
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
-from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_buckets import ReportBucket
 from adserver.store.report_object_writer import PutsReports
 from adserver.store.reports import ReportStore
 from adserver.store.schema import report_objects
@@ -66,7 +66,7 @@ class Site:
         for one in (OF, OTHER):
             if TaskStore(self.engine).get(one.task.task_id) is None:
                 TaskStore(self.engine).add(one.bundle, created_at=NOW)
-        self.bucket = bucket_of(self.engine, URL, may_add=True)
+        self.bucket = ReportBucket.of(self.engine, URL, may_add=True)
         self.goes_to(self.memory)
         self.monkeypatch.setattr("adserver.store.report_object_writer.WORTH_BYTES", 1_000)
         self.monkeypatch.setattr("adserver.store.report_object_writer.LONGEST_S", HANGS_S)

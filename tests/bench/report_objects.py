@@ -23,7 +23,7 @@ import psutil
 from sqlalchemy import Engine
 
 from adserver.store.database import create_tables
-from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_buckets import ReportBucket
 from adserver.store.report_object_writer import PutsReports
 from adserver.store.reports import ReportStore
 from adserver.store.schema import report_buckets
@@ -52,7 +52,7 @@ def taken_in(slices: int) -> dict[str, Any]:
         os.environ |= leading_to(endpoint)
         httpx.put(f"{endpoint}/reports", timeout=_START_S).raise_for_status()
         rows = site_without_intakes(stack)
-        bucket_of(rows.engine, URL, may_add=True)
+        ReportBucket.of(rows.engine, URL, may_add=True)
         rows.start(stack)
         objects = replace(rows, doors=[], intakes=[])
         objects.start(stack, "--report-objects", URL)

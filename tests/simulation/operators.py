@@ -15,8 +15,7 @@ from sqlalchemy import Engine, select
 from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
 from adserver.store.datasets import DatasetStore
 from adserver.store.receipts import ReceiptBook
-from adserver.store.report_deletion import Forgotten
-from adserver.store.reports import ReportStore
+from adserver.store.reports import Forgotten, ReportStore
 from adserver.store.schema import report_states, reports
 from adserver.store.tasks import TaskStore
 from helper.core import HelperCore

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from adserver.records.job_state import JobState
-from adserver.records.local_plan import LocalPlan, read_local_plan
+from adserver.records.local_plan import LocalPlan
 from adserver.store.group_commit import GroupCommit
 from adserver.store.jobs import read_job
 from adserver.store.local.accepted_updates import accepted_before
@@ -102,6 +102,7 @@ class InstanceStore:
             JobRefused(UNKNOWN_JOB): no draw-and-discard job has this id.
         """
         job = self._open(job_id)
+        # Drawn before it is looked for: the draw is uniform whatever is at hand.
         place = int(job.settings.pick(1, randomness)[0])
         lately = job.at_hand.lately(place, now_s=monotonic())
         if lately is not None:
@@ -145,9 +146,10 @@ class InstanceStore:
         if job_id not in self._opened:
             with reading(self._engine) as connection:
                 plan = read_job(connection, job_id).plan
-            settings, model = read_local_plan(plan) if isinstance(plan, LocalPlan) else (None, None)
+            settings, model = plan.read_instructions() if isinstance(plan, LocalPlan) else (None, None)
             if model is None or not isinstance(settings, DrawAndDiscard):
                 raise JobRefused(JobReason.UNKNOWN_JOB, "there is no draw-and-discard job with this id")
+            # Threads that get here together must share one queue, for its turn is what orders them.
             with self._guard:
                 self._opened.setdefault(job_id, _Instances(self._engine, job_id, settings, model.size))
         return self._opened[job_id]
@@ -209,6 +211,7 @@ def _take_in(
     """
     job = connection.execute(_LOCKED, {"job": job_id}).one()
     is_tested = any(one.test is not None for one in batch)
+    # All instances are megabytes, and only the spam test compares with them.
     instances = _all(connection, job_id) if is_tested else None
     changed: dict[int, SignedVector] = {}
     new: list[dict[str, bytes]] = []
@@ -218,17 +221,20 @@ def _take_in(
         one.refusal = _refusal(one, weights, seen, instances, is_open=is_open)
         if one.refusal is not None:
             continue
+        # An update that is sent twice at the same time is twice in one batch.
         seen.add(one.digest)
         new.append({"job_id": job_id, "digest": one.digest})
         changed[one.place] = returned.vector
         if instances is not None:
             instances[one.place] = returned.vector
+        # A device says how many returns it saw; a number that cannot be counts as the nearest that can.
         late = returns - min(max(returned.position, 0), returns)
         in_flight += (late - in_flight) * _SMOOTHING
         returns += 1
     if new:
         connection.execute(_NEW, new)
         encoded = {place: _encode(one) for place, one in changed.items()}
+        # At hand is what was written, and no array that a caller may still change.
         changed = {place: _decode(one) for place, one in encoded.items()}
         connection.execute(_WRITTEN, [{"job": job_id, "at": at, "by": one} for at, one in encoded.items()])
         connection.execute(_COUNTED, {"job": job_id, "returned": returns, "flying": in_flight})

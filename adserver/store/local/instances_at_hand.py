@@ -82,6 +82,7 @@ class InstancesAtHand:
     def put(self, returns: int, place: int, instance: SignedVector, *, at_s: float) -> None:
         """Keep what was read, after `at_s`. Of an older count than what is at hand, nothing is kept."""
         with self._lock:
+            # Instances of two counts together would be a state that never was.
             if returns > self._returns:
                 self._returns, self._instances = returns, {}
             if returns == self._returns:
@@ -92,6 +93,7 @@ class InstancesAtHand:
     def move(self, changed: Changed) -> None:
         """Follow a transaction that has committed; all else is forgotten if others wrote in between."""
         with self._lock:
+            # Another thread has read a later state while this one's transaction was committed.
             if changed.after <= self._returns:
                 return
             kept = self._instances if changed.before == self._returns else {}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine
 
-from adserver.records.local_plan import LocalPlan, read_local_plan
+from adserver.records.local_plan import LocalPlan
 from adserver.store.local.instances import InstanceStore
 from adserver.store.local.noised_rounds import NoisedRounds
 from maskedlark.federated.dense import DenseModel
@@ -37,7 +37,7 @@ class LocalModels:
 
         Millions of numbers take seconds to draw, and on SQLite reports wait for that transaction.
         """
-        settings, model = read_local_plan(plan)
+        settings, model = plan.read_instructions()
         if isinstance(settings, Line) and isinstance(model, DenseModel):
             first_weights = model.initial(seeded(plan.seed, "first weights"))
             state = settings.start(first_weights)
@@ -49,7 +49,7 @@ class LocalModels:
 
     def parameters(self, plan: LocalPlan) -> NDArray[np.float64]:
         """Return the current model: LINE's weights, or the mean of the instances."""
-        settings, _ = read_local_plan(plan)
+        settings, _ = plan.read_instructions()
         if isinstance(settings, DrawAndDiscard):
             return settings.mean(self.instances.instances(plan.local.job_id))
         return self.rounds.state(plan.local.job_id).optimizer.masters

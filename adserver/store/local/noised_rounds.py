@@ -94,10 +94,12 @@ class NoisedRounds:
             job = _row(connection, job_id, is_locked=True)
             total, updates = np.frombuffer(job.total, "<i8").astype(np.int64), job.updates
             state = ServerState.decode(bytes(job.state))
+            # Bounds what one device can do to the sum, which nobody can take apart again.
             largest = line.largest_value(len(total))
             seen = accepted_before(connection, job_id, [one.digest for one in batch])
             new = []
             for one in batch:
+                # For each anew, since the update before it may have ended the round.
                 asked = None if job.life == JobState.CLOSED else line.next_round(state)
                 one.refusal = _refusal(one, asked, seen, largest)
                 if asked is None or one.refusal is not None:
@@ -105,6 +107,7 @@ class NoisedRounds:
                 seen.add(one.digest)
                 new.append({"job_id": job_id, "digest": one.digest})
                 total, updates = total + one.update.vector, updates + 1
+                # Counted over the whole job, as its row counts: a round ends with its last device's update.
                 if updates == line.devices * (state.rounds_done + 1):
                     state = line.step(state, asked, total)
                     total = np.zeros_like(total)

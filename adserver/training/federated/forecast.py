@@ -50,6 +50,13 @@ class FederatedForecast:
         """The noise over the longest mean update, the clip bound: the least that the ratio can be."""
         return self.noise_norm / read_instructions(self.plan.job).strategy.bound.clip_norm
 
+    @property
+    def submit_options(self) -> str:
+        """The options of `adserver job submit` that give this job's rounds and noise."""
+        multiplier = read_instructions(self.plan.job).strategy.noise_multiplier
+        noise = f" --noise-multiplier {multiplier!r}" if multiplier else ""
+        return f"--rounds {self.plan.job.rounds}{noise}"
+
 
 def forecast(
     submission: FederatedSubmission, *, task: Task, already: Sequence[Charge], now_s: float
@@ -73,6 +80,7 @@ def forecast(
             asked = _with_most_rounds(submission, task, already, now_s)
     plan = plan_federated(asked, task=task, job_id=_ANY_ID, now_s=now_s, already=already)
     charges = plan.job.charges(task, plan.job.rounds)
+    # Whose coin is known took part for certain: no sampling hides it.
     known = [replace(one, sampling_rate=1.0) for one in charges]
     return FederatedForecast(
         plan=plan,
@@ -104,6 +112,7 @@ def _with_most_rounds(
     if not fits(enough):
         return with_rounds(enough)  # whose refusal says by how much
     while too_many - enough > 1:
+        # By the geometric mean while the range is wide, since most answers are far below the limit.
         middle = math.isqrt(enough * too_many) if too_many > 2 * enough else (enough + too_many) // 2
         enough, too_many = (middle, too_many) if fits(middle) else (enough, middle)
     return with_rounds(enough)

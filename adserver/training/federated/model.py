@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import Evaluation, evaluate, evaluate_outputs
+from adserver.training.inference import Evaluation, evaluate
 from adserver.training.model_file import prepare_model
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
@@ -42,6 +42,12 @@ class _Submitted(NamedTuple):
 
     model: DenseModel | GraphModel
     file: bytes
+
+    def initial_parameters(self, *, seed: int) -> Parameters:
+        """Return the initial weights: a graph's own, or a dense network's from the seed."""
+        if isinstance(self.model, DenseModel):
+            return self.model.initial(seeded(seed, "first weights"))
+        return np.concatenate([value.ravel() for value in _parse(self.model, self.file).initial_values])
 
 
 def read_submitted_model(
@@ -73,6 +79,7 @@ def read_submitted_model(
         return _Submitted(DenseModel(widths=widths), dense_network(widths, "relu", seed=seed))
     file, parsed = prepare_model(encoded, num_features=task.num_features, encoder=encoder)
     check_loss(parsed, Loss.CROSS_ENTROPY, task.labels.size)
+    # Devices get the weights with each round: in the definition zeros pack to almost nothing.
     zeros = tuple(np.zeros_like(value) for value in parsed.initial_values)
     model = GraphModel.of_file(
         replace_parameters(file, parsed, zeros),
@@ -82,17 +89,9 @@ def read_submitted_model(
     return _Submitted(model, file)
 
 
-def initial_parameters(submitted: _Submitted, *, seed: int) -> Parameters:
-    """Return the initial weights: a graph's own, or a dense network's from the seed."""
-    model, file = submitted
-    if isinstance(model, DenseModel):
-        return model.initial(seeded(seed, "first weights"))
-    return np.concatenate([value.ravel() for value in _parse(model, file).initial_values])
-
-
 def first_parameters(plan: FederatedPlan, file: bytes) -> Parameters:
-    """Return `initial_parameters` of a stored job."""
-    return initial_parameters(_Submitted(read_instructions(plan.job).model, file), seed=plan.seed)
+    """Return the initial weights of a stored job."""
+    return _Submitted(read_instructions(plan.job).model, file).initial_parameters(seed=plan.seed)
 
 
 def write_trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> bytes:
@@ -116,7 +115,7 @@ def scores(plan: FederatedPlan, file: bytes, parameters: Parameters, held: EvalS
         trained = _with_parameters(model, file, parameters)
         return evaluate(trained, held.features, labels, Loss.CROSS_ENTROPY)
     outputs = model.logits(parameters, held.features.astype(np.uint8, copy=False))
-    return evaluate_outputs(outputs.astype(np.float64), labels, Loss.CROSS_ENTROPY)
+    return Evaluation.of(outputs.astype(np.float64), labels, Loss.CROSS_ENTROPY)
 
 
 def _with_dense_parameters(widths: tuple[int, ...], file: bytes, parameters: Parameters) -> bytes:

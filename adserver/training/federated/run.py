@@ -29,9 +29,8 @@ from adserver.store.rounds import DeviceRound, DeviceRoundState, RoundStore
 from adserver.store.schema import HANDLE_BYTES
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
-from adserver.training.federated.checkpoint import encode_state, read_best
 from adserver.training.federated.model import first_parameters, scores
-from adserver.training.trainer import keep_best
+from adserver.training.trainer import BestWeights
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.strategy import Round, ServerState
@@ -83,10 +82,11 @@ class FederatedRun:
         strategy, _ = read_instructions(self.plan.job)
         stored = self.folder.checkpoint()
         state = self._first_state() if stored is None else ServerState.decode(stored)
-        best = None if stored is None else read_best(stored)
+        best = None if stored is None else BestWeights.decode(stored)
         history = tuple(one for one in self.history if one.rounds_done <= state.rounds_done)
         evaluate = self._evaluator()
         with CurveWriter.open(self.folder.path, history) as curves:
+            # A run that died after its checkpoint has left the updates of a round that is answered.
             self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
             if not history:
                 self._keep(evaluate(RoundFigures(rounds_done=0, finished_at_s=self.clock()), state), curves)
@@ -102,9 +102,11 @@ class FederatedRun:
                 figures = evaluate(figures, state) if is_evaluated else figures
                 if (loss := figures.choosing_loss) is not None:
                     masters = (state.parameters,)
-                    best = keep_best(best, loss, rounds_done=state.rounds_done, masters=masters)
+                    best = BestWeights.after(best, loss, rounds_done=state.rounds_done, masters=masters)
+                # In this order: a round whose checkpoint is missing is run again, and its figures replaced.
                 self._keep(figures, curves)
-                self.folder.write_checkpoint(encode_state(state, best), rounds_done=state.rounds_done)
+                encoded = state.encode() if best is None else best.added_to(state.encode())
+                self.folder.write_checkpoint(encoded, rounds_done=state.rounds_done)
                 self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
 
     def _first_state(self) -> ServerState:
@@ -127,6 +129,7 @@ class FederatedRun:
             lambda _, helper: helper.run_query(spec, b"", length, cancelled=self.pair.interrupted)
         )
         total = combine(first.share, second.share)
+        # Refuses a sum that no honest updates have; the strategy reads it again when it steps.
         one.read_sum(self.plan.task, total, records=int(chosen.sum()))
         return total
 
@@ -142,6 +145,7 @@ class FederatedRun:
         self._await_devices(stored)
         most = self.plan.task.max_dataset_size
         self.rounds.close(one.round_id, self.randomness(HANDLE_BYTES), most=most)
+        # Read again, for another worker may have closed it first, under its own handle.
         return self.rounds.open(one, asked.encode(), now_s=self.clock())
 
     def _await_devices(self, stored: DeviceRound) -> None:
@@ -150,6 +154,7 @@ class FederatedRun:
         while True:
             received = self.rounds.count(stored.round.round_id)
             is_over = self.clock() >= stored.opened_at + self.plan.window_s
+            # More than a dataset holds would be cut off, so there is nothing to wait for.
             most = min(strategy.devices, self.plan.task.max_dataset_size)
             if received >= most or (is_over and received >= self.plan.least_devices):
                 return

@@ -10,7 +10,7 @@ from typing import Any
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.submissions import FederatedSubmission
 from adserver.training.eval_set import read_eval_set
-from adserver.training.federated.model import initial_parameters, read_submitted_model
+from adserver.training.federated.model import read_submitted_model
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated import strategies
@@ -73,7 +73,8 @@ def plan_federated(
         read_eval_set(submission.eval_set).check_fits(parsed, Loss.CROSS_ENTROPY)
     strategy = _with_noise(submission, task, strategy, model, job_id=job_id, already=already)
     job = update_job(job_id=job_id, task_id=task.task_id, strategy=strategy, model=model)
-    first = strategy.next_round(strategy.start(initial_parameters(submitted, seed=submission.seed)))
+    # Its sizes are those of every round; the noise of each is checked below.
+    first = strategy.next_round(strategy.start(submitted.initial_parameters(seed=submission.seed)))
     if first is None:
         raise InvalidTask("the strategy's settings contain no rounds: set rounds")
     update_round(job, first).check(task, records=task.max_dataset_size)
@@ -151,6 +152,7 @@ def _with_noise(
             type(strategy), {**_plain(strategy), "noise_multiplier": min(multiplier, _MOST_NOISE)}
         )
 
+    # Phases scale with the multiplier, so they are laid out once and not for each that is tried.
     at_one = update_job(job_id=job_id, task_id=task.task_id, strategy=with_noise(1.0), model=model)
 
     def charges(multiplier: float) -> Sequence[Charge]:

@@ -20,7 +20,7 @@ from adserver.admin.guarded_route import GuardedRoute
 from adserver.client.local import LocalAdServer
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import SESSION_S
-from adserver.store.audit_log import entries_after
+from adserver.store.audit_log import LOG
 from maskedlark.audit_log import Actor, ActorKind, AuditAct
 from maskedlark.errors import InvalidTask
 from tests.apart import run_apart
@@ -253,7 +253,7 @@ def test_the_audit_log_names_who_came_and_who_was_turned_away(
         refused.clear()
     with behind.client() as client:
         assert client.get(f"/login?code={behind.of.grant(GrantKind.LOGIN)}").status_code == 303
-    (*_, last) = entries_after(behind.of.engine, 0, most=1_000)
+    (*_, last) = LOG.page(behind.of.engine, after=0, most=1_000)
     assert (last.act, last.actor) == (AuditAct.LOG_IN, stranger)
     assert refused == []
 

@@ -15,7 +15,7 @@ from adserver.dashboard.pages import PAGES
 from adserver.ingest.body_memory import BodyRoom
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
-from adserver.store.paging import cursor_of
+from adserver.store.paging import PageMarker
 from maskedlark.errors import InvalidTask
 from tests.adserver.admin.test_api import LOOKED_AT
 from tests.adserver.painted import OF
@@ -23,8 +23,8 @@ from tests.patience import HANGS_S
 
 STRANGE = [
     "nan", "-inf", "1e400", "99999999999999999999999", "-99999999999999999999999", "1" * 5_000, "\0", "'",
-    "<script>", "../..", "\u0663", "1_0", " 5 ", cursor_of(float("nan"), b"x"),
-    cursor_of(1e308, bytes(5_000)),
+    "<script>", "../..", "\u0663", "1_0", " 5 ", PageMarker(at=float("nan"), key=b"x").cursor,
+    PageMarker(at=1e308, key=bytes(5_000)).cursor,
 ]  # fmt: skip
 READING = {one.path.removeprefix(PREFIX): one for one in OPERATIONS if "GET" in one.methods}
 NAMED = {

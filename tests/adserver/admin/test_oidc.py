@@ -24,7 +24,7 @@ from adserver.dashboard.app import dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from adserver.records.server_settings import OidcSettings
-from adserver.store.audit_log import entries_after
+from adserver.store.audit_log import LOG
 from maskedlark.audit_log import AuditAct
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from tests.adserver.painted import Painted, painted
@@ -127,7 +127,9 @@ def test_somebody_signs_in_at_a_real_provider_and_has_the_scope_of_their_groups(
         assert browser.get(f"{origin}/").status_code == 200
         same_site = {"origin": origin}
         assert browser.post(f"{origin}/jobs/00/cancel", headers=same_site).status_code != 403
-    log_in = [entry for entry in entries_after(of.engine, 0, most=10_000) if entry.act is AuditAct.LOG_IN][-1]
+    log_in = [entry for entry in LOG.page(of.engine, after=0, most=10_000) if entry.act is AuditAct.LOG_IN][
+        -1
+    ]
     assert (log_in.subject["name"], log_in.subject["scope"]) == ("oidc:ann", "tasks")
 
 

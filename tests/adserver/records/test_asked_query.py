@@ -2,7 +2,7 @@
 
 import pytest
 
-from adserver.records.asked_query import chosen_id
+from adserver.records.asked_query import ChosenId
 from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.errors import InvalidTask
 
@@ -17,28 +17,28 @@ ASKED = {"values": ["click"], "epsilon": 0.5, "where": {"place": "oslo"}}
 )
 def test_what_is_no_id_is_refused(typed: str) -> None:
     with pytest.raises(InvalidTask, match="32 hexadecimal digits"):
-        chosen_id(typed, "query", ASKED)
+        ChosenId.of(typed, "query", ASKED)
 
 
 def test_the_same_request_is_the_same_however_its_fields_are_ordered() -> None:
     turned = dict(reversed(ASKED.items()))
-    assert chosen_id(ID, "query", turned) == chosen_id(ID.upper(), "query", ASKED)
+    assert ChosenId.of(ID, "query", turned) == ChosenId.of(ID.upper(), "query", ASKED)
 
 
 def test_any_other_request_is_another_one() -> None:
     others = [
-        chosen_id(ID, "evaluation", ASKED),
-        chosen_id(ID, "query", {**ASKED, "epsilon": 0.25}),
-        chosen_id(ID, "query", {**ASKED, "dataset": "3f"}),
-        chosen_id(ID, "query", ASKED, b""),
-        chosen_id(ID, "query", ASKED, b"", b""),
+        ChosenId.of(ID, "evaluation", ASKED),
+        ChosenId.of(ID, "query", {**ASKED, "epsilon": 0.25}),
+        ChosenId.of(ID, "query", {**ASKED, "dataset": "3f"}),
+        ChosenId.of(ID, "query", ASKED, b""),
+        ChosenId.of(ID, "query", ASKED, b"", b""),
     ]
-    found = {one.request for one in (chosen_id(ID, "query", ASKED), *others)}
+    found = {one.request for one in (ChosenId.of(ID, "query", ASKED), *others)}
     assert len(found) == 1 + len(others)
 
 
 def test_a_discovery_has_an_id_of_its_own_that_its_query_fixes() -> None:
-    one, same, other = (chosen_id(typed, "query", {}) for typed in (ID, ID, "5a" * 16))
+    one, same, other = (ChosenId.of(typed, "query", {}) for typed in (ID, ID, "5a" * 16))
     assert len(one.of_discovery) == QUERY_ID_BYTES
     assert one.of_discovery == same.of_discovery
     assert len({one.of_discovery, other.of_discovery, one.query_id, other.query_id}) == 4

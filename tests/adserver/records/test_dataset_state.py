@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from adserver.records.dataset_state import DatasetEvent, DatasetState, after
+from adserver.records.dataset_state import DatasetEvent, DatasetState
 from adserver.store.database import create_tables
 from adserver.store.datasets import ChosenReports, Dataset, DatasetStore
 from adserver.store.reports import ReportCounts, ReportStore
@@ -37,10 +37,10 @@ _REPORTS: list[Report] = builders.reports(_OF, builders.examples(_OF.task, 3))
 @pytest.mark.parametrize("event", DatasetEvent)
 def test_only_the_drawn_arrows_exist(state: DatasetState, event: DatasetEvent) -> None:
     if (state, event) in ALLOWED:
-        assert after(state, event) is ALLOWED[state, event]
+        assert state.after(event) is ALLOWED[state, event]
         return
     with pytest.raises(JobRefused) as refusal:
-        after(state, event)
+        state.after(event)
     assert refusal.value.reason is JobReason.DATASET_CHANGED
 
 

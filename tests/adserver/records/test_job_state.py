@@ -3,7 +3,7 @@
 import pytest
 
 from adserver.records import job_state
-from adserver.records.job_state import FINAL, LEASED, STOPPED, JobEvent, JobState, after
+from adserver.records.job_state import FINAL, LEASED, STOPPED, JobEvent, JobState
 from maskedlark.errors import JobReason
 from tests.refusals import refused
 
@@ -30,10 +30,10 @@ def drawn_table() -> dict[tuple[JobState, JobEvent], JobState | None]:
 def test_every_event_leads_where_the_drawn_table_says(state: JobState, event: JobEvent) -> None:
     expected = drawn_table()[state, event]
     if expected is not None:
-        assert after(state, event) is expected
+        assert state.after(event) is expected
         return
     with refused(JobReason.WRONG_STATE):
-        after(state, event)
+        state.after(event)
 
 
 def test_what_nothing_leaves_is_final() -> None:

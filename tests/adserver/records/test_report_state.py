@@ -20,12 +20,11 @@ from adserver.collecting.report_expiry import (
 )
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.records.dataset_state import DatasetState
-from adserver.records.report_state import ReportEvent, ReportState, arrows
-from adserver.store import reports as stored_reports
+from adserver.records.report_state import ReportEvent, ReportState
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
 from adserver.store.report_counts import shift
-from adserver.store.reports import ReportCounts, ReportStore
+from adserver.store.reports import DatasetReports, ReportCounts, ReportStore
 from adserver.store.schema import NO_DATASET, datasets, report_states, reports
 from adserver.store.tasks import REFUSED_EVERY_S, TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
@@ -101,7 +100,7 @@ def bring_to(engine: Engine, state: ReportState) -> None:
         begin(engine)
         if state is ReportState.DROPPED:
             with engine.begin() as connection:
-                stored_reports.drop(connection, TASK_ID, HANDLE, np.zeros(1, np.bool_))
+                DatasetReports(connection, TASK_ID, HANDLE).drop(np.zeros(1, np.bool_))
     assert state_of(engine) is state
 
 
@@ -129,14 +128,14 @@ def happen(engine: Engine, event: ReportEvent) -> None:
                     "received": 0,
                 }
                 connection.execute(datasets.insert().values(row))
-                stored_reports.take(connection, TASK_ID, OTHER, 5)
+                DatasetReports(connection, TASK_ID, OTHER).take(5)
         case ReportEvent.DROP:
             with engine.begin() as connection:
-                none = np.zeros(len(stored_reports.report_ids(connection, TASK_ID, HANDLE)), np.bool_)
-                stored_reports.drop(connection, TASK_ID, HANDLE, none)
+                none = np.zeros(len(DatasetReports(connection, TASK_ID, HANDLE).ids()), np.bool_)
+                DatasetReports(connection, TASK_ID, HANDLE).drop(none)
         case ReportEvent.RELEASE:
             with engine.begin() as connection:
-                stored_reports.give_back(connection, TASK_ID, HANDLE)
+                DatasetReports(connection, TASK_ID, HANDLE).give_back()
 
 
 @pytest.mark.parametrize("state", ReportState)
@@ -145,7 +144,7 @@ def test_only_the_drawn_arrows_exist_in_the_table_and_in_the_database(
     engine: Engine, state: ReportState, event: ReportEvent
 ) -> None:
     expected = ALLOWED.get((state, event))
-    assert arrows(event).get(state) is expected
+    assert event.arrows.get(state) is expected
     bring_to(engine, state)
     happen(engine, event)
     assert state_of(engine) is (expected or state)

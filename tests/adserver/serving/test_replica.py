@@ -27,7 +27,7 @@ from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.serving.intake_servers import Addresses, running_ingest
 from adserver.serving.replica import serve_intake
 from adserver.store.database import check_tables, create_tables
-from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_buckets import ReportBucket
 from adserver.store.report_object_writer import PutsReports
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
@@ -128,7 +128,7 @@ def test_where_groups_become_objects_more_single_reports_wait_at_once_than_threa
 
     monkeypatch.setattr(ReportStore, "add", add)
     bodies = [encode_report(replace(SOME[0], report_id=bytes([number]) * 16)) for number in range(48)]
-    bucket = bucket_of(engine, "s3://reports", may_add=True)
+    bucket = ReportBucket.of(engine, "s3://reports", may_add=True)
     with (
         running_ingest(engine, IntakeSettings(), tls=None, bucket=bucket) as door,
         ThreadPoolExecutor(48) as threads,
@@ -209,9 +209,9 @@ def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(
             assert answer.status_code == (404 if path == "/encoder" else 200)
     monkeypatch.setattr("adserver.store.report_object_writer.WORTH_BYTES", 0)
     with pytest.raises(InvalidTask, match="first start its `serve`"):
-        bucket_of(replica, "s3://reports", may_add=False)
-    bucket_of(owner, "s3://reports", may_add=True)
-    bucket, memory = bucket_of(replica, "s3://reports", may_add=False), InMemory()
+        ReportBucket.of(replica, "s3://reports", may_add=False)
+    ReportBucket.of(owner, "s3://reports", may_add=True)
+    bucket, memory = ReportBucket.of(replica, "s3://reports", may_add=False), InMemory()
     putting = PutsReports(bucket, Retrying(memory), monotonic=time.monotonic)
     assert ReportStore(replica, putting).add((*SOME[2:], *SOME[:2])) == len(SOME) - 2
     assert len(memory.objects) == 1

@@ -10,7 +10,7 @@ from adserver.peers.connect import Peers
 from adserver.records.server_settings import AdserverSettings, IntakeSettings
 from adserver.serving.server import serve
 from adserver.store.database import open_store
-from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_buckets import ReportBucket
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.objects import Retrying
 from tests.builders import NOW
@@ -35,7 +35,7 @@ def test_a_server_makes_its_bucket_known_and_removes_what_no_row_names(
     monkeypatch.setattr(ReportBucket, "open", opened)
     engine = open_store(tmp_path / "data", None)
     with pytest.raises(InvalidTask, match="first start its `serve`"):
-        bucket_of(engine, URL, may_add=False)
+        ReportBucket.of(engine, URL, may_add=False)
     settings = AdserverSettings(data_dir=tmp_path / "data", intake=IntakeSettings(report_objects=URL))
     peers = Peers(addresses=("127.0.0.1:1", "127.0.0.1:1"), tls=None, deadline_s=1.0)
     thread = Thread(
@@ -52,5 +52,5 @@ def test_a_server_makes_its_bucket_known_and_removes_what_no_row_names(
     finally:
         stop.set()
         thread.join(HANGS_S)
-    assert bucket_of(engine, URL, may_add=False).url == URL
+    assert ReportBucket.of(engine, URL, may_add=False).url == URL
     engine.dispose()

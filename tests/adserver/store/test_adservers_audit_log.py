@@ -12,7 +12,7 @@ from adserver.records.access import GrantKind, Scope
 from adserver.records.training_plan import TrainingPlan
 from adserver.store import audit_log
 from adserver.store.access import AccessStore
-from adserver.store.audit_log import LOG, acting_as, entries_after
+from adserver.store.audit_log import LOG, acting_as
 from adserver.store.database import create_tables, default_url
 from adserver.store.jobs import JobStore
 from maskedlark.audit_log import Actor, ActorKind, AuditAct, verify_lines
@@ -40,7 +40,7 @@ def a_plan() -> TrainingPlan:
 
 
 def acts(engine: Engine) -> list[AuditAct]:
-    return [one.act for one in entries_after(engine, 0, most=100)]
+    return [one.act for one in LOG.page(engine, after=0, most=100)]
 
 
 def test_grants_are_logged_without_their_secrets(engine: Engine) -> None:
@@ -60,7 +60,7 @@ def test_grants_are_logged_without_their_secrets(engine: Engine) -> None:
     assert acts(engine) == [
         AuditAct.CREATE_TOKEN, AuditAct.CREATE_TOKEN, AuditAct.LOG_IN, AuditAct.REVOKE_TOKEN, AuditAct.LOG_OUT
     ]  # fmt: skip
-    entries = entries_after(engine, 0, most=100)
+    entries = LOG.page(engine, after=0, most=100)
     assert [one.actor for one in entries[:2]] == [ALICE, ALICE]
     assert entries[2].actor.kind is ActorKind.USER  # of this process, for nobody is named
     assert entries[0].subject == {
@@ -82,7 +82,7 @@ def test_jobs_are_logged_when_their_state_changes_and_not_when_it_does_not(engin
         with pytest.raises(JobRefused):
             store.resume(b"?" * 16)
     assert acts(engine) == [AuditAct.SUBMIT_JOB, AuditAct.CANCEL_JOB]
-    assert entries_after(engine, 0, most=1)[0].subject["job"] == plan.job.job_id.hex()
+    assert LOG.page(engine, after=0, most=1)[0].subject["job"] == plan.job.job_id.hex()
     verify_lines(LOG.lines(engine))
 
 

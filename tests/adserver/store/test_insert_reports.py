@@ -13,7 +13,6 @@ from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from adserver.store.database import create_tables
 from adserver.store.insert_reports import insert_new
-from adserver.store.report_deletion import Forgotten, forget
 from adserver.store.reports import ReportCounts, ReportStore
 from adserver.store.schema import NO_DATASET
 from adserver.store.tasks import TaskStore
@@ -161,12 +160,8 @@ def test_reports_are_forgotten_in_their_processs_turn_to_write(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, was_locked = ReportStore(engine), list[bool]()
-
-    def seen(*given: Any, **how: Any) -> Forgotten:
-        was_locked.append(store._writing.locked())
-        return forget(*given, **how)
-
-    monkeypatch.setattr("adserver.store.reports.forget", seen)
+    store.add(OF_FIRST[:1])
+    monkeypatch.setattr("adserver.store.reports.shift", lambda *_: was_locked.append(store._writing.locked()))
     store.forget(FIRST.task.task_id, NO_DATASET, after=-1, limit=2)
     assert was_locked == [True]
 

@@ -14,7 +14,7 @@ from adserver.store import job_files as job_files_module
 from adserver.store.job_files import JobFiles
 from adserver.store.job_folder import JobFolder
 from adserver.store.schema import job_files
-from adserver.training.export import export_model
+from adserver.training.export import export_job
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, Site, plan_for, sealed
@@ -125,7 +125,7 @@ def test_a_job_without_files_is_refused_when_a_worker_takes_it(shared: Site, tmp
     job = shared.store.get(JOB)
     assert (job.state, job.stop and job.stop.reason) == (JobState.REFUSED, JobReason.WRONG_STATE)
     with pytest.raises(JobRefused, match="were deleted"):
-        export_model(JobFiles(shared.engine, tmp_path / "another machine", JOB), plan_for(OF))
+        export_job(JobFiles(shared.engine, tmp_path / "another machine", JOB), plan_for(OF))
 
 
 @pytest.mark.parametrize("fails_at", ["INSERT INTO jobs", "COMMIT"])

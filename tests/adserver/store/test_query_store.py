@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.request import Request, plan_discovery, plan_query
-from adserver.records.asked_query import PlannedQuery, StoredAnswer, chosen_id
+from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
@@ -96,7 +96,7 @@ def test_an_id_is_kept_for_one_query_only(store: QueryStore) -> None:
 
 
 def test_what_was_asked_under_a_chosen_id_is_found_by_the_same_request_only(store: QueryStore) -> None:
-    chosen = chosen_id("5a" * 16, "query", {"values": ["click"]})
+    chosen = ChosenId.of("5a" * 16, "query", {"values": ["click"]})
     assert store.before(chosen, QuerySpec) is None
     found, planned = discovery(chosen.of_discovery), sums(chosen.query_id)
     store.add(found, b"", asked_at=NOW, request=chosen.request)
@@ -105,8 +105,8 @@ def test_what_was_asked_under_a_chosen_id_is_found_by_the_same_request_only(stor
     assert store.before(chosen, QuerySpec) == planned
     assert store.before(chosen, DiscoverySpec) == PlannedQuery(spec=found)
     for other in (
-        chosen_id("5a" * 16, "query", {"values": ["purchase"]}),
-        chosen_id("5a" * 16, "evaluation", {"values": ["click"]}),
+        ChosenId.of("5a" * 16, "query", {"values": ["purchase"]}),
+        ChosenId.of("5a" * 16, "evaluation", {"values": ["click"]}),
     ):
         with pytest.raises(JobRefused) as refusal:
             store.before(other, QuerySpec)
@@ -114,12 +114,12 @@ def test_what_was_asked_under_a_chosen_id_is_found_by_the_same_request_only(stor
 
 
 def test_an_id_whose_discovery_was_asked_is_used_and_so_is_one_that_nobody_chose(store: QueryStore) -> None:
-    chosen = chosen_id("5a" * 16, "query", {"discover": True})
+    chosen = ChosenId.of("5a" * 16, "query", {"discover": True})
     store.add(discovery(chosen.of_discovery), b"", asked_at=NOW, request=chosen.request)
     store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
     for used in ("5a" * 16, "11" * 16):
         with pytest.raises(JobRefused) as refusal:
-            store.before(chosen_id(used, "query", {}), QuerySpec)
+            store.before(ChosenId.of(used, "query", {}), QuerySpec)
         assert refusal.value.reason is JobReason.QUERY_CHANGED
 
 

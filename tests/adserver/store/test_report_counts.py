@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
 
 from adserver.records.report_state import ReportState
-from adserver.store import reports as stored_reports
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
 from adserver.store.report_counts import count_by_state
-from adserver.store.reports import ReportStore
+from adserver.store.reports import DatasetReports, ReportStore
 from adserver.store.schema import NO_DATASET, report_states
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobRefused
@@ -66,8 +65,8 @@ def happen(engine: Engine, step: str, number: int) -> None:
     elif step == "drop":
         for one in datasets.all():
             with engine.begin() as connection:
-                is_kept = stored_reports.report_ids(connection, TASK_ID, one.handle)[:, 0] % 4 != number
-                stored_reports.drop(connection, TASK_ID, one.handle, is_kept)
+                taken = DatasetReports(connection, TASK_ID, one.handle)
+                taken.drop(taken.ids()[:, 0] % 4 != number)
     elif step == "release":
         for one in datasets.all():
             datasets.give_back(one)

@@ -15,8 +15,8 @@ from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
 from adserver.collecting.sealing import DatasetSealer
 from adserver.store import reports as reports_module
 from adserver.store.datasets import DatasetStore
-from adserver.store.report_buckets import bucket_of
-from adserver.store.report_object_format import Ciphertexts, object_of
+from adserver.store.report_buckets import ReportBucket
+from adserver.store.report_object_format import Ciphertexts
 from adserver.store.report_object_reader import ReadsObjects
 from adserver.store.report_object_writer import AWAY_S, PutsReports
 from adserver.store.reports import ReportStore
@@ -93,7 +93,7 @@ def stored_bytes(site: Site) -> int:
 
 def test_what_is_read_of_an_object_is_what_was_put() -> None:
     made = drawn(50, seed=1)
-    found = Ciphertexts(content := object_of(made))
+    found = Ciphertexts(content := Ciphertexts.encode(made))
     assert found.num_bytes == len(content)
     for position, report in enumerate(made):
         assert [found.at(position, role=role) for role in (0, 1)] == [one.ciphertext for one in report.shares]
@@ -305,9 +305,17 @@ def test_two_hundred_groups_over_a_faulty_bucket_lose_no_report_and_give_no_wron
     assert by_id(site.taken()) == expected
 
 
-@pytest.mark.parametrize("step", ["places_of", "insert_new", "name_objects", "arrive"])
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        (PutsReports, "places"),
+        (reports_module, "insert_new"),
+        (PutsReports, "name"),
+        (reports_module, "arrive"),
+    ],
+)
 def test_a_process_that_ends_between_put_and_commit_leaves_an_orphan_and_no_report(
-    site: Site, monkeypatch: pytest.MonkeyPatch, step: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, where: object, step: str
 ) -> None:
     class Killed(BaseException):
         """Not an error that anything catches."""
@@ -318,7 +326,7 @@ def test_a_process_that_ends_between_put_and_commit_leaves_an_orphan_and_no_repo
     made = drawn(40, seed=1)
     site.intake().add(made[:20])
     with monkeypatch.context() as patched:
-        patched.setattr(reports_module, step, killed)
+        patched.setattr(where, step, killed)
         with pytest.raises(Killed):
             site.intake().add(made[20:])
     assert (site.waiting(), len(site.memory.objects), site.num_objects()) == (20, 2, 1)
@@ -384,25 +392,25 @@ def test_a_sweep_leaves_other_databases_objects_alone(site: Site, monkeypatch: p
 
 
 def test_a_bucket_is_known_by_its_url_and_only_the_ad_server_makes_it_known(site: Site) -> None:
-    assert bucket_of(site.engine, f"{URL}/", may_add=False) == site.bucket
+    assert ReportBucket.of(site.engine, f"{URL}/", may_add=False) == site.bucket
     with pytest.raises(InvalidTask, match="with the same --report-objects"):
-        bucket_of(site.engine, "s3://another", may_add=False)
-    other = bucket_of(site.engine, "s3://another", may_add=True)
+        ReportBucket.of(site.engine, "s3://another", may_add=False)
+    other = ReportBucket.of(site.engine, "s3://another", may_add=True)
     assert other.folder != site.bucket.folder
-    assert bucket_of(site.engine, "s3://another", may_add=True) == other
+    assert ReportBucket.of(site.engine, "s3://another", may_add=True) == other
 
 
 @pytest.mark.parametrize("url", ["file:///tmp/reports", "memory:///reports"])
 def test_what_does_not_keep_objects_for_every_machine_is_refused_for_reports(site: Site, url: str) -> None:
     for may_add in (True, False):
         with pytest.raises(InvalidTask, match="object storage is a URL of s3://, gs://, az://"):
-            bucket_of(site.engine, url, may_add=may_add)
+            ReportBucket.of(site.engine, url, may_add=may_add)
 
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket", "s3://bucket/prefix?sig=secret", "secret"])
 def test_a_url_with_credentials_is_refused_unread_and_stored_nowhere(site: Site, url: str) -> None:
     with pytest.raises(InvalidTask, match="object storage") as refused:
-        bucket_of(site.engine, url, may_add=True)
+        ReportBucket.of(site.engine, url, may_add=True)
     assert "secret" not in str(refused.value)
     with site.engine.connect() as connection:
         assert connection.execute(select(report_buckets.c.url)).scalars().all() == [URL]
@@ -411,10 +419,10 @@ def test_a_url_with_credentials_is_refused_unread_and_stored_nowhere(site: Site,
 def test_reports_in_a_bucket_of_before_are_read_beside_those_of_the_new_one(site: Site) -> None:
     made = drawn(80, seed=1)
     site.intake().add(made[:40])
-    site.bucket = bucket_of(site.engine, "s3://another", may_add=True)
+    site.bucket = ReportBucket.of(site.engine, "s3://another", may_add=True)
     site.intake().add(made[40:])
     assert {name.split("/")[0] for name in site.memory.objects} == {
         site.bucket.folder,
-        bucket_of(site.engine, URL, may_add=False).folder,
+        ReportBucket.of(site.engine, URL, may_add=False).folder,
     }
     assert by_id(site.taken()) == by_id(made)

@@ -10,7 +10,7 @@ import pytest
 from adserver.records.exported_model import ExportedModel
 from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel, fold
 from adserver.training.inference import evaluate, predict
-from adserver.training.logit_scaling import Calibration, fit, least_loss
+from adserver.training.logit_scaling import Calibration, least_loss
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -102,11 +102,11 @@ def test_the_graph_scales_and_shifts_the_logit(loss: Loss) -> None:
 )
 def test_what_says_nothing_is_refused(positives: list[float], negatives: list[float], why: str) -> None:
     with pytest.raises(InvalidTask, match=why):
-        fit(np.array([-1.0, 1.0]), np.array(positives), np.array(negatives))
+        Calibration.fit(np.array([-1.0, 1.0]), np.array(positives), np.array(negatives))
 
 
 def test_labels_that_a_logit_separates_keep_finite_numbers() -> None:
-    found = fit(np.array([-1.0, 1.0]), np.array([0.0, 50.0]), np.array([50.0, 0.0]))
+    found = Calibration.fit(np.array([-1.0, 1.0]), np.array([0.0, 50.0]), np.array([50.0, 0.0]))
     assert 1.0 < found.scale < 100.0
     assert abs(found.shift) < 100.0
 
@@ -119,7 +119,7 @@ def test_the_predictions_add_up_however_large_the_logits_are(middle: float, widt
     standard = draw.normal(size=4_000)
     labels = (draw.random(4_000) < 1 / (1 + np.exp(2 - standard))).astype(np.float64)
     logits = middle + width * standard
-    found = fit(logits, labels, 1 - labels)
+    found = Calibration.fit(logits, labels, 1 - labels)
     assert (1 / (1 + np.exp(-(found.scale * logits + found.shift)))).mean() == pytest.approx(
         labels.mean(), rel=1e-3
     )
@@ -128,7 +128,7 @@ def test_the_predictions_add_up_however_large_the_logits_are(middle: float, widt
 @pytest.mark.parametrize("logit", [np.inf, -np.inf, np.nan])
 def test_a_model_whose_output_is_no_number_is_refused(logit: float) -> None:
     with pytest.raises(InvalidTask, match="not finite"):
-        fit(np.array([logit, 0.0, 1.0]), np.array([1.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0]))
+        Calibration.fit(np.array([logit, 0.0, 1.0]), np.array([1.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0]))
 
 
 @pytest.mark.parametrize("loss", [one for one in Loss if one not in FINAL])

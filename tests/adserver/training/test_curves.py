@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
+from adserver.records.round_figures import RoundFigures, noise_to_signal
 from adserver.training.curves import CSV_NAME, EVENTS_NAME, CurveWriter, _write_csv
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
@@ -121,14 +121,12 @@ def test_the_noise_norm_is_what_two_helpers_noise_measures(mechanism: str) -> No
         for role in (0, 1)
     )
     measured = float(np.linalg.norm(np.ldexp(drawn, -plan.task.frac_bits))) / plan.denominator
-    assert noise_norm(
-        plan.task, plan.job, num_parameters=count, denominator=plan.denominator
-    ) == pytest.approx(measured, rel=0.02)
+    assert plan.noise_norm(count) == pytest.approx(measured, rel=0.02)
 
 
 def test_there_is_no_noise_in_a_task_without() -> None:
     plan = plan_for(sealed())
-    assert noise_norm(plan.task, plan.job, num_parameters=5, denominator=plan.denominator) == 0.0
+    assert plan.noise_norm(5) == 0.0
 
 
 def test_noise_to_signal_takes_the_noise_out_of_the_norm() -> None:

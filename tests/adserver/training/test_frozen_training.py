@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 
 from adserver.cli.federated import read_federated_options
-from adserver.records.round_figures import noise_norm
 from adserver.training.inference import predict
 from adserver.training.model_file import parse_chosen
 from adserver.training.trainer import Checkpoint, Trainer
@@ -80,10 +79,7 @@ def test_names_that_choose_nothing_are_refused_before_a_job_is_stored(
 def test_a_plan_of_fewer_weights_has_the_same_noise_in_each_and_less_in_all() -> None:
     whole, part = plan(model=FILE), plan(model=FILE, train=(LAST,))
     assert part.job.noise_multiplier == whole.job.noise_multiplier
-    norms = [
-        noise_norm(one.task, one.job, num_parameters=size, denominator=one.denominator)
-        for one, size in ((whole, WHOLE.num_parameters), (part, 6))
-    ]
+    norms = [one.noise_norm(size) for one, size in ((whole, WHOLE.num_parameters), (part, 6))]
     assert norms[1] == pytest.approx(norms[0] * np.sqrt(6 / WHOLE.num_parameters))
 
 

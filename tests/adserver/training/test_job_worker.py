@@ -27,14 +27,14 @@ from adserver.records.exported_model import ModelWeights
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.round_figures import RoundFigures, best_evaluated, noise_norm, noise_to_signal
+from adserver.records.round_figures import RoundFigures, best_evaluated, noise_to_signal
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store import job_folder
 from adserver.store.job_files import submit
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
 from adserver.training.eval_set import read_eval_set
-from adserver.training.export import export_model
+from adserver.training.export import export_job
 from adserver.training.inference import evaluate
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
@@ -392,7 +392,7 @@ def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
     losses = [figures.loss for figures in history if figures.loss is not None]
     assert losses.index(min(losses)) == 2
     files = site.folder(job.job_id)
-    best, latest = export_model(files, plan, ModelWeights.BEST), export_model(files, plan)
+    best, latest = export_job(files, plan, ModelWeights.BEST), export_job(files, plan)
     assert (best.rounds_done, latest.rounds_done) == (2, 5)
     records = read_eval_set(eval_set_npz(quiet))
     found = [
@@ -408,7 +408,7 @@ def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
 def test_without_an_evaluation_no_weights_are_the_best(site: Site, quiet: Sealed) -> None:
     job = site.run(plan_for(quiet, rounds=1))
     with pytest.raises(JobRefused, match="eval-set") as refusal:
-        export_model(site.folder(job.job_id), plan_for(quiet, rounds=1), ModelWeights.BEST)
+        export_job(site.folder(job.job_id), plan_for(quiet, rounds=1), ModelWeights.BEST)
     assert refusal.value.reason is JobReason.WRONG_STATE
 
 
@@ -988,7 +988,7 @@ def test_the_noise_beside_a_gradient_is_that_of_all_parameters_over_the_expected
     site = Site(tmp_path, noisy)
     plan = plan_for(noisy, noise_multiplier=0.5)
     job = site.run(plan)
-    noise = noise_norm(plan.task, plan.job, num_parameters=MODEL.num_parameters, denominator=plan.denominator)
+    noise = plan.noise_norm(MODEL.num_parameters)
     rounds = [one for one in site.store.history(job.job_id) if one.gradient_norm is not None]
     assert rounds
     for one in rounds:

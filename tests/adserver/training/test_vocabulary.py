@@ -3,7 +3,7 @@
 import pytest
 from torch import Tensor, cat, nn
 
-from adserver.training.vocabulary import check_vocabulary
+from adserver.training.model_file import prepare_model
 from maskedlark.encoding.encoder import (
     CategoryColumn,
     Encoder,
@@ -27,6 +27,11 @@ ENCODER = Encoder(
         HashColumn(name="user", rows=70_000),
     )
 )
+
+
+def check_vocabulary(encoded: bytes, encoder: Encoder) -> None:
+    """Prepare a model for a job whose task has the encoder."""
+    prepare_model(encoded, num_features=encoder.num_features, encoder=encoder)
 
 
 class Tables(nn.Module):

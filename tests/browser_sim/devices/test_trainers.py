@@ -9,7 +9,7 @@ import pytest
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobState
 from adserver.store.rounds import DeviceRound
-from adserver.training.export import _export_federated
+from adserver.training.export import export_job
 from adserver.training.inference import predict
 from browser_sim.devices.trainers import local_model
 from browser_sim.kinds import TrainerKind
@@ -61,7 +61,7 @@ def test_a_job_of_a_graph_trains_the_very_model_of_a_simulation(tmp_path: Path) 
     trained = torch_model(model)
     first = np.concatenate([one.ravel() for one in parse(FILE, num_features=4).initial_values])
     assert site.state() == site.simulated(trained, first)
-    found = _export_federated(site.files, job.plan)
+    found = export_job(site.files, job.plan)
     state = ServerState.decode(site.state() or b"")
     scored = predict(found.encoded, site.examples.features.astype(np.uint8))
     assert np.allclose(scored, trained.logits(state.parameters, site.examples.features), atol=1e-5)

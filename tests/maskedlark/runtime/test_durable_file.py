@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adserver.store.job_folder import JobFolder, remove_unfinished_of_jobs
+from adserver.store.job_folder import JobFolder
 from maskedlark.runtime.durable_file import remove_unfinished, write_durably
 from tests.patience import HANGS_S
 
@@ -63,7 +63,7 @@ def test_what_killed_writers_left_in_jobs_that_end_is_removed_at_the_start(tmp_p
     folder = JobFolder(tmp_path, b"j" * 16)
     folder.write_checkpoint(b"first", rounds_done=1)
     left = killed_in(folder.path, "checkpoint-00000002.npz")
-    remove_unfinished_of_jobs(tmp_path)
+    JobFolder.remove_unfinished(tmp_path)
     assert not left.exists()
     assert folder.checkpoint() == b"first"
 
