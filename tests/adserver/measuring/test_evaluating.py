@@ -5,7 +5,7 @@ within the intervals.
 import json
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Event
@@ -40,6 +40,7 @@ from maskedlark.numbers.field import from_signed
 from maskedlark.numbers.field import share as split
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
+from maskedlark.releases.evaluation import ROWS, UNITS
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.input_shares import InputShares
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
@@ -113,6 +114,7 @@ class Kept(QueryStore):
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.answers: dict[bytes, StoredAnswer] = {}
 
     def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
         assert (asked_at, request) == (NOW, None)
@@ -124,6 +126,10 @@ class Kept(QueryStore):
 
     def keep_answer(self, query_id: bytes, answer: StoredAnswer) -> None:
         self.events.append("answer kept")
+        self.answers[query_id] = answer
+
+    def answer(self, query_id: bytes) -> StoredAnswer | None:
+        return self.answers.get(query_id)
 
 
 def shares_of(examples: Examples, candidates: int = 2) -> tuple[InputShares, InputShares]:
@@ -368,6 +374,28 @@ def test_an_evaluation_is_kept_before_a_helper_is_asked_and_stays_kept_when_none
     with pytest.raises(HelperUnavailable):
         evaluator.again(plan)
     assert store.events.count("kept") == 1
+
+
+def test_a_stored_answers_histogram_is_read_while_helpers_are_away() -> None:
+    examples, store = synthetic(50), Kept()
+    of = world(num_features=examples.features.shape[1])
+    dataset = dataset_of(of, len(examples.labels))
+    plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16))
+    away = Away(store, HelperUnavailable("away"))
+    evaluator = Evaluator(
+        helpers=(away, away), task=of.task, dataset=dataset, store=store, clock=lambda: NOW, backoff=ONCE
+    )
+    with pytest.raises(HelperUnavailable):
+        evaluator.histogram(plan)
+    first, second = (
+        MemoryEvaluationHelper(of, role, one, 0)
+        for role, one in enumerate(shares_of(examples, of.task.num_candidates))
+    )
+    replace(evaluator, helpers=(first, second)).evaluate(plan)
+    asked = store.events.count("asked")
+    kept = store.answers[bytes(16)].total.reshape(ROWS, -1) / UNITS
+    assert np.array_equal(evaluator.histogram(plan), smooth(kept))
+    assert store.events.count("asked") == asked
 
 
 def test_an_evaluation_that_both_helpers_refuse_unpaid_is_forgotten() -> None:
