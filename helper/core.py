@@ -84,6 +84,7 @@ class HelperCore:
         self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
         prepared = PreparationCache(max_preparing_bytes, clock)
 
+        # The quota asks the vault for room, and is made first: the name is looked up when it asks.
         def make_room(owner: str) -> bool:
             return vault.delete_dropped() > 0 or prepared.forget_overdue(owner)
 
@@ -91,6 +92,7 @@ class HelperCore:
         vault = Vault(data / DATASETS_FOLDER, ledger, keys.vault_key, bucket=segments, quota=self.quota)
         self.datasets = Datasets(
             tasks=self.tasks,
+            # Asked anew each time: the operator rotates keys while the helper serves.
             opening_keys=lambda: keys.opening_keys(clock()),
             open_shares=executor.open,
             head_start=PrefetchQuota(executor.opens_at_once, room_bytes=max_preparing_bytes),

@@ -9,6 +9,7 @@ from maskedlark.runtime import gc_tuning, library_env
 from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
+# By name, so that a command's modules are imported only where it runs: help appears at once.
 COMMANDS: Final = {
     "keygen": Lazy("helper.cli.commands:_keygen_command"),
     "serve": Lazy("helper.cli.serve:_serve_command", environment="HELPER"),

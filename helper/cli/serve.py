@@ -28,6 +28,7 @@ _cluster = panel("More machines (see the page on growing)")
 _watching = panel("Monitoring")
 
 
+# A round may take a quarter: two of the largest run at once (`WorkQuota`), and half is for the rest.
 _OF_MEMORY: Final = 4
 _LEAST_ROUND_BYTES: Final = 256 << 20
 
@@ -201,6 +202,7 @@ def _serve_command(
         tls=tls,
         floors=replace(
             floors,
+            # As `fingerprint` writes them: floors compare text.
             peers=frozenset(one.lower() for one in peer or ()),
             max_round_bytes=max_round_bytes or max(_LEAST_ROUND_BYTES, memory_limit() // _OF_MEMORY),
         ),

@@ -11,8 +11,8 @@ from maskedlark.rpc.transport import make_channel
 from protos import helper_pb2, helper_pb2_grpc
 
 _Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
+# Told on a plaintext connection only.
 _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
-"""Told on a plaintext connection only."""
 
 
 def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> dict[str, str | int]:

@@ -41,6 +41,7 @@ class SeenIds:
         for run in self._runs:
             came |= _is_in(hashes, run)
         self._runs.append(new)
+        # Each run is more than twice as long as the next: few are searched, and an id is seldom sorted anew.
         while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
             self._runs[-2:] = [np.sort(np.concatenate(self._runs[-2:]))]
         return came

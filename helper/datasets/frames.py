@@ -26,8 +26,8 @@ Ranks: TypeAlias = NDArray[np.uint32]
 
 SALT_BYTES: Final = 32
 TAG_BYTES: Final = 16
+# The place of features among the columns of a segment.
 _FEATURES: Final = 1
-"""The place of features among the columns of a segment."""
 
 
 @frozen

@@ -22,8 +22,8 @@ MOST_CHUNKS: Final = 30
 """Of one ad server. With the two of a preparation they are two each of sixteen workers, which fill a head."""
 MOST_BYTES: Final = 16 << 20
 """Of ciphertext and of what is in it, of all: thirty chunks of 825 reports of 30 features are 7 MB."""
+# Nor more than one in so many bytes of the room that all preparations have.
 _OF_ROOM: Final = 64
-"""Nor more than one in so many bytes of the room that all preparations have."""
 
 
 class PrefetchQuota:

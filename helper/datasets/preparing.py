@@ -15,7 +15,6 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.datasets.admitted_rows import AdmittedRows
 from helper.datasets.duplicate_filter import SeenIds
 from helper.datasets.frames import Ranks
 from helper.datasets.prefetch_quota import MOST_CHUNKS, PrefetchQuota
@@ -35,6 +34,8 @@ from maskedlark.reports.dataset import (
     canonical_order,
     dataset_id,
 )
+from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES
+from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.runtime.prefetch import AT_ONCE, ahead
 
 OpenChunk: TypeAlias = Callable[[Sequence[ShareForHelper]], PreparedShares]
@@ -124,7 +125,7 @@ class Preparation:
         self._shelf = shelf
         self._vault = vault
         self._writer: SegmentWriter | None = None
-        self._rows = AdmittedRows()
+        self._rows = _AdmittedRows()
         self._seen = SeenIds()
         self._received = 0
         self._room = PreparationQuota(
@@ -138,6 +139,7 @@ class Preparation:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # First: it wakes the thread that reads ahead, which begins nothing more.
         self._room.end()
         if self._writer is not None:
             self._writer.remove()
@@ -210,7 +212,7 @@ class Preparation:
 
     def finish(self) -> PreparedTotals:
         """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
-        self._seen = SeenIds()
+        self._seen = SeenIds()  # every report has come: its memory is free
         if self._writer is None:
             self._keep(self._open_shares([]))
         report_ids, view_tags, is_admitted = (
@@ -261,6 +263,40 @@ class Preparation:
             raise JobRefused(
                 JobReason.TOO_LARGE, f"a chunk of {count} reports is over {MAX_CHUNK_BYTES} bytes when opened"
             )
+
+
+class _AdmittedRows:
+    """The ids, tags and admissions of n reports, in the order in which they came; add all, then read."""
+
+    def __init__(self) -> None:
+        # Bytes that grow, and no list of arrays: a report takes as many, however small its chunk is.
+        self._ids, self._tags, self._is_admitted = bytearray(), bytearray(), bytearray()
+        self.dropped: Counter[ReportReason] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._is_admitted)
+
+    def add(self, report_ids: NDArray[np.uint8], admitted: AdmittedSet) -> None:
+        """Append a chunk: u8 (m, 16) ids and what was found of them."""
+        self._ids += np.ascontiguousarray(report_ids).tobytes()
+        self._tags += np.ascontiguousarray(admitted.view_tags).tobytes()
+        self._is_admitted += admitted.is_admitted.tobytes()
+        self.dropped += admitted.dropped
+
+    @property
+    def report_ids(self) -> NDArray[np.uint8]:
+        """u8 (n, 16)."""
+        return np.frombuffer(self._ids, np.uint8).reshape(-1, REPORT_ID_BYTES)
+
+    @property
+    def view_tags(self) -> NDArray[np.uint8]:
+        """u8 (n, 16), zeros where not admitted."""
+        return np.frombuffer(self._tags, np.uint8).reshape(-1, VIEW_TAG_BYTES)
+
+    @property
+    def is_admitted(self) -> NDArray[np.bool_]:
+        """Bool (n,)."""
+        return np.frombuffer(self._is_admitted, np.bool_)
 
 
 def _without(prepared: PreparedShares, is_dropped: NDArray[np.bool_], reason: ReportReason) -> PreparedShares:

@@ -85,6 +85,7 @@ def _vector_residues(
             t = points[i, j]
             tt = multiply(t, t)
             x, xx = np.uint64(0), np.uint64(0)
+            # Horner's rule, at t and at t^2 in one pass.
             for c in range(vectors.shape[1] - 1, -1, -1):
                 x = multiply(add(x, vectors[i, c]), t)
                 xx = multiply(add(xx, vectors[i, c]), tt)
@@ -132,6 +133,7 @@ def _range_residues(
         for j in range(points.shape[1]):
             t, n, opening = points[i, j], count[i], opened[i, j]
             z, f, before = np.uint64(1), np.uint64(0), np.uint64(1)
+            # Lagrange's form in one pass: `before` is the product of the steps so far, `z` of the first m.
             for k in range(m + phi.shape[1]):
                 value = phi[i, k - m] if k >= m else _subtract(add(bits[i, k], bits[i, k]), n)
                 step = _subtract(t, np.uint64(k + 1))

@@ -85,6 +85,7 @@ class ObjectWriter:
         Args:
             objects: The bytes of each, by name.
         """
+        # Counted first: at every moment the quota has all bytes that are there.
         self._count(objects)
         with self._lock:
             self._held.difference_update(objects)
@@ -277,6 +278,7 @@ class SegmentWriter:
 
         with ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="ranks") as pool:
             putting = [pool.submit(put, segment) for segment in self._segments]
+        # The pool has waited for all: after a failure no put goes on whose object nobody would drop.
         failed = next((one.exception() for one in putting if one.exception()), None)
         if failed is not None:
             self._writer.drop(_sizes([one.result() for one in putting if not one.exception()]))

@@ -87,6 +87,7 @@ class StorageQuota:
             JobRefused(QUOTA_EXCEEDED): the ad server would hold too much; nothing changes.
         """
         while (taken := self._taken_unless_set(name, tag, num_bytes)) is not None:
+            # Without the lock: making room deletes objects, which comes back here to drop them.
             if not self._make_room(owner):
                 raise JobRefused(
                     JobReason.QUOTA_EXCEEDED,

@@ -111,6 +111,7 @@ class Vault:
         self._lacked_bytes = 0
         self._counting = Lock()
         self._is_counted = False
+        # A bucket is asked with the first preparation: it may not answer while the helper starts.
         if bucket is None:
             self.count_once()
 

@@ -37,10 +37,10 @@ from maskedlark.interrupt import Interrupt
 MOST_UNDONE: Final = 2
 """So many workers say that they cannot do an order before the work itself is held to be the cause."""
 _INTERRUPTED_EVERY_S: Final = 0.1
+# The longest head of an answer, with the lengths of its parts.
 _HEAD_BYTES: Final = 1 << 20
-"""The longest head of an answer, with the lengths of its parts."""
+# How many segments of a worker are remembered. One that is forgotten is sent again, and taken as held.
 _REMEMBERED: Final = 1 << 16
-"""How many segments of a worker are remembered. One that is forgotten is sent again, and taken as held."""
 _ANY: Final = b""
 _LOG: Final = logging.getLogger(__name__)
 
@@ -116,6 +116,7 @@ class Dispatcher:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        # Without a lock: what is wrongly known of a worker's memory costs a segment that is sent again.
         self._held: dict[bytes, set[bytes]] = {}
         self._counting, self._out = Lock(), Counter[bytes]()
 

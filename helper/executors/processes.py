@@ -77,6 +77,7 @@ class OpeningPool:
         broken.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> ProcessPoolExecutor:
+        # Not forked: locks that gRPC's threads hold at that moment would stay locked in the child.
         return ProcessPoolExecutor(
             self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent
         )
@@ -106,4 +107,4 @@ def _watch_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        os._exit(1)  # the process: `sys.exit` would end this thread alone

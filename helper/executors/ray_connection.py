@@ -34,8 +34,8 @@ from maskedlark.randomness import system_randomness
 
 _NAMESPACE_BYTES: Final = 16
 _INTERRUPTED_EVERY_S: Final = 0.1
+# How long a cluster's control store may take to answer. Ray waits longer, and heeds no signal meanwhile.
 _CONNECTS_S: Final = 30.0
-"""How long a cluster's control store may take to answer. Ray waits longer, and heeds no signal meanwhile."""
 _TLS_VARIABLES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ def _refuse_pickles(event: str, _: tuple[Any, ...]) -> None:
         frame = frame.f_back
 
 
+# A hook and no patch of Ray: nothing in this process can take it away again.
 sys.addaudithook(_refuse_pickles)
 
 
@@ -77,7 +78,7 @@ def connect(address: str, interrupt: Interrupt) -> None:
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
         raise InvalidTask(f"no Ray cluster answers at {address}: {type(error).__name__}") from None
     finally:
-        if is_main:
+        if is_main:  # which alone may set handlers
             signal.signal(signal.SIGTERM, handler)
 
 

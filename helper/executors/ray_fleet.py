@@ -39,8 +39,8 @@ PORTS: Final = range(20_000, 21_000)
 _NAME_BYTES: Final = 16
 _NO_TIME: Final = 0.0
 _MAX_FAILURES: Final = 3
+# Of one machine, however many cores it says that it has.
 _MOST_WORKERS: Final = 512
-"""Of one machine, however many cores it says that it has."""
 _KEEPALIVE: Final = Keepalive()
 _NOT_STARTED: Final = "did not start, or does not take this helper's certificate: see its log"
 _LOG: Final = logging.getLogger(__name__)
@@ -219,8 +219,10 @@ class RayFleet:
         free = [port for port in PORTS if f"{shown}:{port}" not in taken]
         if not free:
             return
+        # Any of them: a port that another program has taken is not tried for ever.
         address = f"{shown}:{free[int.from_bytes(system_randomness(8), 'little') % len(free)]}"
         client = WorkerClient(system_randomness(_NAME_BYTES), address, self._tls, self._keepalive)
+        # There or nowhere: the certificate of a machine is for its address.
         placed = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         actor = self._actors.options(scheduling_strategy=placed).remote(self._capacity_bytes, address)
         ready = actor.ready.remote()

@@ -24,10 +24,10 @@ from maskedlark.rpc.wire import chunks, join
 from protos import worker_pb2, worker_pb2_grpc
 
 _GREETS_S: Final = 5.0
+# What gRPC, which has no code for it, says of a certificate of another authority, or for another address.
 _NOT_ACCEPTED: Final = ("handshake failed", "verification check failed")
-"""What gRPC, which has no code for it, says of a certificate of another authority, or for another address."""
+# Answers that are read at once; others wait, which no worker has as many of.
 _THREADS: Final = 64
-"""Answers that are read at once; others wait, which no worker has as many of."""
 
 
 class WorkerClient:

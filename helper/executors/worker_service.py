@@ -20,9 +20,10 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import chunks
 from protos import worker_pb2, worker_pb2_grpc
 
+# Orders that are done or wait: a head gives a worker one or two for each round and preparation under way.
 _THREADS: Final = 64
-"""Orders that are done or wait: a head gives a worker one or two for each round and preparation under way."""
 _PERMITTED: Final = Keepalive(every_s=1.0)
+# No shared ports: a second worker on one would get some of the first one's calls.
 _OPTIONS: Final = (("grpc.so_reuseport", 0), *_PERMITTED.of_server())
 
 

@@ -3,7 +3,7 @@
 A round calls `GradientEngine.masked_sum` once, and nothing else of this package.
 
 Two engines exist: `exact` (integers throughout, the same bits on every machine) and `general` (float64
-autograd for graphs outside the exact set). `choose.engine_for` picks one for a job and says why.
+autograd for graphs outside the exact set). `choose.choose_engine` picks one for a job and says why.
 """
 
 from collections.abc import Iterable

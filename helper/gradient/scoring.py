@@ -26,8 +26,8 @@ from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 
+# More than twice a double's digits: the nearest double is that of the true logarithm.
 _DIGITS = Context(prec=40)
-"""More than twice a double's digits: the nearest double is that of the true logarithm."""
 
 
 @frozen
@@ -68,6 +68,7 @@ def score(
     if isinstance(loss, Heads):
         (head,) = loss.heads
         outputs, loss = np.ascontiguousarray(outputs[:, head.columns(model)]), head.loss
+    # Contiguous, here and above: a loop is compiled for one layout of its arrays, before a helper serves.
     if loss is not Loss.CROSS_ENTROPY:
         return Scores(
             bins=count_edges_up_to(np.ascontiguousarray(outputs[:, 0]), _edge_logits(num_bins)), choices=None

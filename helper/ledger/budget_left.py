@@ -57,6 +57,7 @@ class BudgetsLeft:
             true when they were looked at: now, or, while another thread looks, at its last time. So no call
             waits for another one's.
         """
+        # A second scrape takes the figures as they are: it would only wait to see the same.
         if self._renewing.acquire(blocking=False):
             try:
                 position = self._ledger.position()
@@ -87,6 +88,7 @@ class BudgetsLeft:
     def _of(self, dataset: BudgetedDataset) -> _BudgetLeft:
         held = self._ledger.reservations(dataset.dataset_id)
         before = self._left.get(dataset.dataset_id)
+        # The accountant is asked only where something was charged, reserved or given back.
         if before is not None and before.held == held:
             return before
         return _BudgetLeft(dataset_id=dataset.dataset_id, held=held, epsilon=left(dataset.task, held))

@@ -80,8 +80,8 @@ LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 MAX_JOBS: Final = 1_000
+# Report ids handed to the driver at once.
 _BATCH: Final = 10_000
-"""Report ids handed to the driver at once."""
 
 
 class Ledger:

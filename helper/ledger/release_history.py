@@ -19,6 +19,7 @@ from maskedlark.releases.kinds import AnySpec
 from maskedlark.runtime.database import reading
 
 _PAGE: Final = 1_000
+# Twelve bytes an answer, where a job may have a million.
 _ANSWER: Final = np.dtype([("entry", np.int64), ("release", np.int32)])
 
 

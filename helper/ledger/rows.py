@@ -17,11 +17,9 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnyQuery, decode_query
 
 _KEPT_QUERIES: Final = 1 << 14
+# What the bytes of a canonical task hold if, and only if, its unit is a person. Within a string the quotes
+# would be escaped.
 _PER_USER: Final = b'"unit":"user"'
-"""What the bytes of a canonical task hold if, and only if, its unit is a person.
-
-Within a string the quotes would be escaped.
-"""
 
 
 def job_of(connection: Connection, key: ReleaseKey, query: Select[Any] = JOB) -> StoredJob | None:
@@ -96,10 +94,8 @@ def _is_of_user(connection: Connection, dataset_id: bytes) -> bool:
 
 
 def lock_budget(connection: Connection, dataset_id: bytes) -> None:
-    """Lock a budget until the transaction ends: nothing else of it is opened, closed or charged.
-
-    On SQLite nothing at all.
-    """
+    """Lock a budget until the transaction ends: nothing else of it is opened, closed or charged."""
+    # SQLite has no locks of rows, and needs none: its transactions that write begin one after the other.
     if _is_of_user(connection, dataset_id):
         task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
         # The task's row first: one order for all, so that two transactions never wait for each other.

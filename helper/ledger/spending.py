@@ -75,6 +75,7 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
     after = cost(task, [*before, new])
     if after.ad_server <= task.epsilon and after.colluding <= task.collusion_epsilon:
         return
+    # For the message alone: what fits is charged without asking the accountant again.
     already = cost(task, before)
     raise JobRefused(
         JobReason.BUDGET_EXHAUSTED,

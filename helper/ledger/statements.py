@@ -63,11 +63,11 @@ _FIRST: Final = select(literal(1, Integer).label("place")).cte("places", recursi
 _PLACES: Final = _FIRST.union_all(
     select(_FIRST.c.place + REPORT_ID_BYTES).where(_FIRST.c.place + REPORT_ID_BYTES <= func.length(_IDS))
 )
+# Of at least one id.
 _GIVEN: Final = select(
     bindparam("of_task", type_=LargeBinary).label("task_id"),
     func.substr(_IDS, _PLACES.c.place, REPORT_ID_BYTES, type_=LargeBinary).label("report_id"),
 )
-"""Of at least one id."""
 ADD_USED: Final = insert(USED_REPORTS).from_select(["task_id", "report_id"], _GIVEN)
 _ASKED: Final = _GIVEN.subquery("asked")
 USED_AMONG: Final = select(_ASKED.c.report_id).where(

@@ -27,7 +27,7 @@ once the ledger's witness knows the charge (`HelperService.RunRound`).
 
 from collections.abc import Callable
 
-from helper.releases.release_grid import Hold, at_once
+from helper.releases.release_grid import Hold
 from helper.trust.tasks import Caller
 from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.errors import JobRefused
@@ -53,7 +53,7 @@ class Call:
     caller: Caller
     actor: Actor = THIS_SERVICE
     check_awaited: Interrupt = never
-    hold: Hold = at_once
+    hold: Hold = never
     check_serving: Interrupt = never
 
 

@@ -62,6 +62,7 @@ class CorrelatedNoise:
 
     def new_seed(self, job: JobSpec, round_index: int) -> StepSeed:
         """Draw a seed for one computation of a round, a new one each time."""
+        # Not of the round's number: a round that is computed again seals another seed under the same key.
         secret, nonce = self._randomness(STREAM_KEY_BYTES), self._randomness(_NONCE_BYTES)
         sealed = nonce + self._cipher(job).encrypt(nonce, secret, _context(round_index))
         return StepSeed(secret=secret, sealed=sealed)

@@ -39,10 +39,10 @@ from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.rpc.trust import host_of
 
+# Bytes of any job in memory, more than it takes: so there is also a bound on their number.
 _A_JOB: Final = 1 << 20
-"""Bytes of any job in memory, more than it takes: so there is also a bound on their number."""
+# Of each operator: its description in the graph and in the plan.
 _A_NODE: Final = 1 << 13
-"""Of each operator: its description in the graph and in the plan."""
 
 EngineFor: TypeAlias = Callable[[Model, TrainedLoss, Clip, int | None], GradientEngine]
 """See `helper.gradient.choose.choose_engine`."""
@@ -229,6 +229,7 @@ class RunningJobs:
         model = parse(
             onnx, num_features=task.num_features, limits=self._tasks.model_limits, trained=spec.trained
         )
+        # The transcripts of both helpers name this digest: what is computed must be of this very model.
         if model.digest != spec.model_digest:
             raise JobRefused(
                 JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names"

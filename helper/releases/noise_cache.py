@@ -73,6 +73,7 @@ class NoiseCache:
         if present is not None and present.order == order:
             return
         ahead = _Ahead(order=order, vector=self._drawing.submit(self._draw, order))
+        # What made room is drawn when it is asked for: there is no use in drawing it now.
         for gone in self._ahead.put(job, ahead, num_bytes=num_bytes, owner=owner):
             gone.vector.cancel()
 

@@ -10,8 +10,8 @@ from helper.gradient.engine import GradientEngine
 from helper.gradient.exact.self_check import NUMERICS_DIGEST
 from maskedlark.canonical import digest
 
+# The libraries whose version can change the last bit of the general path.
 _DECIDE_GENERAL_BITS: Final = ("numpy", "torch")
-"""The libraries whose version can change the last bit of the general path."""
 
 
 def numerics_digest(engine: GradientEngine) -> bytes:

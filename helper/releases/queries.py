@@ -107,6 +107,7 @@ class Queries:
                 check_fits(served.task, before, Reservation(spec=spec, rounds=1))
                 check_awaited()
 
+            # Read now: the transaction that keeps the answer drops the manifest of a federated round.
             of_round = self.ledger.manifests.of(spec.dataset_id) if isinstance(spec, UpdateSpec) else ()
             is_new = self.ledger.add_query(StoredQuery(spec=spec, answer=answer), check, call.actor)
             if is_new and of_round:

@@ -6,7 +6,7 @@ tells nothing. The prices are about twice what was measured (`round_cost` says h
 
 from typing import Final
 
-from helper.trust.cost import WorkEstimate
+from helper.trust.floors import WorkEstimate
 from maskedlark.model.core_seconds import scoring_seconds
 from maskedlark.model.graph import Model
 from maskedlark.releases.discovery import DiscoverySpec
@@ -16,21 +16,21 @@ from maskedlark.releases.update import UpdateSpec, form_of
 from maskedlark.reports.task import Task
 
 _NS: Final = 1e-9
+# Of one pass over one column of a record.
 _LOOK_NS: Final = 20.0
-"""Of one pass over one column of a record."""
+# Of one key of a record in a discovery: it is sorted, and its code may have noise.
 _SORT_NS: Final = 400.0
-"""Of one key of a record in a discovery: it is sorted, and its code may have noise."""
+# Of one number of an answer: its noise, blind and encoding.
 _NUMBER_NS: Final = 400.0
-"""Of one number of an answer: its noise, blind and encoding."""
+# Of one coordinate of one device's update: the stream that it is expanded from, and the addition.
 _COORDINATE_NS: Final = 12.0
-"""Of one coordinate of one device's update: the stream that it is expanded from, and the addition."""
+# Of one bin's edge, a logarithm of 40 digits.
 _EDGE_NS: Final = 40_000.0
-"""Of one bin's edge, a logarithm of 40 digits."""
 _NUMBER_BYTES: Final = 80
+# Of one record in one level of a query, or one key of a discovery: its cell, rest, and what is compared.
 _COLUMN_BYTES: Final = 40
-"""Of one record in one level of a query, or one key of a discovery: its cell, rest, and what is compared."""
+# Of one record and candidate label of an evaluation: its row, its cell and its mask share's halves.
 _SCORED_BYTES: Final = 24
-"""Of one record and candidate label of an evaluation: its row, its cell and its mask share's halves."""
 
 
 def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records: int) -> WorkEstimate:

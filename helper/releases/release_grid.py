@@ -24,10 +24,6 @@ Hold: TypeAlias = Callable[[], None]
 """Called with a finished answer at hand, before it is charged: returns when it may leave."""
 
 
-def at_once() -> None:
-    """Hold nothing back: a `Hold` without delay."""
-
-
 @frozen
 class ReleaseGrid:
     """A schedule of releases.

@@ -24,7 +24,7 @@ from helper.releases.correlated_noise import CorrelatedNoise, StepSeed
 from helper.releases.noise_cache import NoiseCache, NoiseOrder
 from helper.releases.round_cost import round_cost
 from helper.releases.work_quota import WorkQuota
-from helper.trust.cost import WorkEstimate
+from helper.trust.floors import WorkEstimate
 from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen

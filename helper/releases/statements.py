@@ -27,8 +27,8 @@ from maskedlark.rpc.trust import host_of
 from maskedlark.runtime.keyed_lock import KeyedLock
 
 _KEPT_BYTES: Final = 32 << 20
+# Of one in memory, more than it takes.
 _STATEMENT_BYTES: Final = 2_048
-"""Of one in memory, more than it takes."""
 
 _Name: TypeAlias = tuple[ReleaseKey, int, bool]
 
@@ -136,6 +136,7 @@ class _SpentUntil:
 
     def __init__(self, task: Task, answers: ChargedAnswers, releases: Iterable[ChargedRelease]) -> None:
         self._answers = answers
+        # In the order of the log, so that each answer is charged once, whichever statements ask.
         self._ahead = deque(sorted({entry for one in releases for entry in (one.first - 1, one.last)}))
         self._spending = Spending(task)
         self._charged = 0

@@ -58,6 +58,7 @@ class WorkQuota:
             HelperUnavailable: the caller's share of the memory is taken; it says when to ask again.
         """
         try:
+            # The turn first: a call that waits for one takes no memory from those that compute.
             with self._turn(host, interrupt), self._room.enter(host, places=num_bytes):
                 yield
         finally:

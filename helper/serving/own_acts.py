@@ -60,6 +60,7 @@ class OwnActs:
 
     def _log_keys(self) -> None:
         ring = self._core.ring
+        # `log_keys` compares too, but takes a transaction each minute for it.
         if ring != self._logged:
             log_keys(self._core.ledger, ring, THIS_SERVICE)
             self._logged = ring

@@ -150,6 +150,7 @@ def serve(settings: HelperSettings, stop: Event) -> None:
         for sweeping in (*_sweepings(core.sweeper), acts.periodic()):
             sweeping.start()
             stack.callback(sweeping.stop)
+        # Last, and so undone first: calls end while everything that they use is still there.
         stack.callback(watched.drain, DRAIN_S)
         with suppress(_Stopped):
             _answer_calls(settings, core, watched, is_ready, stop)

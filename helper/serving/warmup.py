@@ -40,10 +40,10 @@ _LOG: Final = logging.getLogger(__name__)
 _LOCK: Final = "compiling"
 _WARM_UP: Final = f"from {__name__} import warm_up; warm_up()"
 _PROOF_ROWS: Final = 4
+# With which a proof has parts of every kind.
 _MEASURED: Final = Measurement(
     min_cell_count=1, values=(Value(name="bucketed", low=-3, high=9, bucket_starts=(-3, 0, 5)),)
 )
-"""With which a proof has parts of every kind."""
 
 
 def warm_up(interrupt: Interrupt = never) -> None:
@@ -64,6 +64,7 @@ def warm_up(interrupt: Interrupt = never) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _lock_folder(folder):
         _check(interrupt)
+        # Last: a process that is killed leaves no mark, and the next one makes what is missing.
         done.touch()
 
 

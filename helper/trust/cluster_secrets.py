@@ -36,8 +36,8 @@ CERTIFICATE: Final = "tls.crt"
 PRIVATE_KEY: Final = "tls.key"
 WORKERS: Final = "workers"
 LONGEST_DAYS: Final = 3_650
+# How the files of each begin: of authorities in their folder, and of certificates in a machine's.
 _AUTHORITIES: Final = {"": "", f"{WORKERS}-": f"{WORKERS}/"}
-"""How the files of each begin: of authorities in their folder, and of certificates in a machine's."""
 _TOKEN_BYTES: Final = 32
 _PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -54,8 +54,8 @@ _SIGNS_CERTIFICATES_ONLY: Final = x509.KeyUsage(
 )
 _LABEL: Final = "[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _HOST: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
+# Ray's daemons of one machine reach some of each other so.
 _OWN_MACHINE: Final = ("localhost", "127.0.0.1")
-"""Ray's daemons of one machine reach some of each other so."""
 
 
 def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DAYS) -> None:
@@ -78,6 +78,7 @@ def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DA
         name = f"{prefix or 'Ray'} of one helper's cluster"
         authority = (
             begin_certificate(name, key.public_key(), now=now, days=days)
+            # It signs certificates of machines, and no further authority.
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_SIGNS_CERTIFICATES_ONLY, critical=True)
             .sign(key, hashes.SHA256())
@@ -173,6 +174,7 @@ def _check_host(host: str) -> None:
 def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write new files; where one is there already, none is written."""
     for name in contents:
+        # Also a link that leads nowhere yet.
         if os.path.lexists(folder / name):
             raise InvalidTask(
                 f"{folder / name} exists already and is never overwritten: choose another folder"

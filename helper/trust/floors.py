@@ -12,7 +12,6 @@ from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 
 if TYPE_CHECKING:
-    from helper.trust.cost import WorkEstimate
     from maskedlark.reports.task import HelperIdentity, Task
 
 ROUND_BYTES: Final = 4 << 30
@@ -23,6 +22,19 @@ MOST_HELD_BYTES: Final = 64 << 30
 """The most that one ad server holds on the disk and in the bucket, unless the operator says otherwise."""
 _FINGERPRINT_DIGITS: Final = 64
 _MIB: Final = 1 << 20
+
+
+@frozen
+class WorkEstimate:
+    """What some work at a helper will take, estimated from counts before it begins.
+
+    Attributes:
+        seconds: Of one core.
+        num_bytes: Of memory, at once.
+    """
+
+    seconds: float
+    num_bytes: int
 
 
 @frozen
@@ -130,7 +142,7 @@ class Floors:
             if not asked <= most:  # also where the limit is NaN
                 _refuse(f"{setting} is {asked:g}, but this helper allows at most {most:g}")
 
-    def check_cost(self, cost: "WorkEstimate", what: str) -> None:
+    def check_cost(self, cost: WorkEstimate, what: str) -> None:
         """Refuse work that takes too long or too much memory. Called before it begins or costs anything.
 
         Args:
@@ -140,6 +152,7 @@ class Floors:
         Raises:
             JobRefused(TOO_LARGE): naming the estimate, the limit and the option that sets it.
         """
+        # Not `>`: an estimate that is no number is refused as well.
         if not cost.seconds <= self.max_round_seconds:
             raise JobRefused(
                 JobReason.TOO_LARGE,

@@ -8,6 +8,8 @@ encrypts its datasets at rest.
 import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Final, Literal
@@ -152,6 +154,7 @@ class HelperKeys(NeverPickled):
             raise InvalidTask(f"cannot write {path}: {error.strerror}") from None
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(encoded)
+            # Durable before its public half is shown: tasks that name a lost key could not be served.
             stream.flush()
             os.fsync(stream.fileno())
         return path
@@ -240,11 +243,8 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
     Raises:
         InvalidTask: the keys cannot be read or written, or all ids are used up.
     """
-    with open(folder / _LOCK_NAME, "wb", opener=private) as lock:
-        os.fchmod(lock.fileno(), 0o600)
-        # Root may rotate for the helper's user, who must be able to take this lock afterwards.
-        keep_owner(lock.fileno(), folder / FILE_NAME)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(folder):
+        # Read under the lock: what another rotation has just added must not be lost.
         keys = HelperKeys.read(folder)
         keys._ring = rotate_ring(
             keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s
@@ -260,10 +260,19 @@ def wrap(folder: Path, keeper: str) -> None:
     Raises:
         InvalidTask: see `maskedlark.runtime.key_envelope.wrap_file`.
     """
-    with open(folder / _LOCK_NAME, "wb", opener=private) as lock:  # no rotation goes on meanwhile
+    with _locked(folder):  # no rotation goes on meanwhile
+        wrap_file(folder / FILE_NAME, keeper)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Change the keys of a data folder within, one process at a time."""
+    with open(folder / _LOCK_NAME, "wb", opener=private) as lock:
+        os.fchmod(lock.fileno(), _PRIVATE_FILE)
+        # Root may change them for the helper's user, who must be able to take this lock afterwards.
         keep_owner(lock.fileno(), folder / FILE_NAME)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wrap_file(folder / FILE_NAME, keeper)
+        yield
 
 
 def log_keys(ledger: Ledger, ring: Ring, actor: Actor) -> None:

@@ -4,6 +4,7 @@ Every call about a task passes through `Tasks.serve` first.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import field
 from threading import Lock
@@ -11,10 +12,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import SignedTask
-from helper.trust.cost import WorkEstimate
-from helper.trust.floors import Floors
+from helper.trust.floors import Floors, WorkEstimate
 from helper.trust.keys import HelperKeys
-from helper.trust.open_tasks import OpenTasks
 from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
@@ -30,9 +29,11 @@ Clock: TypeAlias = Callable[[], float]
 Caller: TypeAlias = frozenset[str] | None
 """The names in the caller's certificate; None on plaintext, which only a loopback server speaks."""
 
+LEAST_COUNTED_S: Final = 86_400.0
+"""A task counts so long after it was registered, however soon it expires: its row in the ledger stays."""
 _LOG: Final = logging.getLogger(__name__)
+# Tasks in memory; any other is read from the ledger again.
 _MOST_KEPT: Final = 4_096
-"""Tasks in memory; any other is read from the ledger again."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -55,7 +56,7 @@ class Tasks:
         self._floors = floors
         self._ledger = ledger
         self._clock = clock
-        self._open = OpenTasks(ledger, clock)
+        self._open = _OpenTasks(ledger, clock)
         # By task and name of its origin, so that another origin's task is not found here either: it takes as
         # long to refuse as one that does not exist. A task never changes.
         self._known: dict[tuple[bytes, str | None], Task] = {}
@@ -85,6 +86,7 @@ class Tasks:
         self._floors.check(task)
         self.check_not_expired(task)
         role = self._check_role(task)
+        # Keys that cannot work together are refused before anything is signed.
         self._keys.pair(task, role)
         stored = SignedTask(
             encoded=encoded, origin=task.origin, role=role, signature=self._keys.sign_task(task)
@@ -127,6 +129,7 @@ class Tasks:
         """
         names = (None,) if caller is None else caller
         for name in names:
+            # Without the lock: a dictionary gives one value or none, and a task never changes.
             known = self._known.get((task_id, name))
             if known is not None:
                 return known
@@ -181,6 +184,62 @@ class Tasks:
             JobReason.TASK_REFUSED,
             "the task names no helper with this helper's verify_key: create the task with this helper's key",
         )
+
+
+class _OpenTasks:
+    """The tasks of each host that have not expired, or were registered a day ago at most.
+
+    Their limit keeps one ad server from filling the ledger, or the room of others, with tasks. Safe to call
+    from many threads.
+
+    The ledger is read once, when the first task is registered. Tasks that another process on the same
+    database registers later are counted after a restart, and those that had expired by then no longer.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        """Read nothing yet.
+
+        Args:
+            ledger: Where tasks are kept.
+            clock: Unix seconds.
+        """
+        self._ledger = ledger
+        self._clock = clock
+        self._lock = Lock()
+        self._ends: defaultdict[str, dict[bytes, float]] | None = None
+
+    def add(self, task: Task, most: int, keep: Callable[[], None]) -> None:
+        """Keep a task if its host has room for it, or has it already.
+
+        Args:
+            task: The task.
+            most: How many open tasks one host may have.
+            keep: Keeps the task durably; called under the lock, so that two at once cannot both be the last.
+
+        Raises:
+            JobRefused(TOO_MANY_TASKS)
+        """
+        with self._lock:
+            of_host = self._read()[host_of(task.origin)]
+            for task_id in [one for one, end in of_host.items() if end <= self._clock()]:
+                del of_host[task_id]
+            if task.task_id not in of_host and len(of_host) >= most:
+                raise JobRefused(
+                    JobReason.TOO_MANY_TASKS,
+                    f"{host_of(task.origin)} has {most} open tasks, this helper's limit for one "
+                    "origin (--max-tasks-per-origin): wait until tasks expire; a task counts for "
+                    "at least a day",
+                )
+            keep()
+            of_host.setdefault(task.task_id, max(task.expires_at, self._clock() + LEAST_COUNTED_S))
+
+    def _read(self) -> defaultdict[str, dict[bytes, float]]:
+        """Read the tasks by host, with the lock held."""
+        if self._ends is None:
+            self._ends = defaultdict(dict)
+            for task in (decode(Task, encoded) for encoded in self._ledger.encode_tasks()):
+                self._ends[host_of(task.origin)][task.task_id] = task.expires_at
+        return self._ends
 
 
 def _names_of(task: Task) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from helper.gradient.choose import choose_engine
 from helper.gradient.exact.engine import ExactEngine
-from helper.releases.round_cost import round_bytes
+from helper.releases.round_cost import round_cost
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobRefused
 from maskedlark.model import weights as weights_format
@@ -121,4 +121,4 @@ def limit_bytes() -> int:
     model = parse(convolutional(SIDE, [(512, 1)], (), 1), num_features=SIDE * SIDE)
     engine = engine_of(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, _CLIP, 2)
     assert isinstance(engine, ExactEngine)
-    return round_bytes(model, engine, records=RECORDS, candidates=2) * 5 // 4
+    return round_cost(model, engine, records=RECORDS, candidates=2).num_bytes * 5 // 4

@@ -179,7 +179,7 @@ def _measured(shape: Shape, folder: Path) -> RoundMemory:
 
     from helper.gradient.choose import choose_engine
     from helper.ledger.records import ReleaseKey, key_of
-    from helper.releases.round_cost import round_bytes
+    from helper.releases.round_cost import round_cost
     from maskedlark import canonical
     from maskedlark.model import weights as weights_format
     from maskedlark.model.losses import Loss
@@ -230,7 +230,8 @@ def _measured(shape: Shape, folder: Path) -> RoundMemory:
     peak = peak_mib() - before
     gc.collect()
     engine = running.running.computation.engine
-    estimate = round_bytes(model, engine, records=shape.records, candidates=1 + shape.decoys) / _MIB
+    cost = round_cost(model, engine, records=shape.records, candidates=1 + shape.decoys)
+    estimate = cost.num_bytes / _MIB
     return RoundMemory(
         path=engine.path,
         estimate_mib=round(estimate, 1),

@@ -14,7 +14,7 @@ from helper.releases.attempts import Attempts
 from helper.releases.jobs import RunningJobs
 from helper.releases.work_quota import WorkQuota
 from helper.trust.keys import HelperKeys
-from helper.trust.open_tasks import OpenTasks
+from helper.trust.tasks import _OpenTasks
 from tests.held_locks import Guarded, guards, shared_state_is_used_under_its_lock
 
 __all__ = ["shared_state_is_used_under_its_lock", "unguarded"]
@@ -32,7 +32,7 @@ unguarded = guards(
     Guarded(RunningJobs, "_lock", ("_running",)),
     Guarded(WorkQuota, "_changed", ("_computing",)),
     Guarded(HelperKeys, "_lock", ("_stamp",)),
-    Guarded(OpenTasks, "_lock", ("_ends", "_read")),
+    Guarded(_OpenTasks, "_lock", ("_ends", "_read")),
     Guarded(StorageQuota, "_lock", ("_held", "_sums")),
     Guarded(Vault, "_counting", ("_is_counted",)),
 )

@@ -83,8 +83,7 @@ LIMITS: dict[str, dict[str, object]] = {
         "LIST_STEP_S": 3_600,
     },
     "helper.trust.keys": {"STORAGE_KEY_BYTES": 32},
-    "helper.trust.open_tasks": {"LEAST_COUNTED_S": 86_400.0},
-    "helper.trust.tasks": {"_MOST_KEPT": 4_096},
+    "helper.trust.tasks": {"LEAST_COUNTED_S": 86_400.0, "_MOST_KEPT": 4_096},
 }
 
 

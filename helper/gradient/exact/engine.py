@@ -19,9 +19,8 @@ from helper.gradient.engine import Batch, Interrupt, MaskedSum, PartialSum, Recl
 from helper.gradient.exact.kernels.buffers import Buffers, BufferShelf, Owner
 from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, Masking, clip_factors
 from helper.gradient.exact.kernels.field import add_to
-from helper.gradient.exact.kernels.masking import ValuesDigest
+from helper.gradient.exact.kernels.masking import Hashed, ValuesDigest, hash_keys
 from helper.gradient.exact.kernels.rows import Real, Value
-from helper.gradient.exact.kernels.within_count import WithinCount
 from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.layers.losses import count_seeds, seeds
 from helper.gradient.exact.lowering.lowered import Lowered, start_all
@@ -34,22 +33,26 @@ from maskedlark.model.graph import Model
 from maskedlark.model.heads import BoundHeads, TrainedLoss, bind
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
-from maskedlark.numbers.field import FieldVector
+from maskedlark.numbers.field import FieldVector, add, multiply, subtract, total
 from maskedlark.privacy.clip import Clip
 
+# What stays in a core's cache from the way forward to the masks.
 _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512
 _CHUNK_BYTES: Final = 1 << 27
 _BYTES_A_VALUE: Final = 32  # of a chunk: up to three float64 limbs of a masked delta and one operand
 _WORTHWHILE_BLOCK: Final = 32
+# Bounds on memory, where one record is larger than the sizes above are made for.
 _MOST_BLOCK_BYTES: Final = 1 << 26
 _MOST_CHUNK_BYTES: Final = 1 << 28
 _SUM_BYTES: Final = 8
 _MIN_PART: Final = 128
+# A part of less is not worth a thread: Python's lock goes to and fro between short steps.
 _MIN_PART_NS: Final = 8e6
-"""A part of less is not worth a thread: Python's lock goes to and fro between short steps."""
 _NS_A_MULTIPLICATION: Final = 0.05
 _NS_AN_ENTRY: Final = 4.0
+# Of the digest keys of the count: beyond the layers of any model.
+_COUNT_LAYER: Final = 1 << 20
 _SHELF: Final = BufferShelf()
 
 
@@ -222,6 +225,42 @@ def _sizes(plan: Lowered, loss: Loss | BoundHeads, backend: Backend, labels: int
     )
 
 
+class _WithinCount:
+    """How many values a part of a round left unclipped: one more masked coordinate, for adaptive bounds.
+
+    A value is within the bound if its factor is its coefficient (`clipping`). That compares numbers that are
+    the same on every machine, so the helpers agree on it as on everything else.
+    """
+
+    __slots__ = ("_clip", "_keys", "_sum")
+
+    def __init__(self, clip: Clip, labels: int) -> None:
+        self._clip = clip
+        self._keys = hash_keys(_COUNT_LAYER, Hashed.VALUES, 1, labels)[0]
+        self._sum = np.zeros(1, np.uint64)
+
+    def add(self, masking: Masking, coefficients: Real) -> None:
+        """Count a block, and hash what was counted. Shapes: coefficients (records, labels)."""
+        if not self._clip.is_counted:
+            return
+        within = (masking.factors == coefficients).astype(np.uint64)
+        np.add(
+            masking.hashes,
+            (self._keys ^ (within - np.uint64(1))).sum(axis=1, dtype=np.uint64),  # ~key where it is not
+            out=masking.hashes,
+        )
+        # Both passes go over all records, whichever are within: a selection would show how many are in the
+        # time.
+        for counted, into in ((within, add), (within ^ np.uint64(1), subtract)):  # no value is left out
+            self._sum = into(self._sum, total((masking.shares * counted).reshape(-1, 1)))
+
+    def append_to(self, vector: FieldVector) -> FieldVector:
+        """Append the coordinate to the vector, if there is one."""
+        if not self._clip.is_counted:
+            return vector
+        return np.append(vector, multiply(self._sum, np.full(1, self._clip.count_units, np.uint64)))
+
+
 @frozen
 class _Work:
     """One round's arguments, and what a thread does with its part of the records."""
@@ -257,7 +296,7 @@ class _Work:
         )
         running = start_all(self.plan.steps, setup)
         trained = self._select_trained(running)
-        digest, within = ValuesDigest(), WithinCount(self.clip, labels)
+        digest, within = ValuesDigest(), _WithinCount(self.clip, labels)
         size = sizes.block_records
         for chunk in chunks:
             for layer in trained:
@@ -279,7 +318,7 @@ class _Work:
         block: range,
         first: int,
         digest: ValuesDigest,
-        within: WithinCount,
+        within: _WithinCount,
         buffers: Buffers,
     ) -> None:
         """Forward, loss, backward, norms, clip and mask of one block of records.
@@ -365,9 +404,5 @@ def _cut(records: int, parts: int, record_ns: float) -> list[range]:
 
 def _chunks(part: range, most: int) -> list[range]:
     """Cut a thread's records into chunks of nearly equal length, at most `most`."""
-    return list(_even(part, -(-len(part) // most)))
-
-
-def _even(part: range, count: int) -> Iterator[range]:
-    for index in range(count):
-        yield part[len(part) * index // count : len(part) * (index + 1) // count]
+    count = -(-len(part) // most)
+    return [part[len(part) * one // count : len(part) * (one + 1) // count] for one in range(count)]

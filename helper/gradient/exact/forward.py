@@ -25,8 +25,8 @@ _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512
 _WORTHWHILE_BLOCK: Final = 8
 _MOST_BLOCK_BYTES: Final = 1 << 26
+# What tables of windows take while they are made, of what they take afterwards.
 _TABLES_MADE: Final = 6
-"""What tables of windows take while they are made, of what they take afterwards."""
 
 
 class ForwardPass:
@@ -68,7 +68,7 @@ class ForwardPass:
         setup = RoundSetup(
             weights=(*weights, *self._plan.frozen),
             backend=self._backend,
-            norm=Norm.L2,
+            norm=Norm.L2,  # of rows, and not used: there is nothing to clip
             labels=1,
             chunk_records=size,
             vector=np.empty(0, np.uint64),

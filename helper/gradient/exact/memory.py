@@ -75,6 +75,7 @@ def part_bytes(plan: Lowered, backend: Backend, *, seeds: int, labels: int) -> P
     return PartBytes(
         fixed=sum(one.fixed for one in layers) + max((one.flushed for one in layers), default=0),
         chunk=sum(one.chunk for one in layers),
+        # Layers run one after the other: what passes is freed, or overwritten, before the next one needs it.
         block=plan.sizes[0]
         + _REAL * output * (1 + seeds)
         + 5 * _REAL * labels

@@ -30,18 +30,18 @@ from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.clip import Clip
 
+# Float64 numbers of gradients and activations that one chunk of records holds at a time.
 _CHUNK_NUMBERS: Final = 1 << 22
-"""Float64 numbers of gradients and activations that one chunk of records holds at a time."""
 _MAX_CHUNK_RECORDS: Final = 512
 # bytes, measured by `make bench-memory`
+# The sums of limbs, their products and the total.
 _A_PARAMETER: Final = 100
-"""The sums of limbs, their products and the total."""
+# Of each record, label and parameter: the gradient, its integers and their copies for digest and product.
 _A_GRADIENT: Final = 56
-"""Of each record, label and parameter: the gradient, its integers and their copies for digest and product."""
+# Of each record, label and value: what goes back.
 _A_DELTA: Final = 16
-"""Of each record, label and value: what goes back."""
+# Of each record and value: the value, and what its derivative needs.
 _AN_ACTIVATION: Final = 16
-"""Of each record and value: the value, and what its derivative needs."""
 
 
 class GeneralEngine(Reclippable):
@@ -117,10 +117,12 @@ class GeneralEngine(Reclippable):
         num_labels = batch.labels.shape[1]
         hasher = sha256(b"maskedlark/v1 general values\0")
         hasher.update(np.array([len(batch), num_labels, self._model.num_parameters], "<u8").tobytes())
+        # By the bound alone, so that both helpers hash the same bytes.
         stored = np.dtype("<i4" if self._clip.sensitivity < 1 << 31 else "<i8")
         products = MaskedProducts(self._model.num_parameters + self._clip.is_counted, self._clip.sensitivity)
         parameters = [torch.from_numpy(weight.to_float()) for weight in weights]
         size = self._chunk_records(num_labels)
+        # With more threads torch adds in another order, and the helpers would not agree.
         with one_thread():
             for start in range(0, len(batch), size):
                 interrupt()

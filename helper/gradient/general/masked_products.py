@@ -16,8 +16,8 @@ from maskedlark.numbers.field import FieldVector, SignedVector
 MAX_ROWS: Final = 1 << 12
 _SHARE_BITS: Final = 16
 _VALUE_BITS: Final = 24
+# Parameters reduced between two looks at whether anybody waits.
 _BLOCK: Final = 1 << 18
-"""Parameters reduced between two looks at whether anybody waits."""
 _MAX_PENDING: Final = 1 << 10  # products below 2^53 that an int64 can add up
 
 

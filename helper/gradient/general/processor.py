@@ -20,8 +20,8 @@ from torch.nn import functional
 from maskedlark.autodiff.one_thread import one_thread
 from maskedlark.randomness import seeded
 
+# Lengths of sums: below, at and between the widths of registers and the blocks of matrix products.
 _SIZES: Final = (3, 8, 17, 64, 65, 257, 1000)
-"""Lengths of sums: below, at and between the widths of registers and the blocks of matrix products."""
 _ROWS: Final = (1, 5, 64)
 
 

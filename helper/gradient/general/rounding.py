@@ -25,8 +25,8 @@ _GRID_BITS: Final = 20
 _LIMB_BITS: Final = 20
 _PLAIN_SQUARES: Final = 1 << 30
 _BLOCK_NUMBERS: Final = 1 << 17  # what a processor's cache holds
+# Covers the rounding of one square root, one division and two products.
 _SHRINK_SLACK: Final = 1.0 - 2.0**-50
-"""Covers the rounding of one square root, one division and two products."""
 
 
 def clip_to_integers(gradients: NDArray[np.float64], clip: Clip) -> SignedVector:
@@ -89,6 +89,7 @@ def _shrink(values: SignedVector, clip: Clip) -> SignedVector:
     Repeated until an exact check finds none.
     """
     limit = clip.sensitivity if clip.norm is Norm.L1 else clip.sensitivity**2
+    # As often as records need it: on this path time may show what they hold, and samples are public.
     while True:
         sizes = _sizes(values, clip)
         too_long = [row for row, size in enumerate(sizes) if size > limit]

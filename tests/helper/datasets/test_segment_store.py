@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.datasets.admitted_rows import AdmittedRows
+from helper.datasets.preparing import _AdmittedRows
 from helper.datasets.segment_store import BucketStore, FolderStore, SegmentStore
 from helper.datasets.updates import _shape_of, plan_segments
 from helper.ledger.records import SealedObject
@@ -94,7 +94,7 @@ def test_a_file_that_is_deleted_while_the_folder_is_listed_is_left_out(
 
 
 def test_rows_of_chunks_are_put_one_behind_the_other() -> None:
-    rows, draw = AdmittedRows(), np.random.default_rng(3)
+    rows, draw = _AdmittedRows(), np.random.default_rng(3)
     ids, tags = draw.integers(0, 256, (2, 5, 16), dtype=np.uint8)
     is_admitted = np.array([True, False, True, True, False])
     for part, dropped in (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helper.releases.query_cost import evaluation_cost, query_cost
-from helper.releases.round_cost import round_bytes, round_cost
+from helper.releases.round_cost import round_cost
 from maskedlark.model.core_seconds import round_seconds, scoring_seconds
 from maskedlark.model.graph import GraphCost, Model, Node, Parameter
 from maskedlark.releases.counting import Condition
@@ -102,13 +102,9 @@ def test_a_round_holds_its_sum_or_its_answer_and_its_records(
     path: str, copies: int, engine_bytes: int, most: int
 ) -> None:
     engine: Any = SimpleNamespace(path=path, round_bytes=lambda records, labels: engine_bytes)
-    found = round_bytes(MODEL, engine, records=RECORDS, candidates=3)
-    assert found == (4 << 20) + 16 * 4_008 + most + copies * RECORDS * (12 + 12 * 3)
-    both = round_cost(MODEL, engine, records=RECORDS, candidates=3)
-    assert (both.num_bytes, both.seconds) == (
-        found,
-        round_seconds(MODEL, path, records=RECORDS, candidates=3),
-    )
+    found = round_cost(MODEL, engine, records=RECORDS, candidates=3)
+    assert found.num_bytes == (4 << 20) + 16 * 4_008 + most + copies * RECORDS * (12 + 12 * 3)
+    assert found.seconds == round_seconds(MODEL, path, records=RECORDS, candidates=3)
 
 
 def test_what_a_dense_layer_reads_is_read_whole() -> None:

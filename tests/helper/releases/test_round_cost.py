@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from helper.gradient.choose import choose_engine
-from helper.trust.cost import WorkEstimate
+from helper.trust.floors import WorkEstimate
 from maskedlark import canonical
 from maskedlark.errors import JobReason
 from maskedlark.model.core_seconds import round_seconds

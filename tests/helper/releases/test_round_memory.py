@@ -24,7 +24,7 @@ from helper.gradient.scoring import score, scoring_bytes
 from helper.ledger.records import key_of
 from helper.releases.answering import Call
 from helper.releases.jobs import _held_bytes
-from helper.releases.round_cost import round_bytes
+from helper.releases.round_cost import round_cost
 from helper.releases.rounds import Computation
 from helper.releases.work_quota import WorkQuota
 from maskedlark import canonical
@@ -132,7 +132,7 @@ def test_every_number_that_counts_makes_the_estimate_grow() -> None:
     def estimate(channels: int = 32, records: int = 8, candidates: int = 2) -> int:
         model = parse(convolutional(SIDE, [(channels, 3)], ("MaxPool",), 4), num_features=SIDE * SIDE)
         engine = ExactEngine(model, Loss.CROSS_ENTROPY, CLIP)
-        return round_bytes(model, engine, records=records, candidates=candidates)
+        return round_cost(model, engine, records=records, candidates=candidates).num_bytes
 
     assert estimate() < estimate(channels=64)
     assert estimate() < estimate(records=16)

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from helper.trust.cost import WorkEstimate
-from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors, WorkEstimate
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.reports.task import Task

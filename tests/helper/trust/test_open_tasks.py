@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from helper.trust.open_tasks import LEAST_COUNTED_S
+from helper.trust.tasks import LEAST_COUNTED_S
 from maskedlark import canonical
 from maskedlark.errors import JobReason
 from maskedlark.reports.task import Task

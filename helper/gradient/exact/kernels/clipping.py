@@ -54,6 +54,7 @@ def _factors(norms: Real, coefficients: Real, bound: float, factors: Real) -> No
     records, labels = coefficients.shape
     for r in range(records):
         for k in range(labels):
+            # A loss of one output has one seed, of which each label's gradient is a multiple.
             norm, coefficient = norms[k if norms.shape[0] > 1 else 0, r], coefficients[r, k]
             clipped = (bound if coefficient > 0.0 else -bound) / norm  # divided whether it is taken or not
             finite = clipped if norm < np.inf else 0.0

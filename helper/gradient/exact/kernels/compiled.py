@@ -33,6 +33,7 @@ _LOCATORS: Final = "CACHE_LOCATOR_CLASSES"
 _PROCESSOR: Final = "CPU_NAME"
 _FEATURES: Final = "CPU_FEATURES"
 _FOLDER: Final = "CACHE_DIR"
+# Turns off the two passes of LLVM that make a branch of a choice between two values.
 _NO_BRANCHES: Final = ("-x86-cmov-converter=false", "-disable-cgp-select2branch=true")
 _BASELINE: Final = "x86-64-v3"
 _OWNERS_TO_WRITE: Final = 0o755
@@ -114,6 +115,7 @@ class _Kept(FunctionCache):
         the same bytes, wherever and whenever they do.
         """
         kept = data._replace(type_annotation="")
+        # numba creates files by the process's umask: nobody else may replace a pickle that is loaded later.
         before = os.umask(_OTHERS_WRITE)
         try:
             with suppress(OSError):
@@ -222,6 +224,7 @@ def _cache_folder(given: str) -> Path:
     if any(_complete(brought, one.name).exists() for one in runnable()):
         return _check_folder(brought, installed_with=Path(__file__))
     beside = package / "__pycache__"
+    # One that is there is used although it cannot be written: an image brings it along.
     is_here = (beside / name).exists() or os.access(beside if beside.exists() else package, os.W_OK)
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskedlark"
     return (

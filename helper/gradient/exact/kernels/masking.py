@@ -30,10 +30,10 @@ _MASK_64: Final = 2**64 - 1
 _KEPT_KEYS: Final = 1 << 12
 # SplitMix64's increment: the odd integer nearest to 2^64 over the golden ratio.
 _GOLDEN: Final = 0x9E3779B97F4A7C15
+# Of a value in two limbs, those of the lower one.
 _LOW_BITS: Final = 20
-"""Of a value in two limbs, those of the lower one."""
+# What values whose products are added up may come to: times a limb of a share that stays below 2^62.
 _ROOM: Final = 2**31 - 1
-"""What values whose products are added up may come to: times a limb of a share that stays below 2^62."""
 _UP: Final = 2.0**_LOW_BITS
 _DOWN: Final = 2.0**-_LOW_BITS
 _32: Final = np.uint64(32)

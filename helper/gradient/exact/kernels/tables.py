@@ -24,9 +24,10 @@ CELLS: Final = 8192
 MAX_RATE_LOG: Final = 20.0
 """A Poisson rate saturates at e^20."""
 
+# Bits of fixed point: 8192 products in a row lose fewer than 20 of them, and an entry takes 41.
 _GUARD: Final = 160
+# 2^24: t is carried as rint(t * 2^24); 8 bits choose the chord's cell within 1, 16 the place on it.
 _ARGUMENT: Final = 16777216.0
-"""2^24: t is carried as rint(t * 2^24); 8 bits choose the chord's cell within 1, 16 the place on it."""
 _ROUND: Final = (
     6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
 )
@@ -52,7 +53,7 @@ def softplus_tail() -> Table:
     for _ in range(CELLS + 1):
         ratio = (power << _GUARD) // (2 * unit + power)
         square, odd, total, k = ratio * ratio >> _GUARD, ratio, 0, 1
-        while odd >> (_GUARD - 80):
+        while odd >> (_GUARD - 80):  # smaller terms change no entry of 40 bits
             total += odd // k
             odd, k = odd * square >> _GUARD, k + 2
         entries.append(_to_unit(2 * total))
@@ -85,6 +86,7 @@ def look_up(table: Table, t: float) -> np.int64:
     """
     is_inside = (t >= 0.0) & (t < 32.0)
     position = np.int64(((t if is_inside else 0.0) * _ARGUMENT + _ROUND) - _ROUND)
+    # A choice of numbers and no early return: a t outside takes the steps of any other.
     is_before_end = position < _END
     cell = (position if is_before_end else np.int64(0)) >> 16
     low = table[cell]

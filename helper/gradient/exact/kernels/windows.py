@@ -70,6 +70,7 @@ def slide(
     inside: NDArray[Any] = np.ones((1, 1), bool)
     for axis, size in enumerate(space):
         here = coordinates[axis]
+        # Outside counts as place 0 until the end, so that the places of several axes add up.
         places = _outer(places * size, np.where((here >= 0) & (here < size), here, 0), np.add)
         inside = _outer(inside, (here >= 0) & (here < size), np.logical_and)
     return Windows(

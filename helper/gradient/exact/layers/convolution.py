@@ -118,6 +118,7 @@ def _cut_patches(
         for p in range(positions):
             for c in range(channels):
                 for k in range(window):
+                    # Where windows look is public: a branch on it shows nothing of records.
                     place = places[p, k]
                     patches[r, p, c * window + k] = source[r, c * space + place] if place >= 0 else 0
 

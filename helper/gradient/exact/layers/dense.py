@@ -31,8 +31,8 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 _NO_BIAS = np.empty(0)
+# The largest entry of a row has one bit more, but where all are so small that values are 0.
 _ROW_BITS: Final = 14
-"""The largest entry of a row has one bit more, but where all are so small that values are 0."""
 
 
 @frozen
@@ -101,6 +101,7 @@ class _RunningDense(Running):
 
     def begin(self, records: int) -> None:
         """See `Running`."""
+        # Made with the first chunk, which only a layer that is trained gets to see.
         self._accumulator = self._accumulator or self._accumulating()
         self._accumulator.begin(records)
 

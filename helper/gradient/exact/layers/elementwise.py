@@ -127,6 +127,7 @@ def _activate(
     for r in range(argument.shape[0]):
         for j in range(argument.shape[1]):
             z = argument[r, j]
+            # Numbers of `Curve`, as compiled code knows no enum: ELU, TANH, the others. It is public.
             if curve == 2:
                 e = np.float64(look_up(exp, abs(z))) / one
                 below, slope_below = alpha * (e - 1.0), alpha * e

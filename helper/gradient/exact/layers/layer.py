@@ -15,8 +15,8 @@ import numpy as np
 
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.clipping import Masking
-from helper.gradient.exact.kernels.rows import Real, Value
-from helper.gradient.exact.kernels.whole_gradient import WholeGradient
+from helper.gradient.exact.kernels.masking import Hashed, hash_keys, mask_sum
+from helper.gradient.exact.kernels.rows import Real, RowBlock, Value, quantise, row_norms
 from helper.gradient.exact.products.product import Backend
 from maskedlark.frozen import frozen
 from maskedlark.model.weights import QuantisedTensor
@@ -160,6 +160,33 @@ class Stateless(Running):
         return self
 
 
+class _WholeGradient:
+    """The gradients of a layer that is applied at many positions, for one thread of one round.
+
+    They do not factor: a seed's gradient is a row of reals, each an exact integer times a power of two (or
+    one rounded product of such). The row is quantised like any other; its norm and masked values follow.
+    """
+
+    __slots__ = ("_keys", "_norm", "rows", "total")
+
+    def __init__(self, width: int, *, labels: int, number: int, norm: Norm) -> None:
+        self._keys, self._norm = hash_keys(number, Hashed.VALUES, labels, width), norm
+        self.total: FieldVector = np.zeros(width, np.uint64)
+        self.rows: RowBlock
+
+    def take(self, gradients: Real) -> None:
+        """Set the block's gradients, (seeds * records, width)."""
+        self.rows = quantise(gradients, self._norm)
+
+    def add_norm(self, squares: Real) -> None:
+        """See `Running`."""
+        squares += row_norms(self.rows, self._norm).reshape(squares.shape)
+
+    def mask(self, masking: Masking) -> None:
+        """Add the block's masked values to the total."""
+        mask_sum(self.rows, masking, self._keys, self.total)
+
+
 class Whole(Running):
     """A layer at work that writes out each record's gradient before it masks it.
 
@@ -167,13 +194,13 @@ class Whole(Running):
     """
 
     _trained: tuple[Trainable, ...]
-    _gradient: WholeGradient
+    _gradient: _WholeGradient
 
     def _collect(self, number: int, setup: RoundSetup, *parameters: Trainable | None) -> None:
         """Prepare to collect the gradients of those parameters that are trained."""
         self._trained = select_trained(*parameters)
         width = sum(one.size for one in self._trained)
-        self._gradient = WholeGradient(width, labels=setup.labels, number=number, norm=setup.norm)
+        self._gradient = _WholeGradient(width, labels=setup.labels, number=number, norm=setup.norm)
 
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""

@@ -157,6 +157,7 @@ def _normalise(source: Real, epsilon: float, normal: Real, inverse: Real) -> Non
     width = np.float64(source.shape[2])
     for r in range(source.shape[0]):
         for g in range(source.shape[1]):
+            # One after the other and no numpy sum, whose order of adding differs between machines.
             total = 0.0
             for j in range(source.shape[2]):
                 total += source[r, g, j]

@@ -21,9 +21,11 @@ from maskedlark.frozen import frozen
 from maskedlark.model.graph import Constant, Model, Node
 
 _MOST_BYTE: Final = 255
+# Below it float32, float64 and integers agree on every sum.
 _MOST_INDEX: Final = 1 << 24
+# Of all sums together that a graph makes on the way to its indices: 48 MiB.
 _MOST_TERMS: Final = 1 << 22
-"""Of all sums together that a graph makes on the way to its indices: 48 MiB."""
+# A feature is a byte over 256, until the graph multiplies it by 256.
 _UNITS: Final = (1.0, 1.0 / 256.0)
 _FLOAT: Final = 1  # of Cast, in normal form
 _INDEX_INPUT: Final = 1

@@ -1,8 +1,9 @@
 """Lowering of the operators that compute: products, convolutions, pools, normalisation, activations."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import Final
 
 import numpy as np
 
@@ -14,12 +15,19 @@ from helper.gradient.exact.layers.layer import NotExact, Trainable
 from helper.gradient.exact.layers.normalisation import BatchNormalization, LayerNormalization
 from helper.gradient.exact.layers.offset import Offset
 from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
-from helper.gradient.exact.lowering.lowered import LoweredBuilder, LoweredValue, Shape, attribute, integers
+from helper.gradient.exact.lowering.lowered import (
+    LoweredBuilder,
+    LoweredValue,
+    Lowering,
+    Shape,
+    attribute,
+    integers,
+)
 from helper.gradient.exact.products.product import MAX_POSITIONS, MAX_WIDTH
 from maskedlark.model.graph import Node
 
 
-def gemm(builder: LoweredBuilder, node: Node) -> None:
+def _gemm(builder: LoweredBuilder, node: Node) -> None:
     """Lower a dense layer with its bias."""
     if attribute(node, "alpha") != 1.0 or attribute(node, "beta") != 1.0 or node.attributes["transA"]:
         raise NotExact("Gemm has a factor or a transposed first input")
@@ -27,7 +35,7 @@ def gemm(builder: LoweredBuilder, node: Node) -> None:
     _dense(builder, node, bias, is_transposed=bool(node.attributes["transB"]), output=node.outputs[0])
 
 
-def matmul(builder: LoweredBuilder, node: Node) -> None:
+def _matmul(builder: LoweredBuilder, node: Node) -> None:
     """Lower a dense layer, including the Add of a bias that follows it."""
     follower = builder.only_reader(node.outputs[0], "Add")
     bias = next((name for name in follower.inputs if builder.is_parameter(name)), None) if follower else None
@@ -73,7 +81,7 @@ def _dense(
     _affine(builder, output, layer, source, (outputs,))
 
 
-def conv(builder: LoweredBuilder, node: Node) -> None:
+def _conv(builder: LoweredBuilder, node: Node) -> None:
     """Lower a convolution."""
     source, weight = builder.value(node.inputs[0]), builder.parameter(node.inputs[1], "Conv")
     outputs, kernel = weight.shape[0], weight.shape[2:]
@@ -134,14 +142,14 @@ def _windows(builder: LoweredBuilder, source: LoweredValue, kernel: tuple[int, .
     return slide(space, kernel, **sliding)
 
 
-def max_pool(builder: LoweredBuilder, node: Node) -> None:
+def _max_pool(builder: LoweredBuilder, node: Node) -> None:
     """Lower the largest value of each window."""
     source = builder.value(node.inputs[0])
     windows = _windows(builder, source, integers(node, "kernel_shape"), node)
     builder.add(node.outputs[0], MaxPool(windows=windows), (source,), (source.shape[0], *windows.result))
 
 
-def average_pool(builder: LoweredBuilder, node: Node) -> None:
+def _average_pool(builder: LoweredBuilder, node: Node) -> None:
     """Lower the mean of each window."""
     source = builder.value(node.inputs[0])
     windows = _windows(builder, source, integers(node, "kernel_shape"), node)
@@ -159,7 +167,7 @@ def average_pool(builder: LoweredBuilder, node: Node) -> None:
     )
 
 
-def reduce(builder: LoweredBuilder, node: Node) -> None:
+def _reduce(builder: LoweredBuilder, node: Node) -> None:
     """Lower ReduceMean or ReduceSum over some of a record's axes, as one pool.
 
     GlobalAveragePool becomes the first.
@@ -180,12 +188,13 @@ def reduce(builder: LoweredBuilder, node: Node) -> None:
     builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), kept)
 
 
-def batch_normalization(builder: LoweredBuilder, node: Node) -> None:
+def _batch_normalization(builder: LoweredBuilder, node: Node) -> None:
     """Lower normalisation with the graph's running statistics."""
     source = builder.value(node.inputs[0])
     mean, variance = (builder.constant(name) for name in node.inputs[3:5])
     if mean is None or variance is None:
         raise NotExact("BatchNormalization has statistics that are not constants")
+    # ONNX stores float32: an epsilon of 1e-5 is the float32 next to it, as torch and numpy have it too.
     spread = variance.astype(np.float64) + float(np.float32(attribute(node, "epsilon")))
     if not (spread > 0).all():
         raise NotExact("BatchNormalization has a variance that is not positive")
@@ -199,7 +208,7 @@ def batch_normalization(builder: LoweredBuilder, node: Node) -> None:
     builder.add(node.outputs[0], layer, (source,), source.shape, parameters=(layer.scale, layer.bias))
 
 
-def layer_normalization(builder: LoweredBuilder, node: Node) -> None:
+def _layer_normalization(builder: LoweredBuilder, node: Node) -> None:
     """Lower normalisation of a record's last axes by their own mean and variance."""
     source, axis = builder.value(node.inputs[0]), int(attribute(node, "axis"))
     rank = len(source.shape) + 1
@@ -221,7 +230,7 @@ def layer_normalization(builder: LoweredBuilder, node: Node) -> None:
     builder.add(node.outputs[0], layer, (source,), source.shape, parameters=(scale, bias))
 
 
-def activation(curve: Curve) -> Callable[[LoweredBuilder, Node], None]:
+def _activation(curve: Curve) -> Lowering:
     """Return the lowering of one curve."""
 
     def lowering(builder: LoweredBuilder, node: Node) -> None:
@@ -234,9 +243,29 @@ def activation(curve: Curve) -> Callable[[LoweredBuilder, Node], None]:
     return lowering
 
 
-def softmax(builder: LoweredBuilder, node: Node) -> None:
+def _softmax(builder: LoweredBuilder, node: Node) -> None:
     """Lower softmax over a vector."""
     source = builder.value(node.inputs[0])
     if len(source.shape) != 1:
         raise NotExact("Softmax is exact only over all of a record's values")
     builder.add(node.outputs[0], Softmax(), (source,), source.shape)
+
+
+LOWERINGS: Final[Mapping[str, Lowering]] = {
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "Conv": _conv,
+    "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "ReduceMean": _reduce,
+    "ReduceSum": _reduce,
+    "Softmax": _softmax,
+    "Relu": _activation(Curve.RELU),
+    "LeakyRelu": _activation(Curve.LEAKY_RELU),
+    "Elu": _activation(Curve.ELU),
+    "Sigmoid": _activation(Curve.SIGMOID),
+    "Tanh": _activation(Curve.TANH),
+    "Softplus": _activation(Curve.SOFTPLUS),
+}

@@ -3,8 +3,10 @@
 Mul by 256, Cast, Gather.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from helper.gradient.exact.lowering.indices import join_sums
 from helper.gradient.exact.lowering.lowered import (
     LoweredBuilder,
     LoweredValue,
+    Lowering,
     Shape,
     TurnedValue,
     attribute,
@@ -26,7 +29,7 @@ from helper.gradient.exact.lowering.lowered import (
 from maskedlark.model.graph import Constant, Node
 
 
-def arithmetic(builder: LoweredBuilder, node: Node) -> None:
+def _arithmetic(builder: LoweredBuilder, node: Node) -> None:
     """Lower a sum or product of two values, of a value and a parameter, or of a value and a constant."""
     constants = [builder.constant(name) for name in node.inputs]
     if constants[0] is None and constants[1] is None:
@@ -120,7 +123,7 @@ def _with_parameter(builder: LoweredBuilder, node: Node, name: str) -> None:
     builder.add(output, offset, (source,), shape, parameters=(parameter,))
 
 
-def square(builder: LoweredBuilder, node: Node) -> None:
+def _square(builder: LoweredBuilder, node: Node) -> None:
     """Lower Pow by the constant 2, as a product."""
     exponent = builder.constant(node.inputs[1])
     if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2.0:
@@ -129,7 +132,7 @@ def square(builder: LoweredBuilder, node: Node) -> None:
     builder.add(node.outputs[0], Product(), (source, source), source.shape)
 
 
-def expand(builder: LoweredBuilder, node: Node) -> None:
+def _expand(builder: LoweredBuilder, node: Node) -> None:
     """Lower a value repeated along axes of size 1."""
     shape = integers(node, "shape")
     source = builder.data(node.inputs[0])
@@ -149,7 +152,7 @@ def _factor_and_offset(operator: str, constant: Constant, *, is_second: bool) ->
         return (one, -constant) if is_second else (-one, constant)
     if not is_second or not constant.all():
         raise NotExact("Div by a computed value or by zero has no exact form")
-    return 1.0 / constant, zero
+    return 1.0 / constant, zero  # so is Div defined: the reciprocal is rounded once, and each product
 
 
 def _broadcast(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float64]:
@@ -162,12 +165,12 @@ def _broadcast(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float6
         raise NotExact("a constant changes the shape of the value that it is joined with") from None
 
 
-def cast(_builder: LoweredBuilder, _node: Node) -> None:
+def _cast(_builder: LoweredBuilder, _node: Node) -> None:
     """Refuse integers that anything but a Gather reads."""
     raise NotExact("Cast is exact only of features times 256, on their way to the rows of a Gather")
 
 
-def gather(builder: LoweredBuilder, node: Node) -> None:
+def _gather(builder: LoweredBuilder, node: Node) -> None:
     """Lower rows of a trained table by indices that the record's bytes make, or a fixed choice of entries.
 
     All Gathers of one table are one layer: a record's gradient is summed over the places that read a row.
@@ -213,7 +216,7 @@ def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) ->
     builder.rearrange(node.outputs[0], source, np.take(_number_entries(source), chosen, axis=axis - 1))
 
 
-def gather_nd(builder: LoweredBuilder, node: Node) -> None:
+def _gather_nd(builder: LoweredBuilder, node: Node) -> None:
     """Lower a fixed choice of entries by coordinates of the leading axes, as torch writes x[:, [0, 1]].
 
     There the axes are turned first, so that the record axis is not the leading one, and back afterwards.
@@ -232,7 +235,7 @@ def _number_entries(source: LoweredValue) -> NDArray[np.int64]:
     return np.arange(source.size).reshape(source.shape)
 
 
-def reshape(builder: LoweredBuilder, node: Node) -> None:
+def _reshape(builder: LoweredBuilder, node: Node) -> None:
     """Lower another shape of the same entries."""
     shape = integers(node, "shape")
     source = builder.data(node.inputs[0])
@@ -241,7 +244,7 @@ def reshape(builder: LoweredBuilder, node: Node) -> None:
     builder.alias(node.outputs[0], replace(source, shape=shape[1:]))
 
 
-def transpose(builder: LoweredBuilder, node: Node) -> None:
+def _transpose(builder: LoweredBuilder, node: Node) -> None:
     """Lower another order of a record's axes; for a matrix parameter, note it for its layer."""
     perm = integers(node, "perm")
     if builder.is_parameter(node.inputs[0]):
@@ -260,7 +263,7 @@ def transpose(builder: LoweredBuilder, node: Node) -> None:
         builder.turned[node.outputs[0]] = turned
 
 
-def cut(builder: LoweredBuilder, node: Node) -> None:
+def _cut(builder: LoweredBuilder, node: Node) -> None:
     """Lower a part of a value (Slice)."""
     source = builder.data(node.inputs[0])
     cuts = [slice(None)] * len(source.shape)
@@ -273,7 +276,7 @@ def cut(builder: LoweredBuilder, node: Node) -> None:
     builder.rearrange(node.outputs[0], source, _number_entries(source)[tuple(cuts)])
 
 
-def split(builder: LoweredBuilder, node: Node) -> None:
+def _split(builder: LoweredBuilder, node: Node) -> None:
     """Lower several parts along one axis."""
     source, axis = builder.data(node.inputs[0]), int(attribute(node, "axis"))
     # never the axis of records: a model's parts add up to one number, and shapes are tried for two batches
@@ -283,7 +286,7 @@ def split(builder: LoweredBuilder, node: Node) -> None:
             builder.rearrange(name, source, part)
 
 
-def concat(builder: LoweredBuilder, node: Node) -> None:
+def _concat(builder: LoweredBuilder, node: Node) -> None:
     """Lower a concatenation along an axis."""
     sources = [builder.value(name) for name in node.inputs]
     axis = int(attribute(node, "axis"))
@@ -298,3 +301,21 @@ def concat(builder: LoweredBuilder, node: Node) -> None:
     builder.add(node.outputs[0], joined, sources, order.shape)
     if (order.reshape(-1) != np.arange(order.size)).any():
         builder.rearrange(node.outputs[0], builder.value(node.outputs[0]), order)
+
+
+LOWERINGS: Final[Mapping[str, Lowering]] = {
+    "Add": _arithmetic,
+    "Sub": _arithmetic,
+    "Mul": _arithmetic,
+    "Div": _arithmetic,
+    "Cast": _cast,
+    "Gather": _gather,
+    "GatherND": _gather_nd,
+    "Expand": _expand,
+    "Pow": _square,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Slice": _cut,
+    "Split": _split,
+    "Concat": _concat,
+}

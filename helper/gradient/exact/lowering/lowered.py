@@ -6,10 +6,10 @@ Values are numbered from 0, the features. A step reads values and writes one; va
 order of their ONNX shape without the record axis.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -297,6 +297,9 @@ class LoweredBuilder:
             frozen=self._frozen,
         )
 
+
+Lowering: TypeAlias = Callable[[LoweredBuilder, Node], None]
+"""Adds the steps of one node."""
 
 _OUTPUT: Final = Node(operator="", inputs=(), outputs=(), attributes={})
 

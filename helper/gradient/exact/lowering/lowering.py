@@ -3,10 +3,8 @@
 The functions for each operator are in `layers` and `layout`.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
-from helper.gradient.exact.layers.elementwise import Curve
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.lowering import layers, layout
 from helper.gradient.exact.lowering.indices import index_inputs, index_sums, read_as_numbers
@@ -15,38 +13,7 @@ from maskedlark.model.graph import Model, Node
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.losses import Loss
 
-_LOWERINGS: Final[Mapping[str, Callable[[LoweredBuilder, Node], None]]] = {
-    "Gemm": layers.gemm,
-    "MatMul": layers.matmul,
-    "Conv": layers.conv,
-    "BatchNormalization": layers.batch_normalization,
-    "LayerNormalization": layers.layer_normalization,
-    "MaxPool": layers.max_pool,
-    "AveragePool": layers.average_pool,
-    "ReduceMean": layers.reduce,
-    "ReduceSum": layers.reduce,
-    "Softmax": layers.softmax,
-    "Relu": layers.activation(Curve.RELU),
-    "LeakyRelu": layers.activation(Curve.LEAKY_RELU),
-    "Elu": layers.activation(Curve.ELU),
-    "Sigmoid": layers.activation(Curve.SIGMOID),
-    "Tanh": layers.activation(Curve.TANH),
-    "Softplus": layers.activation(Curve.SOFTPLUS),
-    "Add": layout.arithmetic,
-    "Sub": layout.arithmetic,
-    "Mul": layout.arithmetic,
-    "Div": layout.arithmetic,
-    "Cast": layout.cast,
-    "Gather": layout.gather,
-    "GatherND": layout.gather_nd,
-    "Expand": layout.expand,
-    "Pow": layout.square,
-    "Reshape": layout.reshape,
-    "Transpose": layout.transpose,
-    "Slice": layout.cut,
-    "Split": layout.split,
-    "Concat": layout.concat,
-}
+_LOWERINGS: Final = {**layers.LOWERINGS, **layout.LOWERINGS}
 
 
 def lower(model: Model, loss: TrainedLoss) -> Lowered:

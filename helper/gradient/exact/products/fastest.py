@@ -158,6 +158,7 @@ def _fastest(sides: dict[str, Callable[[], object]]) -> str:
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(1 + _TURNS):  # the first one warms up
         for name, run in sides.items():
+            # Of this thread and not the wall clock, which on a busy machine measures the others.
             started = thread_time()
             run()
             best[name] = min(best[name], thread_time() - started)

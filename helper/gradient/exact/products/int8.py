@@ -32,8 +32,8 @@ from maskedlark.numbers.field import MODULUS, FieldVector
 Digits = NDArray[np.int8]
 Sums = NDArray[np.int32]
 
+# Up to this many inputs a float64 product is faster than four digit products, and as exact.
 _NARROW: Final = 48
-"""Up to this many inputs a float64 product is faster than four digit products, and as exact."""
 _OFFSET: Final = 32768
 
 _EPSILON: Final = np.uint64(2**32 - 1)

@@ -38,12 +38,12 @@ MAX_POSITIONS: Final = 2**20
 """The most positions of a convolution or pool: keeps the sum of 15-bit products over them below 2^53."""
 
 _PRODUCTS_BYTES: Final = 1 << 25
+# Of products, which lie in a cache until they are put together.
 _CACHED_BYTES: Final = 1 << 22
-"""Of products, which lie in a cache until they are put together."""
+# So many at a time make little of what it takes to prepare the digits, whatever becomes of the cache.
 _ENOUGH_INPUTS: Final = 256
-"""So many at a time make little of what it takes to prepare the digits, whatever becomes of the cache."""
+# Fewer inputs at a time would spend more on preparing the digits than on multiplying by them.
 _LEAST_INPUTS: Final = 64
-"""Fewer inputs at a time would spend more on preparing the digits than on multiplying by them."""
 
 Operand = NDArray[Any]
 """int16 rows, or the features themselves as uint8."""
@@ -146,6 +146,7 @@ class BlockedSum:
                 continue
             part = self._buffers.zeros("part", (inputs.stop - inputs.start, self.shape[1]), np.uint64)
             yield inputs, part
+            # A transposed sum is slow to read, and all zeros before the first chunk: then it is only written.
             if self._is_zero:
                 self._total[inputs] = part
             else:
