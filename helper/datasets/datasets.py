@@ -21,9 +21,9 @@ from helper.datasets.preparing import OpenChunk, Preparation, PreparedReports
 from helper.datasets.proofs import fast_residues
 from helper.datasets.records import DatasetRecords
 from helper.datasets.segment_writer import ANY_SEGMENTS, SegmentPlan
-from helper.datasets.segments import Ids, SegmentSlice, whole
+from helper.datasets.segments import Ids, SegmentSlice
 from helper.datasets.updates import RoundOpener, plan_segments
-from helper.datasets.vault import Vault, VaultDamaged, damage_told
+from helper.datasets.vault import Vault, VaultDamaged, distinguish_damage
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, ServedTask, Tasks
@@ -270,7 +270,7 @@ class Datasets:
             HelperUnavailable: they cannot be read at the moment, perhaps after some pieces.
         """
         if self._is_small(dataset_id):
-            yield whole(self.open(dataset_id))
+            yield SegmentSlice.whole(self.open(dataset_id))
             return
         with _reporting_loss(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
@@ -367,7 +367,7 @@ def _read_reporting_loss(read: Callable[[], bytes]) -> bytes:
         JobRefused(DATASET_LOST): it is missing.
         HelperUnavailable: it cannot be read at the moment.
     """
-    with _reporting_loss(), damage_told():
+    with _reporting_loss(), distinguish_damage():
         return read()
 
 

@@ -4,7 +4,8 @@
     records = sealer.seal(rows, number)                                # while shares are opened
     ranks = sealer.seal_ranks(ranks_of_it, number, tail, name)   # once the dataset is committed
     segment = describe_segment(ranks, number, tail, name, key_for=..., read=...)
-    piece = chosen_of(open_segment(segment.shape, segment.place, segment.key, segment.read()), segment.ranks)
+    rows = open_segment(segment.shape, segment.place, segment.key, segment.read())
+    piece = rows.chosen(segment.ranks)
 
 Both begin with magic, the dataset's random salt, the shape of a record, the segment's number and how many
 records it has: all of it is associated data. Records have a ChaCha20-Poly1305 frame for each column, under a

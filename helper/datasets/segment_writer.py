@@ -18,7 +18,7 @@ from typing import Final
 from helper.datasets.frames import KeyFor, Ranks
 from helper.datasets.sealed_segments import SegmentSealer, Tail, estimate_bytes
 from helper.datasets.segment_store import SegmentStore
-from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentRows, join
+from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentRows
 from helper.datasets.storage_quota import Claim, StorageQuota
 from helper.ledger.records import Manifest, SealedObject
 from maskedlark.frozen import frozen
@@ -204,7 +204,7 @@ class SegmentWriter:
         size = self._segment_records
         if self.waiting < size:
             return
-        together = join(self._waiting)
+        together = SegmentRows.join(self._waiting)
         for start in range(0, len(together) - size + 1, size):
             self._put_segment(together.rows(slice(start, start + size)))
         rest = together.rows(slice(len(together) // size * size, None))
@@ -225,7 +225,7 @@ class SegmentWriter:
         if not self.takes(dataset_id):
             raise AssertionError("a preparation is one dataset until that is withdrawn")
         if self._waiting:
-            self._put_segment(join(self._waiting))
+            self._put_segment(SegmentRows.join(self._waiting))
             self._waiting, self._num_waiting = [], 0
         self._is_whole = True
         if self._stored is None:

@@ -115,6 +115,22 @@ class SegmentRows:
         places = np.arange(len(self))[chosen] if isinstance(chosen, slice) else chosen
         return SegmentRows(report_ids=self.report_ids[places], shares=self.shares.rows(places))
 
+    def chosen(self, ranks: NDArray[np.uint32]) -> "SegmentSlice":
+        """Return the records of a segment that are in the dataset, by rank."""
+        chosen = np.flatnonzero(ranks != NOT_CHOSEN)
+        order = chosen[np.argsort(ranks[chosen])]
+        return SegmentSlice(ranks=ranks[order].astype(np.intp), rows=self.rows(order))
+
+    @staticmethod
+    def join(parts: Sequence["SegmentRows"]) -> "SegmentRows":
+        """Concatenate the records of at least one part."""
+        into = parts[0].shape.empty(sum(map(len, parts)))
+        start = 0
+        for part in parts:
+            into.put(slice(start, start + len(part)), part)
+            start += len(part)
+        return into
+
     def put(self, places: NDArray[np.intp] | slice, others: "SegmentRows") -> None:
         """Write other records over those at some places."""
         for ours, theirs in zip(self.columns, others.columns, strict=True):
@@ -132,6 +148,12 @@ class SegmentSlice:
 
     ranks: NDArray[np.intp] = field(repr=False)
     rows: SegmentRows
+
+    @classmethod
+    def whole(cls, dataset: OpenedDataset) -> Self:
+        """Return a dataset in one piece."""
+        rows = SegmentRows(report_ids=dataset.report_ids, shares=dataset.shares)
+        return cls(ranks=np.arange(len(dataset)), rows=rows)
 
     @property
     def shares(self) -> InputShares:
@@ -162,19 +184,6 @@ class Ids(Sequence[bytes]):
         return found
 
 
-def whole(dataset: OpenedDataset) -> SegmentSlice:
-    """Return a dataset in one piece."""
-    rows = SegmentRows(report_ids=dataset.report_ids, shares=dataset.shares)
-    return SegmentSlice(ranks=np.arange(len(dataset)), rows=rows)
-
-
-def chosen_of(rows: SegmentRows, ranks: NDArray[np.uint32]) -> SegmentSlice:
-    """Return the records of a segment that are in the dataset, by rank."""
-    chosen = np.flatnonzero(ranks != NOT_CHOSEN)
-    order = chosen[np.argsort(ranks[chosen])]
-    return SegmentSlice(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
-
-
 def put_together(dataset_id: bytes, pieces: Iterable[SegmentSlice], records: int) -> OpenedDataset:
     """Combine all pieces of a dataset, in canonical order.
 
@@ -194,13 +203,3 @@ def put_together(dataset_id: bytes, pieces: Iterable[SegmentSlice], records: int
     if into is None or found != records:
         raise ValueError("a dataset does not hold as many records as it says")
     return OpenedDataset(dataset_id=dataset_id, report_ids=into.report_ids, shares=into.shares)
-
-
-def join(parts: Sequence[SegmentRows]) -> SegmentRows:
-    """Concatenate the records of at least one part."""
-    into = parts[0].shape.empty(sum(map(len, parts)))
-    start = 0
-    for part in parts:
-        into.put(slice(start, start + len(part)), part)
-        start += len(part)
-    return into

@@ -25,7 +25,7 @@ from helper.datasets.frames import KeyFor, Ranks, SealedSegment, open_segment
 from helper.datasets.sealed_segments import Tail, describe_segment, features_of, frames_in
 from helper.datasets.segment_store import BucketStore, FolderStore, SegmentStore
 from helper.datasets.segment_writer import ANY_SEGMENTS, ObjectWriter, SegmentPlan, SegmentWriter, tag_in
-from helper.datasets.segments import RowShape, SegmentRows, SegmentSlice, chosen_of, put_together
+from helper.datasets.segments import RowShape, SegmentRows, SegmentSlice, put_together
 from helper.datasets.storage_quota import StorageQuota
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest, SealedObject
@@ -179,7 +179,7 @@ class Vault:
         Raises:
             VaultDamaged: the ledger names no objects of it.
         """
-        with damage_told():
+        with distinguish_damage():
             return sum(one.num_bytes for one in self._manifest(dataset_id))
 
     def read(
@@ -187,7 +187,7 @@ class Vault:
     ) -> OpenedDataset:
         """Read all of a dataset; see `pieces`."""
         pieces = self.pieces(dataset_id, interrupt, has_features=has_features)
-        with damage_told(), closing(pieces):
+        with distinguish_damage(), closing(pieces):
             return put_together(dataset_id, pieces, self._segments(dataset_id)[1].records)
 
     def pieces(
@@ -212,7 +212,7 @@ class Vault:
                 some pieces.
             HelperUnavailable: it cannot be read at the moment; perhaps only after some pieces.
         """
-        with damage_told():
+        with distinguish_damage():
             segments, tail = self._segments(dataset_id)
             found, coming, name = 0, iter(segments), dataset_id + round_id
             fetched: deque[Future[SegmentSlice | None]] = deque()
@@ -254,7 +254,7 @@ class Vault:
             interrupt()
             return self._describe(segment, tail, dataset_id + round_id)
 
-        with damage_told():
+        with distinguish_damage():
             segments, tail = self._segments(dataset_id)
             with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranks") as pool:
                 found = list(pool.map(describe, segments))
@@ -358,16 +358,15 @@ class Vault:
             return None
         sealed = self._read(segment.rows, slice(0, 0) if has_features else features_of(one))
         frames = frames_in(sealed, one.place.header)
-        return chosen_of(
-            open_segment(one.shape, one.place, one.key, frames, has_features=has_features), one.ranks
-        )
+        rows = open_segment(one.shape, one.place, one.key, frames, has_features=has_features)
+        return rows.chosen(one.ranks)
 
     def _is_ours(self, name: str) -> bool:
         return _folder_in(name) in self._stores
 
 
 @contextmanager
-def damage_told() -> Iterator[None]:
+def distinguish_damage() -> Iterator[None]:
     """Tell what is damaged from what cannot be read at the moment.
 
     Raises:

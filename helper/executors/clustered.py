@@ -23,7 +23,7 @@ from helper.datasets.segments import SegmentRows
 from helper.executors.dispatch import Dispatcher, PartsToSend
 from helper.executors.executor import Adding, Executor, Gradient, ModelFile, Scoring, SummedUpdates
 from helper.executors.fleet import Fleet
-from helper.executors.opening_orders import OpeningWork, divide
+from helper.executors.opening_orders import OpeningWork
 from helper.executors.orders import (
     AddingUp,
     Scanning,
@@ -36,7 +36,7 @@ from helper.executors.orders import (
 from helper.executors.processes import MIN_CHUNK
 from helper.executors.summing import sum_updates
 from helper.gradient.engine import Interrupt, MaskedSum, OrderFree, PartialSum
-from helper.gradient.scoring import Scores, check_scored
+from helper.gradient.scoring import Scores, scoring_bytes
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import never
 from maskedlark.model import weights as weights_format
@@ -78,7 +78,7 @@ class ClusterExecutor:
         is_small = len(incoming) < 2 * MIN_CHUNK
         if is_small or not self._opens_shares or not self._fleet.workers():
             return self._local.open(opener, incoming)
-        work = OpeningWork(opener=opener, parts=divide(incoming), opened={})
+        work = OpeningWork.of(opener, incoming)
         for part in self._dispatcher.run(work, never):
             with self._opens_here:  # callers bring as many chunks at once as workers open
                 work.opened[part] = self._local.open(opener, work.parts[part])
@@ -100,7 +100,8 @@ class ClusterExecutor:
         """See `Executor`."""
         if self._fleet.workers():
             segments = records.sealed(interrupt)
-            check_scored(scoring.model, scoring.loss)  # here, for no worker is at fault
+            # Refuses a model without an exact form here, where no worker is taken for the cause.
+            scoring_bytes(scoring.model, scoring.loss)
             work = _ScanningWork(scoring, records.count, segments)
             if not self._dispatcher.run(work, interrupt):
                 return work.scores()

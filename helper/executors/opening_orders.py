@@ -1,6 +1,6 @@
 """The opening of report shares as work for workers (`dispatch`): whole chunks to each.
 
-    work = OpeningWork(opener=opener, parts=divide(shares), opened={})
+    work = OpeningWork.of(opener, shares)
     about = work.order([0], is_sent=False)               # the head: the keys, and the shares as they came
     order = read_order(about.kind, about.parts)          # the worker
     answer = write_opened(order.opener.open_columns(order.shares))
@@ -14,7 +14,7 @@ follows from the number of its shares and their task.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,14 @@ class OpeningWork:
     names: None = None
     at_once: int = 2
 
+    @classmethod
+    def of(cls, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> Self:
+        """Divide shares into orders of about equal size."""
+        parts = -(-len(incoming) // MAX_CHUNK)
+        size = -(-len(incoming) // parts)
+        divided = [incoming[start : start + size] for start in range(0, len(incoming), size)]
+        return cls(opener=opener, parts=divided, opened={})
+
     @property
     def count(self) -> int:
         """See `Work`."""
@@ -83,13 +91,6 @@ class OpeningWork:
 
     def check(self, parts: Sequence[int]) -> None:
         """See `Work`; no frames are sent."""
-
-
-def divide(incoming: Sequence[ShareForHelper]) -> list[Sequence[ShareForHelper]]:
-    """Divide shares into orders of about equal size."""
-    parts = -(-len(incoming) // MAX_CHUNK)
-    size = -(-len(incoming) // parts)
-    return [incoming[start : start + size] for start in range(0, len(incoming), size)]
 
 
 def _write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> tuple[Opening, Sequence[bytes]]:

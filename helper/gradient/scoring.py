@@ -91,15 +91,6 @@ def scoring_bytes(model: Model, loss: TrainedLoss) -> int:
     return _forward(model, loss).num_bytes
 
 
-def check_scored(model: Model, loss: TrainedLoss) -> None:
-    """Refuse what `score` refuses, before anybody is asked to score.
-
-    Raises:
-        InvalidModel(UNKNOWN_OPERATOR)
-    """
-    _forward(model, loss)
-
-
 def _forward(model: Model, loss: TrainedLoss) -> ForwardPass:
     try:
         return ForwardPass(model, loss)

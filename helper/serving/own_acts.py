@@ -28,7 +28,7 @@ class OwnActs:
         """Log to the core's ledger."""
         self._core = core
         self._floors = floors
-        self._logged: Ring = ()
+        self._logged = Ring()
 
     def log_start(self) -> None:
         """Log that the helper starts, and what its operator changed since it last did.

@@ -9,7 +9,7 @@ and their secrets are erased. Ids are never used again: an expired key keeps its
 
 from dataclasses import replace
 from enum import StrEnum, unique
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import Field
 
@@ -60,78 +60,74 @@ class RingKey:
         return KeyState.ACTIVE if now >= self.active_from else KeyState.PENDING
 
 
-Ring = tuple[RingKey, ...]
-"""All keys that a helper ever had, the oldest first."""
+class Ring(tuple[RingKey, ...]):
+    """All keys that a helper ever had, the oldest first."""
+
+    __slots__ = ()
+
+    @classmethod
+    def first(cls, suite: HpkeSuite) -> Self:
+        """Create the ring of a new helper: one key, active from the start."""
+        return cls((_fresh(1, suite, active_from=0),))
+
+    def opening_keys(self, now: float) -> tuple[OpeningKey, ...]:
+        """Return the keys that open at a moment.
+
+        Pending ones do too: a browser's or another machine's clock may run ahead.
+        """
+        return tuple(_opening(key) for key in self if key.state(now) is not KeyState.EXPIRED)
+
+    def keys_to_publish(self, now: float) -> tuple[HpkeKey, ...]:
+        """Return the keys to seal to at a moment, newest first; browsers use the first.
+
+        Raises:
+            InvalidTask: all keys have expired.
+        """
+        active = [key for key in self if key.state(now) is KeyState.ACTIVE]
+        pending = [key for key in self if key.state(now) is KeyState.PENDING]
+        if not active and not pending:
+            raise InvalidTask("all HPKE keys have expired: create one with `lark-helper keys rotate`")
+        # None is active after a clock that ran ahead was set back: the next key is served early, as it opens
+        # already.
+        active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
+        newest = sorted(active, key=lambda key: (key.active_from, key.key_id), reverse=True)[:MAX_PUBLISHED]
+        return tuple(_opening(key).public() for key in newest)
+
+    def list_ends_at(self, now: float) -> int:
+        """Return the last second at which the current list is valid, within its first key's life."""
+        (newest, *_) = self.keys_to_publish(now)
+        expires_at = next(key.expires_at for key in self if key.key_id == newest.key_id)
+        # Never past the key itself: a browser must not seal with a key whose secret is erased.
+        ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
+        return ends_at if expires_at is None else min(ends_at, expires_at)
+
+    def rotate(self, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> "Ring":
+        """Return the ring with a new key. Called by the operator.
+
+        Args:
+            now: Unix seconds.
+            suite: Of the new key.
+            active_in_s: How long the new key stays pending.
+            overlap_s: How long the keys before it open from then on. Reports that wait longer at the ad
+                server are lost.
+
+        Raises:
+            InvalidTask: all ids are used up.
+        """
+        key_id = max(key.key_id for key in self) + 1
+        if key_id > MAX_KEY_ID:
+            raise InvalidTask(
+                f"all {MAX_KEY_ID} key ids are used, and an id is never reused: create a new identity "
+                "for this helper"
+            )
+        # The overlap begins when the new key is active: until then browsers use the old one.
+        active_from = int(now) + active_in_s
+        kept = (_erase_if_expired(_ending(key, active_from + overlap_s), now) for key in self)
+        return Ring((*kept, _fresh(key_id, suite, active_from=active_from)))
 
 
-def first_ring(suite: HpkeSuite) -> Ring:
-    """Create the ring of a new helper: one key, active from the start."""
-    return (_fresh(1, suite, active_from=0),)
-
-
-def opening_keys(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
-    """Return the keys that open at a moment.
-
-    Pending ones do too: a browser's or another machine's clock may run ahead.
-    """
-    return tuple(
-        OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
-        for key in ring
-        if key.state(now) is not KeyState.EXPIRED
-    )
-
-
-def keys_to_publish(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
-    """Return the keys to seal to at a moment, newest first; browsers use the first.
-
-    If none is active, as after a clock that ran ahead was set back, the next one is served early: it opens
-    already.
-
-    Raises:
-        InvalidTask: all keys have expired.
-    """
-    active = [key for key in ring if key.state(now) is KeyState.ACTIVE]
-    pending = [key for key in ring if key.state(now) is KeyState.PENDING]
-    if not active and not pending:
-        raise InvalidTask("all HPKE keys have expired: create one with `lark-helper keys rotate`")
-    active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
-    newest = sorted(active, key=lambda key: (key.active_from, key.key_id), reverse=True)[:MAX_PUBLISHED]
-    return tuple(OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret).public() for key in newest)
-
-
-def list_ends_at(ring: Ring, now: float) -> int:
-    """Return the last second at which the current list is valid, within its first key's life."""
-    (newest, *_) = keys_to_publish(ring, now)
-    expires_at = next(key.expires_at for key in ring if key.key_id == newest.key_id)
-    # Never past the key itself: a browser must not seal with a key whose secret is erased.
-    ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
-    return ends_at if expires_at is None else min(ends_at, expires_at)
-
-
-def rotate_ring(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
-    """Return the ring with a new key. Called by the operator.
-
-    Args:
-        ring: As it is.
-        now: Unix seconds.
-        suite: Of the new key.
-        active_in_s: How long the new key stays pending.
-        overlap_s: How long the keys before it open from then on. Reports that wait longer at the ad server
-            are lost.
-
-    Raises:
-        InvalidTask: all ids are used up.
-    """
-    key_id = max(key.key_id for key in ring) + 1
-    if key_id > MAX_KEY_ID:
-        raise InvalidTask(
-            f"all {MAX_KEY_ID} key ids are used, and an id is never reused: create a new identity "
-            "for this helper"
-        )
-    # The overlap begins when the new key is active: until then browsers use the old one.
-    active_from = int(now) + active_in_s
-    kept = tuple(_erase_if_expired(_ending(key, active_from + overlap_s), now) for key in ring)
-    return (*kept, _fresh(key_id, suite, active_from=active_from))
+def _opening(key: RingKey) -> OpeningKey:
+    return OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
 
 
 def _fresh(key_id: int, suite: HpkeSuite, *, active_from: int) -> RingKey:

@@ -19,16 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import Field
 
 from helper.ledger.ledger import Ledger
-from helper.trust.key_ring import (
-    MAX_KEY_ID,
-    Ring,
-    RingKey,
-    first_ring,
-    keys_to_publish,
-    list_ends_at,
-    opening_keys,
-    rotate_ring,
-)
+from helper.trust.key_ring import MAX_KEY_ID, Ring, RingKey
 from maskedlark.audit_log import Actor, AuditAct
 from maskedlark.canonical import Bytes32, build, canonical, decode, digest, encode
 from maskedlark.errors import InvalidTask
@@ -104,7 +95,7 @@ class HelperKeys(NeverPickled):
             signing=Ed25519PrivateKey.generate(),
             agreement=X25519PrivateKey.generate(),
             storage_key=randomness(STORAGE_KEY_BYTES),
-            ring=first_ring(suite),
+            ring=Ring.first(suite),
         )
 
     @classmethod
@@ -123,13 +114,14 @@ class HelperKeys(NeverPickled):
             ) from None
         check_secret_file(path)
         file = decode(_KeyFile, encoded)
-        _check_ring(path, file.opening_keys)
+        ring = Ring(file.opening_keys)
+        _check_ring(path, ring)
         return cls(
             name=file.name,
             signing=Ed25519PrivateKey.from_private_bytes(file.signing_key),
             agreement=X25519PrivateKey.from_private_bytes(file.agreement_key),
             storage_key=file.storage_key,
-            ring=file.opening_keys,
+            ring=ring,
             path=path,
         )
 
@@ -181,14 +173,13 @@ class HelperKeys(NeverPickled):
 
     def opening_keys(self, now: float) -> tuple[OpeningKey, ...]:
         """Return the HPKE keys that open report shares now."""
-        return opening_keys(self.ring(), now)
+        return self.ring().opening_keys(now)
 
     def key_list(self, now: float) -> SignedKeyList:
         """Return the signed HPKE keys that browsers seal to now, valid for three days."""
         ring = self.ring()
-        return SignedKeyList.sign(
-            self._signing, keys_to_publish(ring, now), not_after=list_ends_at(ring, now)
-        )
+        keys, not_after = ring.keys_to_publish(now), ring.list_ends_at(now)
+        return SignedKeyList.sign(self._signing, keys, not_after=not_after)
 
     def sign_task(self, task: Task) -> bytes:
         """Sign this helper's acceptance of a task."""
@@ -224,7 +215,7 @@ class HelperKeys(NeverPickled):
                 "signing_key": self._signing.private_bytes_raw(),
                 "agreement_key": self._agreement.private_bytes_raw(),
                 "storage_key": self._storage_key,
-                "opening_keys": self._ring,
+                "opening_keys": tuple(self._ring),
             },
         )
 
@@ -246,9 +237,7 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
     with _locked(folder):
         # Read under the lock: what another rotation has just added must not be lost.
         keys = HelperKeys.read(folder)
-        keys._ring = rotate_ring(
-            keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s
-        )
+        keys._ring = keys._ring.rotate(now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s)
         path = folder / FILE_NAME
         _replace(path, seal_by(keeper_of(path), encode(keys._as_file())))
         return keys._ring

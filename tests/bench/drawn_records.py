@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from helper.datasets.records import DatasetRecords
-from helper.datasets.segments import RowShape, whole
+from helper.datasets.segments import RowShape, SegmentSlice
 from helper.datasets.vault import Vault
 from helper.executors.executor import Gradient, ModelFile
 from helper.gradient.exact.engine import ExactEngine
@@ -69,7 +69,7 @@ class Drawn:
 
     def in_memory(self) -> DatasetRecords:
         """As a helper holds a dataset that has room in its memory."""
-        piece = whole(self.vault.read(DATASET))
+        piece = SegmentSlice.whole(self.vault.read(DATASET))
         return DatasetRecords(count=self.count, pieces=lambda _: iter((piece,)), sealed=self.on_disk.sealed)
 
     def sampled(self, rate: float, seed: int) -> Evaluated:

@@ -7,7 +7,7 @@ from sqlalchemy import delete, insert, update
 
 from helper.datasets.frames import KeyFor, Ranks
 from helper.datasets.segment_writer import SegmentWriter
-from helper.datasets.segments import NOT_CHOSEN, whole
+from helper.datasets.segments import NOT_CHOSEN, SegmentSlice
 from helper.datasets.vault import Vault
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.manifests import add_manifest
@@ -54,7 +54,7 @@ def name_objects(vault: Vault, dataset_id: bytes, manifest: Manifest, size: int)
 
 def write(vault: Vault, dataset: OpenedDataset) -> None:
     """Store a dataset whose records came in canonical order."""
-    rows = whole(dataset).rows
+    rows = SegmentSlice.whole(dataset).rows
     writer = vault.begin(rows.shape, "ads.example")
     vault.add(writer, rows)
     commit(vault, writer, dataset.dataset_id, np.arange(len(rows), dtype=np.uint32))

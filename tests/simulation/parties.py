@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from helper.trust.floors import Floors
-from helper.trust.key_ring import first_ring
+from helper.trust.key_ring import Ring
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.federated.dense import DenseModel
@@ -91,7 +91,7 @@ def helper_keys(seed: int, name: str) -> HelperKeys:
         signing=Ed25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"signing")),
         agreement=X25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"agreement")),
         storage_key=derive_key(secret, b"simulation", b"storage"),
-        ring=first_ring(SUITE),
+        ring=Ring.first(SUITE),
     )
 
 

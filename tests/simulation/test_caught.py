@@ -21,8 +21,7 @@ from helper.ledger.witness import Witness
 from helper.releases import jobs as helper_jobs
 from helper.releases import queries as helper_queries
 from helper.releases.rounds import RunningJob
-from helper.trust import keys as helper_keys
-from helper.trust.key_ring import Ring, opening_keys
+from helper.trust.key_ring import Ring
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.discovery import DiscoverySpec
@@ -47,6 +46,7 @@ _SEEDS = 30
 
 _add_query, _add_reports = Ledger.add_query, ReportStore.add
 _answer_round, _run_query = RunningJob.answer, HelperClient.run_query
+_opening_keys = Ring.opening_keys
 
 
 def _charges_a_round_after_its_release(*_: Any, **__: Any) -> bool:
@@ -94,7 +94,7 @@ def _refuses_a_round_for_its_budget(job: RunningJob, served: Any, round_index: i
 
 
 def _opens_with_the_newest_key_only(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
-    return opening_keys(ring, now)[-1:]
+    return _opening_keys(ring, now)[-1:]
 
 
 def _slots_from_transcript(
@@ -157,7 +157,7 @@ def _forgets(store: QueryStore, query_id: bytes, _: Any) -> None:
         ),
         pytest.param(HelperClient, "close_job", lambda *_: 0, "keeps budget for job", id="job left open"),
         pytest.param(
-            helper_keys,
+            Ring,
             "opening_keys",
             _opens_with_the_newest_key_only,
             "did not open report",

@@ -23,7 +23,7 @@ from helper.gradient.exact.kernels.masking import Hashed, ValuesDigest, hash_key
 from helper.gradient.exact.kernels.rows import Real, Value
 from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.layers.losses import count_seeds, seeds
-from helper.gradient.exact.lowering.lowered import Lowered, start_all
+from helper.gradient.exact.lowering.lowered import Lowered
 from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.memory import PartBytes, part_bytes, plan_bytes, records_within
 from helper.gradient.exact.products.fastest import FastestBackend
@@ -49,6 +49,7 @@ _SUM_BYTES: Final = 8
 _MIN_PART: Final = 128
 # A part of less is not worth a thread: Python's lock goes to and fro between short steps.
 _MIN_PART_NS: Final = 8e6
+# Rough, and of a core that multiplies digits fast: they decide the number of threads alone.
 _NS_A_MULTIPLICATION: Final = 0.05
 _NS_AN_ENTRY: Final = 4.0
 # Of the digest keys of the count: beyond the layers of any model.
@@ -294,7 +295,7 @@ class _Work:
             vector=vector,
             buffers=buffers,
         )
-        running = start_all(self.plan.steps, setup)
+        running = self.plan.start(setup)
         trained = self._select_trained(running)
         digest, within = ValuesDigest(), _WithinCount(self.clip, labels)
         size = sizes.block_records

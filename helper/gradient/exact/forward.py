@@ -10,7 +10,6 @@ import numpy as np
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.rows import Bytes, Real, Value, to_real
 from helper.gradient.exact.layers.layer import RoundSetup
-from helper.gradient.exact.lowering.lowered import start_all
 from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.memory import part_bytes, plan_bytes, records_within
 from helper.gradient.exact.products.fastest import FastestBackend
@@ -74,7 +73,7 @@ class ForwardPass:
             vector=np.empty(0, np.uint64),
             buffers=Buffers(),
         )
-        running = start_all(self._plan.steps, setup)
+        running = self._plan.start(setup)
         result = np.empty((len(records), self._width))
         for start in range(0, len(records), size):
             interrupt()

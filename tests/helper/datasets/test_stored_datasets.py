@@ -20,9 +20,8 @@ from helper.datasets.datasets import Datasets
 from helper.datasets.frames import SealedSegment, open_segment
 from helper.datasets.preparation_cache import Handle
 from helper.datasets.segment_writer import SegmentWriter
-from helper.datasets.segments import chosen_of
 from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
-from helper.datasets.vault import Vault, VaultDamaged, damage_told
+from helper.datasets.vault import Vault, VaultDamaged, distinguish_damage
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from maskedlark.audit_log import THIS_SERVICE, Actor
@@ -512,7 +511,7 @@ def test_sealed_segments_open_to_the_records_of_the_dataset(scene: Scene) -> Non
     assert [one.place.number for one in sealed] == [0, 2]
     assert [int(one.is_chosen.sum()) for one in sealed] == [SEGMENT - 1, SEGMENT]
     for one, piece in zip(sealed, pieces, strict=True):
-        opened = chosen_of(open_segment(one.shape, one.place, one.key, one.read()), one.ranks)
+        opened = open_segment(one.shape, one.place, one.key, one.read()).chosen(one.ranks)
         np.testing.assert_array_equal(opened.ranks, piece.ranks)
         np.testing.assert_array_equal(opened.rows.report_ids, piece.rows.report_ids)
         np.testing.assert_array_equal(opened.shares.features, piece.shares.features)
@@ -740,7 +739,7 @@ def test_a_disk_that_is_full_is_unavailable_until_there_is_room_for_as_much_as_w
 def test_what_is_damaged_is_told_from_what_cannot_be_read_at_the_moment(
     error: Exception, kind: type[Exception], told: str
 ) -> None:
-    with pytest.raises(kind, match=told) as caught, damage_told():
+    with pytest.raises(kind, match=told) as caught, distinguish_damage():
         raise error
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__

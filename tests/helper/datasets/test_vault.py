@@ -16,7 +16,7 @@ from sqlalchemy import delete
 
 from helper.datasets import sealed_segments, segments
 from helper.datasets import vault as vault_module
-from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentSlice, put_together, whole
+from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentSlice, put_together
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.ledger.manifests import add_manifest
 from helper.ledger.schema import SEGMENTS
@@ -79,7 +79,7 @@ def test_a_dataset_reads_back_whatever_the_segments_and_chunks(
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
     written = dataset(25)
-    rows, came = whole(written).rows, np.random.default_rng(3).permutation(25)
+    rows, came = SegmentSlice.whole(written).rows, np.random.default_rng(3).permutation(25)
     writer = vault.begin(rows.shape, "ads.example")
     for start in range(0, 25, chunk):
         vault.add(writer, rows.rows(came[start : start + chunk]))
@@ -122,7 +122,7 @@ def test_features_that_nobody_asks_for_are_not_read(
 
 def test_records_that_were_not_chosen_are_in_no_piece(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
-    rows = whole(dataset(12)).rows
+    rows = SegmentSlice.whole(dataset(12)).rows
     writer = vault.begin(rows.shape, "ads.example")
     vault.add(writer, rows)
     ranks = np.full(12, NOT_CHOSEN, np.uint32)
@@ -137,7 +137,7 @@ def test_a_dataset_that_is_withdrawn_may_be_stored_as_another_one(
     vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
-    rows, other = whole(dataset(6)).rows, b"e" * 32
+    rows, other = SegmentSlice.whole(dataset(6)).rows, b"e" * 32
     writer = vault.begin(rows.shape, "ads.example")
     vault.add(writer, rows)
     vault.commit(writer, ID, np.arange(6, dtype=np.uint32))
@@ -156,7 +156,7 @@ def test_a_writer_that_is_removed_leaves_nothing(
     vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
-    rows = whole(dataset(6)).rows
+    rows = SegmentSlice.whole(dataset(6)).rows
     writer = vault.begin(rows.shape, "ads.example")
     assert files_of(tmp_path) == []
     vault.add(writer, rows)
@@ -385,7 +385,7 @@ def test_a_commit_that_fails_once_a_file_has_its_name_may_be_repeated(
 ) -> None:
     """Of the segment that waits and three files of ranks, each may be there, but perhaps not durably."""
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
-    rows, ranks = whole(dataset(10)).rows, np.arange(10, dtype=np.uint32)
+    rows, ranks = SegmentSlice.whole(dataset(10)).rows, np.arange(10, dtype=np.uint32)
     writer = vault.begin(rows.shape, "ads.example")
     vault.add(writer, rows)
     put, puts = durable_file._put_in_place, count()
@@ -423,7 +423,7 @@ def test_no_name_is_given_before_its_bytes_are_on_the_disk(
 
     monkeypatch.setattr(os, "fsync", flushed)
     monkeypatch.setattr(Path, "replace", named)
-    rows = whole(dataset(5)).rows
+    rows = SegmentSlice.whole(dataset(5)).rows
     writer = vault.begin(rows.shape, "ads.example")
     vault.add(writer, rows)
     manifest = vault.commit(writer, ID, np.arange(5, dtype=np.uint32))
@@ -435,7 +435,7 @@ def test_no_name_is_given_before_its_bytes_are_on_the_disk(
 
 
 def test_a_writer_is_one_dataset_and_takes_nothing_once_it_was_stored(vault: Vault) -> None:
-    rows, ranks = whole(dataset(5)).rows, np.arange(5, dtype=np.uint32)
+    rows, ranks = SegmentSlice.whole(dataset(5)).rows, np.arange(5, dtype=np.uint32)
     writer = vault.begin(rows.shape, "ads.example")
     vault.add(writer, rows)
     with pytest.raises(AssertionError, match="a rank for each record"):
@@ -479,7 +479,7 @@ def test_whoever_waits_for_a_segment_is_asked_again_and_again_whether_it_goes_on
 
 @pytest.mark.parametrize("counts", [[], [2], [2, 2], [2, 3, 1]])
 def test_pieces_that_are_not_all_of_a_dataset_are_none(counts: list[int]) -> None:
-    rows, start, pieces = whole(dataset(6)).rows, 0, []
+    rows, start, pieces = SegmentSlice.whole(dataset(6)).rows, 0, []
     for length in counts:
         places = np.arange(start, start + length)
         pieces.append(SegmentSlice(ranks=places, rows=rows.rows(places)))
@@ -493,8 +493,8 @@ def test_pieces_that_are_not_all_of_a_dataset_are_none(counts: list[int]) -> Non
 
 def test_a_dataset_in_one_piece_in_order_is_not_copied_and_one_out_of_order_is_sorted() -> None:
     one = dataset(6)
-    rows = whole(one).rows
-    same = put_together(ID, [whole(one)], 6)
+    rows = SegmentSlice.whole(one).rows
+    same = put_together(ID, [SegmentSlice.whole(one)], 6)
     assert same.report_ids is one.report_ids
     assert same.shares.features is one.shares.features
     order = np.array([2, 0, 1, 5, 4, 3])

@@ -367,7 +367,7 @@ def test_shares_are_cut_evenly(monkeypatch: pytest.MonkeyPatch, shares: int, par
     monkeypatch.setattr(opening_orders, "MAX_CHUNK", MAX_CHUNK)
     share = SealedShare(key_id=0, ciphertext=bytes(129))
     incoming = [ShareForHelper(report_id=bytes(16), time_bucket=0, share=share)] * shares
-    assert {len(one) for one in opening_orders.divide(incoming)} == {part}
+    assert {len(one) for one in OpeningWork.of(PLAIN.opener(0), incoming).parts} == {part}
 
 
 def test_a_worker_keeps_no_key_once_an_order_is_done(fleet: ThreadFleet) -> None:

@@ -13,17 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from helper.cli.main import app
-from helper.trust.key_ring import (
-    MAX_KEY_ID,
-    KeyState,
-    Ring,
-    RingKey,
-    first_ring,
-    keys_to_publish,
-    list_ends_at,
-    opening_keys,
-    rotate_ring,
-)
+from helper.trust.key_ring import MAX_KEY_ID, KeyState, Ring, RingKey
 from helper.trust.keys import FILE_NAME, HelperKeys, log_keys, rotate
 from maskedlark import canonical
 from maskedlark.audit_log import THIS_SERVICE, Actor, AuditAct
@@ -45,21 +35,21 @@ def ids(keys: object) -> list[int]:
 
 
 def turn(ring: Ring, now: float, *, active_in_s: int = 0, overlap_s: int = DAY) -> Ring:
-    return rotate_ring(ring, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
+    return ring.rotate(now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
 
 
 def test_a_new_key_is_pending_then_published_first_while_the_old_one_still_opens() -> None:
-    ring = turn(first_ring(SUITE), NOW, active_in_s=60)
+    ring = turn(Ring.first(SUITE), NOW, active_in_s=60)
     assert [key.state(NOW) for key in ring] == [KeyState.ACTIVE, KeyState.PENDING]
-    assert ids(keys_to_publish(ring, NOW)) == [1]
-    assert ids(opening_keys(ring, NOW)) == [1, 2]
-    assert ids(keys_to_publish(ring, NOW + 60)) == [2, 1]
-    assert ids(keys_to_publish(ring, NOW + 60 + DAY)) == ids(opening_keys(ring, NOW + 60 + DAY)) == [2]
+    assert ids(ring.keys_to_publish(NOW)) == [1]
+    assert ids(ring.opening_keys(NOW)) == [1, 2]
+    assert ids(ring.keys_to_publish(NOW + 60)) == [2, 1]
+    assert ids(ring.keys_to_publish(NOW + 60 + DAY)) == ids(ring.opening_keys(NOW + 60 + DAY)) == [2]
     assert ring[0].state(NOW + 60 + DAY) is KeyState.EXPIRED
 
 
 def test_an_expired_keys_secret_is_erased_and_its_id_is_not_used_again() -> None:
-    ring = turn(first_ring(SUITE), NOW, overlap_s=0)
+    ring = turn(Ring.first(SUITE), NOW, overlap_s=0)
     later = turn(ring, NOW + 1, overlap_s=0)
     assert ids(later) == [1, 2, 3]
     assert [bool(key.secret) for key in later] == [False, False, True]
@@ -70,42 +60,42 @@ def test_an_expired_keys_secret_is_erased_and_its_id_is_not_used_again() -> None
 def test_whatever_the_rotations_ids_are_new_and_a_key_that_was_published_opens_through_its_overlap(
     steps: list[tuple[int, int, int]],
 ) -> None:
-    ring, now = first_ring(SUITE), float(NOW)
+    ring, now = Ring.first(SUITE), float(NOW)
     for wait, active_in_s, overlap_s in steps:
         now += wait
-        before = {key.key_id for key in keys_to_publish(ring, now)}
-        newest = keys_to_publish(ring, now)[0].key_id
+        before = {key.key_id for key in ring.keys_to_publish(now)}
+        newest = ring.keys_to_publish(now)[0].key_id
         ring = turn(ring, now, active_in_s=active_in_s, overlap_s=overlap_s)
         assert ids(ring) == list(range(1, len(ring) + 1))
         if active_in_s + overlap_s:
-            assert before & set(ids(opening_keys(ring, now)))
+            assert before & set(ids(ring.opening_keys(now)))
         until = ring[newest - 1].expires_at
         assert until is not None
-        assert newest in ids(opening_keys(ring, until - 0.5)) or until <= now
-        assert keys_to_publish(ring, now + active_in_s)
+        assert newest in ids(ring.opening_keys(until - 0.5)) or until <= now
+        assert ring.keys_to_publish(now + active_in_s)
 
 
 def test_the_last_id_is_not_followed_by_another() -> None:
-    last = (replace(first_ring(SUITE)[0], key_id=MAX_KEY_ID),)
+    last = Ring((replace(Ring.first(SUITE)[0], key_id=MAX_KEY_ID),))
     with pytest.raises(InvalidTask, match="never reused"):
         turn(last, NOW)
 
 
 def test_without_a_key_that_has_not_expired_nothing_is_published() -> None:
     with pytest.raises(InvalidTask, match="all HPKE keys have expired"):
-        keys_to_publish((RingKey(key_id=1, suite=SUITE, expires_at=int(NOW), secret=bytes(32)),), NOW)
+        Ring((RingKey(key_id=1, suite=SUITE, expires_at=int(NOW), secret=bytes(32)),)).keys_to_publish(NOW)
 
 
 def test_a_clock_that_ran_ahead_and_is_set_back_leaves_a_key_to_seal_to() -> None:
     ahead = NOW + 3600
-    ring = turn(turn(first_ring(SUITE), ahead, overlap_s=60), ahead + 120, active_in_s=30)
+    ring = turn(turn(Ring.first(SUITE), ahead, overlap_s=60), ahead + 120, active_in_s=30)
     assert [bool(key.secret) for key in ring] == [
         False,
         True,
         True,
     ]  # the first one was erased by the wrong clock
-    assert ids(keys_to_publish(ring, NOW)) == [2]
-    assert 2 in ids(opening_keys(ring, NOW))
+    assert ids(ring.keys_to_publish(NOW)) == [2]
+    assert 2 in ids(ring.opening_keys(NOW))
 
 
 @pytest.fixture
@@ -221,7 +211,7 @@ def test_the_end_of_a_list_is_signed(scene: Scene) -> None:
 
 def test_a_list_that_names_no_end_is_over(scene: Scene) -> None:
     keys = HelperKeys.read(scene.parties[0].data)
-    endless = SignedKeyList.sign(keys._signing, keys_to_publish(keys.ring(), NOW), not_after=0)
+    endless = SignedKeyList.sign(keys._signing, keys.ring().keys_to_publish(NOW), not_after=0)
     assert b"not_after" not in canonical.encode(endless)  # as lists were before they named one
     with pytest.raises(InvalidTask, match="is over"):
         Sealer(replace(scene.bundle, key_lists=(endless, scene.bundle.key_lists[1])), now=NOW)
@@ -236,18 +226,18 @@ def test_a_sealer_that_lives_long_can_tell_that_its_keys_are_over(scene: Scene) 
 
 @given(st.integers(0, 3 * 3_600), st.integers(0, 3 * 3_600))
 def test_lists_of_one_hour_are_the_same_and_none_outlives_its_key(first: int, second: int) -> None:
-    ring = first_ring(SUITE)
-    ends = [list_ends_at(ring, NOW + moment) for moment in (first, second)]
+    ring = Ring.first(SUITE)
+    ends = [ring.list_ends_at(NOW + moment) for moment in (first, second)]
     is_one_hour = (NOW + first) // 3_600 == (NOW + second) // 3_600
     assert (ends[0] == ends[1]) is is_one_hour
     pending = turn(ring, NOW + first, active_in_s=7_200, overlap_s=60)
-    assert list_ends_at(pending, NOW + first) == NOW + first + 7_200 + 60
+    assert pending.list_ends_at(NOW + first) == NOW + first + 7_200 + 60
     active = NOW + first + 7_200  # from here on the list's first key is the new one, which lasts
-    assert list_ends_at(pending, active) == list_ends_at(ring, active)
+    assert pending.list_ends_at(active) == ring.list_ends_at(active)
 
 
 def test_a_key_id_is_a_byte() -> None:
-    key = first_ring(HpkeSuite.X25519_AES128GCM)[0]
+    key = Ring.first(HpkeSuite.X25519_AES128GCM)[0]
     assert replace(key, key_id=255).key_id == 255
     with pytest.raises(ValueError, match="less than or equal to 255"):
         replace(key, key_id=256)
@@ -257,7 +247,7 @@ def test_the_log_says_which_keys_there_are_and_nothing_secret() -> None:
     told: list[tuple[AuditAct, dict[str, str], Actor]] = []
     ledger: Any = SimpleNamespace(log_change=lambda *given: told.append(given))
     suite = HpkeSuite.X25519_AES128GCM
-    ring = rotate_ring(first_ring(suite), now=100.0, suite=suite, active_in_s=7, overlap_s=9)
+    ring = Ring.first(suite).rotate(now=100.0, suite=suite, active_in_s=7, overlap_s=9)
     log_keys(ledger, ring, THIS_SERVICE)
     ((act, about, actor),) = told
     assert (act, actor) == (AuditAct.SET_KEYS, THIS_SERVICE)
@@ -273,7 +263,7 @@ def test_the_log_says_which_keys_there_are_and_nothing_secret() -> None:
         (first, replace(second, key_id=3)),
     ]
     for other in others:
-        log_keys(ledger, other, THIS_SERVICE)
+        log_keys(ledger, Ring(other), THIS_SERVICE)
     assert len({one["digest"] for _, one, _ in told}) == 1 + len(others)
-    log_keys(ledger, tuple(replace(key, secret=b"") for key in ring), THIS_SERVICE)
+    log_keys(ledger, Ring(replace(key, secret=b"") for key in ring), THIS_SERVICE)
     assert told[-1][1] == about

@@ -154,24 +154,3 @@ def _byte_norms(features: Bytes, squares: bool, norm: NDArray[np.int64]) -> None
             value = np.int32(features[r, j])
             total += np.int64(value * value if squares else value)
         norm[r] = total
-
-
-@kernel
-def scale_rows(
-    values: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: NDArray[np.float64]
-) -> None:
-    """Convert integers (rows, width) in place to integer * 2^-(row's + weights' exponent) + bias.
-
-    The sum is rounded once.
-
-    An empty bias means none.
-    """
-    rows, width = values.shape
-    for r in range(rows):
-        scale = power(-(exponent[r] + weight_exponent))
-        if bias.size:
-            for j in range(width):
-                values[r, j] = values[r, j] * scale + bias[j]
-        else:
-            for j in range(width):
-                values[r, j] = values[r, j] * scale

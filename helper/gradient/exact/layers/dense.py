@@ -12,8 +12,10 @@ masked    sum over records of q_a x u(d), see `masking`
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.clipping import Masking
+from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows, mask_sum
 from helper.gradient.exact.kernels.rows import (
     BYTE_EXPONENT,
@@ -21,15 +23,16 @@ from helper.gradient.exact.kernels.rows import (
     RowBlock,
     Value,
     from_bytes,
+    power,
     quantise,
     row_norms,
-    scale_rows,
 )
 from helper.gradient.exact.layers.layer import Affine, RoundSetup, Running
 from helper.gradient.exact.products.product import Accumulator
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
+# No None: a compiled loop takes arrays of one type.
 _NO_BIAS = np.empty(0)
 # The largest entry of a row has one bit more, but where all are so small that values are 0.
 _ROW_BITS: Final = 14
@@ -77,7 +80,7 @@ class _RunningDense(Running):
             else quantise(value, self._setup.norm, self._setup.buffers.part("operand"))
         )
         result = self._weights.product(self._operand.q)
-        scale_rows(result, self._operand.exponent, self._exponent, self._bias)
+        _scale_rows(result, self._operand.exponent, self._exponent, self._bias)
         return result
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
@@ -89,7 +92,7 @@ class _RunningDense(Running):
         if self._back is None:
             return (None,)
         result = self._back.product(self._deltas.q)
-        scale_rows(result, self._deltas.exponent, self._exponent, _NO_BIAS)
+        _scale_rows(result, self._deltas.exponent, self._exponent, _NO_BIAS)
         return (result.reshape(seeds, records, -1),)
 
     def add_norm(self, squares: Real) -> None:
@@ -159,3 +162,24 @@ class _RunningDense(Running):
 
 
 Dense.running = _RunningDense
+
+
+@kernel
+def _scale_rows(
+    values: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: NDArray[np.float64]
+) -> None:
+    """Convert integers (rows, width) in place to integer * 2^-(row's + weights' exponent) + bias.
+
+    The sum is rounded once.
+
+    An empty bias means none.
+    """
+    rows, width = values.shape
+    for r in range(rows):
+        scale = power(-(exponent[r] + weight_exponent))
+        if bias.size:
+            for j in range(width):
+                values[r, j] = values[r, j] * scale + bias[j]
+        else:
+            for j in range(width):
+                values[r, j] = values[r, j] * scale

@@ -91,7 +91,7 @@ class _RunningEmbedding(Running):
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
         seeds, records, size = deltas.shape
-        gathered = deltas
+        gathered = deltas  # as it is, if there is one place: it shares its row with no other
         if self._rows.shape[1] > 1:
             gathered = self._setup.buffers.zeros("gathered", deltas.shape)
             first = self._setup.buffers.empty("first", (self._layer.table.shape[0],), np.int32)

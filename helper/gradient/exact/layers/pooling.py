@@ -63,6 +63,7 @@ class AveragePool(Stateless):
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
+        # Any norm does: rows come with one, and nothing here uses it.
         rows = from_bytes(inputs[0], Norm.L1) if inputs[0].dtype == np.uint8 else quantise(inputs[0], Norm.L1)
         channels = rows.q.shape[1] // prod(self.windows.space)
         result = np.empty((len(rows.q), channels * len(self.counts)))

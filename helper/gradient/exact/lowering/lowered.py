@@ -44,14 +44,6 @@ class Step:
     has_parameters: bool
 
 
-def start_all(steps: Sequence[Step], setup: RoundSetup) -> list[Running]:
-    """Start the layers, each with separate buffers."""
-    return [
-        step.layer.start(replace(setup, buffers=setup.buffers.part(f"step {index}")))
-        for index, step in enumerate(steps)
-    ]
-
-
 @frozen
 class Lowered:
     """A model in exact form.
@@ -71,6 +63,13 @@ class Lowered:
     output: int
     num_parameters: int
     frozen: tuple[QuantisedTensor, ...]
+
+    def start(self, setup: RoundSetup) -> list[Running]:
+        """Start the layers, each with separate buffers."""
+        return [
+            step.layer.start(replace(setup, buffers=setup.buffers.part(f"step {index}")))
+            for index, step in enumerate(self.steps)
+        ]
 
     def block_entries(self, seeds: int) -> int:
         """Return how many numbers a record takes: each value, and its delta for each seed.
@@ -278,6 +277,7 @@ class LoweredBuilder:
 
         Bytes stay bytes.
         """
+        # With no entry twice, going back is an assignment; otherwise deltas are added, one by one.
         flat = np.ascontiguousarray(order.reshape(-1))
         is_each_once = len(np.unique(flat)) == flat.size
         self.add(name, (Rearrange if is_each_once else Repeat)(order=flat), (source,), order.shape)

@@ -33,6 +33,7 @@ class _FloatWeights:
 
     def product(self, operand: Operand) -> Real:
         """See `Factor`."""
+        # Into a kept array: a conversion would take a new one for each block.
         wide: Real = self.buffers.empty("wide", operand.shape)
         wide[...] = operand
         result: Real = self.buffers.empty("result", (len(operand), self.matrix.shape[1]))
