@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
 
 
+# Commands import what they need when they run: their help appears without it.
+
+
 def _keygen_command(
     *,
     data: DataOption,

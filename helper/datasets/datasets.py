@@ -101,6 +101,7 @@ class Datasets:
         )
 
         def open_shares(incoming: Sequence[ShareForHelper]) -> PreparedShares:
+            # Of no shares only the shape is asked for: there is nothing to send to other processes.
             return self.open_shares(opener, incoming) if incoming else opener.open([])
 
         return self._preparation(served, handle, open_shares, served.task.share_length, ANY_SEGMENTS)
@@ -184,6 +185,7 @@ class Datasets:
         key = Handle(
             owner=host_of(self.tasks.serve(task_id, caller).task.origin), task_id=task_id, name=handle
         )
+        # One at a time: the second call of one commit finds what the first one has made.
         with self._committing.hold(task_id):
             known = self._find_committed(expected_id, task_id)
             if known is not None:
@@ -198,6 +200,7 @@ class Datasets:
                 ids, tags = prepared.report_ids, prepared.view_tags
                 _check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
                 size = self._store(task_id, prepared, rows, expected_id, actor)
+            # Only now: a commit that fails may be tried again with what is prepared.
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
         return size

@@ -111,7 +111,7 @@ def open_segment(
         column = arrays[place]
         end = at + column.nbytes + TAG_BYTES
         opened = cipher.decrypt(nonce(segment.number, place), view[at:end], segment.header)
-        if column.size:
+        if column.size:  # a view with a zero in its shape cannot be cast
             column.reshape(-1).data.cast("B")[:] = opened
         at = end
     return rows

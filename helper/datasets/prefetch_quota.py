@@ -67,6 +67,7 @@ class PrefetchQuota:
 
     def _has_place(self, num_bytes: int, owner: str) -> bool:
         wanted = min(MOST_CHUNKS, max(0, self._opens_at_once() - AT_ONCE))
+        # An owner may have as many as are free: the first gets half, the next half of what is left.
         free = 2 * wanted - self._chunks.total()
         free_bytes = self._most_bytes - self._bytes.total() - num_bytes
         return self._chunks[owner] < free and self._bytes[owner] + num_bytes <= free_bytes

@@ -90,6 +90,7 @@ class PreparationCache:
             fit.
             HelperUnavailable: others take what it needs; it says when to ask again.
         """
+        # No retry delay here: alone, too, it would not fit.
         if held + num_bytes > self._of_one:
             raise JobRefused(
                 JobReason.DATASET_TOO_LARGE,
@@ -99,6 +100,7 @@ class PreparationCache:
             )
         with self._lock:
             while not self._has_room(num_bytes, owner):
+                # Only what is overdue goes: the commit of the others is still to come.
                 if self._forget_older(KEPT_S, partial(self._would_help, num_bytes, owner)):
                     continue
                 raise HelperUnavailable(
@@ -121,6 +123,7 @@ class PreparationCache:
         with self._lock:
             self._forget(handle)
             self._prepared[handle] = _Kept(prepared=prepared, num_bytes=num_bytes, since=self._clock())
+            # In the order in which they were finished: the oldest go first.
             of_task = [known for known in self._prepared if known.task_id == handle.task_id]
             for known in of_task[:-MAX_PREPARED_PER_TASK]:
                 self._forget(known)

@@ -80,6 +80,7 @@ class PreparationQuota:
                         self._take(count * (self._in_memory + HELD_BYTES))
                     except BaseException as error:
                         self._give_back(head_start)
+                        # Answers that are outstanding may free room: a chunk behind them waits.
                         if not (self._unanswered and isinstance(error, JobRefused | HelperUnavailable)):
                             raise
                     else:

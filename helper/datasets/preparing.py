@@ -247,8 +247,10 @@ class Preparation:
         if self._writer is None:
             self._writer = self._vault.begin(rows.shape, self._handle.owner, self._plan)
         before = self._writer.waiting
+        # Mostly all are admitted, and nothing is copied.
         self._vault.add(self._writer, rows if is_admitted.all() else rows.rows(is_admitted))
         self._rows.add(opened.report_ids, opened.admitted)
+        # What waited before and what came, less what still waits, has left memory.
         self._room.left_memory(
             before + len(is_admitted) - self._writer.waiting, dropped=int((~is_admitted).sum())
         )

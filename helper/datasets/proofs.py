@@ -110,6 +110,7 @@ def _row_sums(rows: FieldVector, sums: FieldVector) -> None:
 def _sum_residues(role: int, rows: FieldVector, count: FieldVector, out: FieldVector) -> None:
     """Fill out (n,) with a helper's side of: each row adds to the count."""
     _row_sums(rows, out)
+    # The role is public, here and below: a branch on it shows nothing of a report.
     for i in range(len(rows)):
         out[i] = _subtract(count[i], out[i]) if role == 0 else _subtract(out[i], count[i])
 

@@ -108,6 +108,7 @@ def describe_segment(
     )
     if len(ranks) != records:
         raise ValueError("not as many ranks as it says")
+    # The records of a segment begin like its ranks, but for the magic.
     header = SEGMENT_MAGIC + header[_MAGIC_BYTES:]
     return SealedSegment(
         place=SealedPlace(header=header, number=number, records=records),

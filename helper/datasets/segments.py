@@ -168,6 +168,7 @@ class Ids(Sequence[bytes]):
     """
 
     def __init__(self, report_ids: NDArray[np.uint8]) -> None:
+        # Void items: numpy's byte strings lose the zeros at their end.
         self._ids = np.ascontiguousarray(report_ids).view(f"V{REPORT_ID_BYTES}").ravel()
 
     def __len__(self) -> int:

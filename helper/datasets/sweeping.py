@@ -121,7 +121,7 @@ class Sweeper:
         if stored is None:
             return _Fate.ORPHAN
         signed = self.ledger.task(stored.task_id)
-        if signed is None:
+        if signed is None:  # the end of its task is not known
             return _Fate.KEPT
         is_over = self.clock() >= decode(Task, signed.encoded).expires_at + self.keep_expired_s
         return _Fate.EXPIRED if is_over and not self.ledger.has_open_job(dataset_id) else _Fate.KEPT

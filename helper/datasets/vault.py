@@ -159,6 +159,7 @@ class Vault:
         try:
             yield
         except OSError as error:
+            # Health says so until one fits again: a disk with a little room is full for this dataset.
             self._lacked_bytes = writer.num_bytes
             raise HelperUnavailable(
                 f"this helper cannot store the dataset ({error.strerror}): its operator must make room; ask "

@@ -33,6 +33,7 @@ _FORMAT: Final = b"orders 10"
 SOFTWARE: Final = digest("cluster software", NUMERICS_DIGEST, _FORMAT)
 """What head and workers must have in common: the numerics of the exact path, and how orders are written."""
 _LENGTH_BYTES: Final = 8
+# Above the usual limit: a head may name all segments of a dataset, each with its key.
 _MAX_HEAD_BYTES: Final = 64 << 20
 _TOTALS_BYTES: Final = 16
 _OVER: Final = 50  # e^-50 is 1.9e-22: a million orders in a round leave its chances under `EXPOSURE`
@@ -305,6 +306,7 @@ def read(kind: type[Any], message: bytes) -> OrderMessage:
     while at < len(message):
         start = at + _LENGTH_BYTES
         at = start + int.from_bytes(message[at:start], "little")
+        # Before anything is cut: a length may say anything.
         if at > len(message):
             raise InvalidTask("a message of the cluster is cut")
         pieces.append(message[start:at])

@@ -30,12 +30,13 @@ class RayWorker:
             InvalidTask: there is no certificate, others may read its key, or the address is taken.
             SelfCheckFailed: this machine must not compute.
         """
-        forbid_core_files()
+        forbid_core_files()  # before a key is read
         folder = os.environ.get(TLS_VARIABLE)
         if not folder:
             raise InvalidTask(f"{TLS_VARIABLE} is not set where `ray start` ran")
         tls = worker_tls(Path(folder))
         tls.check_own()
+        # Before it serves: a worker with wrong arithmetic is never greeted, and joins no fleet.
         self_check()
         gc_tuning.serving()
         self._server, _ = serve(SegmentWorker(capacity_bytes), address, tls)

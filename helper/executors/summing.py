@@ -36,6 +36,7 @@ def sum_batches(
         interrupt()
         parts.append(evaluated.of(piece.shares, piece.ranks))
         ranks.append(piece.ranks[evaluated.is_evaluated[piece.ranks]])
+    # In canonical order, on which float64 sums of the general engine depend.
     together = (
         parts[0] if len(parts) == 1 else InputShares.join(parts).rows(np.argsort(np.concatenate(ranks)))
     )

@@ -163,7 +163,7 @@ class SegmentWorker(NeverPickled):
         if last is not None and (last.onnx, last.num_features, last.trained) == read:
             if last.encoded == encoded:
                 return last
-            model = last.model
+            model = last.model  # the next round of the same job: only its weights are new
         else:
             model = parse(onnx, num_features=num_features, trained=trained)
         self._last = _Weighted(
@@ -180,6 +180,7 @@ class SegmentWorker(NeverPickled):
         """Return the engine of a job, created anew if another job was worked on last."""
         if self._made is None or self._made[0] is not model or self._made[1] != loss:
             self._made = model, loss, ExactEngine(model, loss, clip)
+        # A bound that adapts costs no new engine.
         return self._made[2].with_clip(clip)
 
 

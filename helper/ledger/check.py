@@ -112,6 +112,7 @@ def _counts() -> Select[tuple[int, ...]]:
     log = select(  # read once, for it may be the longest table
         func.count().label("entries"),
         func.max(AUDIT_LOG.c.sequence).label("last"),
+        # Refused acts have entries too, and changed no table.
         *(func.count(case(((acts == act) & is_done, 1))).label(act.value) for act in _LOGGED),
     ).subquery("log")
     return select(*(query.scalar_subquery().label(name) for name, query in counted.items()), log)

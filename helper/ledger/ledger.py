@@ -472,9 +472,11 @@ class Ledger:
         """Wrap an act's transaction: once it is committed, remember the position that it left."""
         self._logged.position = None
         yield
+        # The transaction's block has ended: what is remembered is committed.
         logged: Position | None = self._logged.position
         if logged is not None:
             with self._lock:
+                # Threads come here in another order than they committed in.
                 if self._committed is None or logged.sequence > self._committed.sequence:
                     self._committed = logged
 

@@ -74,6 +74,7 @@ class Progress:
             JobRefused(JOB_CLOSED, ROUND_BEYOND_PLAN, ROUND_OUT_OF_ORDER, ROUND_CLOSED)
         """
         state = self.state_of(round_index)
+        # First: every round of a closed job is closed too, and the job is what its caller must be told of.
         if self.is_closed:
             raise JobRefused(
                 JobReason.JOB_CLOSED,

@@ -40,6 +40,7 @@ class Spending:
     def add(self, spec: AnySpec, answers: int) -> None:
         """Charge so many more answers of a job, or a query."""
         if isinstance(spec, UpdateSpec):
+            # A federated job is charged up to its highest round, whichever rounds were answered.
             job = spec.round.job
             self._rounds[job] = max(self._rounds[job], spec.round.round_index + 1)
             self._charges[job] = job.charges(self._task, self._rounds[job])

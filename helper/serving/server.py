@@ -230,6 +230,7 @@ def _answer_calls(
     watched.start()
     is_ready.set()
     gc_tuning.serving()
+    # Now, and not once the port is bound: a program that waits for the file calls at once.
     if settings.port_file is not None:
         write_durably(settings.port_file, address.encode())
     _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
@@ -293,6 +294,7 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
     cluster, local = settings.cluster, LocalExecutor(settings.opening_workers)
     if cluster is None:
         return local
+    # All that can be refused is, before anything connects to the cluster.
     cluster.check()
     tls = worker_tls(cluster.worker_tls)
     tls.read()

@@ -131,6 +131,7 @@ class Floors:
                 self.max_dataset_bytes,
             ),
         )
+        # A cell of a measurement is a group as a batch is: one floor for both.
         if task.measurement is not None:
             at_least += (
                 ("measurement.min_cell_count", task.measurement.min_cell_count, self.min_batch_size),

@@ -44,6 +44,7 @@ class MaskedProducts:
             (shares >> np.uint64(_SHARE_BITS * limb)) & np.uint64(2**_SHARE_BITS - 1) for limb in range(4)
         ]
         left = np.stack(limbs).astype(np.float64)
+        # The shift keeps the sign in the upper limb: the lower one is never negative.
         parts = (
             [values] if len(self._sums) == 1 else [values & ((1 << _VALUE_BITS) - 1), values >> _VALUE_BITS]
         )
