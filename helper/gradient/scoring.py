@@ -57,8 +57,8 @@ def score(
 
     Called by a helper; `interrupt` at least once every 512 records.
 
-    Edge cases: a probability at an edge is in the bin above it; an output that is no number is in the highest
-    bin.
+    Edge cases: a probability at an edge is in the bin above it; a logit that is no number is in the highest
+    bin, and a softmax of which no weight is left (its first output is no number) in the lowest.
 
     Raises:
         InvalidModel(UNKNOWN_OPERATOR): the model has no exact form, in which alone the helpers surely agree
@@ -75,6 +75,7 @@ def score(
         )
     parts = np.empty(outputs.shape, np.int64)
     softmax_weights(outputs, exponential(), parts)
+    # 1 where no weight is left: a division by 0 would take other steps.
     whole = np.maximum(parts.sum(1), 1)
     bins = np.minimum(
         parts.max(1, initial=0) * num_bins // whole, num_bins - 1

@@ -68,7 +68,7 @@ class Manifests:
         is_open = exists().where(JOBS.c.dataset_id == dataset_id, JOBS.c.is_closed.is_(False))
         with self._engine.begin() as connection:
             of_it = SEGMENTS.c.dataset_id == dataset_id
-            # In one statement: a job that is opened meanwhile keeps its dataset.
+            # Asked in the statement itself: between a look and the deletion a job could be opened.
             return bool(connection.execute(delete(SEGMENTS).where(of_it, ~is_open)).rowcount)
 
 

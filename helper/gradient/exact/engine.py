@@ -173,7 +173,7 @@ class ExactEngine(Reclippable):
             owner=self._owner,
         )
         parts = _cut(len(batch), self._threads, self._record_ns(batch.labels.shape[1]))
-        if len(parts) == 1:
+        if len(parts) == 1:  # a small round would spend its time on starting a thread
             return [work.run(parts[0])]
         with ThreadPoolExecutor(len(parts)) as pool:
             return list(pool.map(work.run, parts))

@@ -60,6 +60,7 @@ def self_check(interrupt: Interrupt = never) -> bytes:
     )  # what another machine needs of the same compiled loops
     _check_sum_of_parts()
     _check_scores()
+    # Read-only too: numba compiles each loop for either kind of array.
     for backend, is_read_only in ((portable, False), (fast, False), (fast, True)):
         digest = golden_digest(backend, is_read_only=is_read_only, interrupt=interrupt)
         if digest != NUMERICS_DIGEST:
@@ -157,7 +158,7 @@ def _masked_sum(
     shape = operand.shape[1], masked.shape[1]
     total = np.zeros(shape[::-1], np.uint64).T if is_transposed else np.zeros(shape, np.uint64)
     accumulator = backend.accumulator(total, is_bytes=is_bytes, records=len(operand))
-    for _ in range(2):
+    for _ in range(2):  # the second chunk is added to a sum that is no longer zero
         accumulator.begin(len(operand))
         accumulator.put(0, operand, masked)
         accumulator.flush()

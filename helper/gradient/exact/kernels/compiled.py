@@ -215,6 +215,7 @@ def _complete(folder: Path, compiled_for: str) -> Path:
 def _cache_folder(given: str) -> Path:
     package = Path(__file__).parent.parent
     digest = sha256()
+    # Sorted: a directory has no order of its own, and the name must be the same everywhere.
     for path in sorted(package.rglob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     name = f"exact-{digest.hexdigest()[:16]}"

@@ -99,7 +99,7 @@ class _RunningDense(Running):
         """See `Running`."""
         operand = row_norms(self._operand, self._setup.norm)
         if self._layer.bias is not None:
-            operand += 1.0
+            operand += 1.0  # the operand of the bias
         squares += row_norms(self._deltas, self._setup.norm).reshape(squares.shape) * operand
 
     def begin(self, records: int) -> None:

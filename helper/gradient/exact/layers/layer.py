@@ -123,6 +123,7 @@ class DescribedLayer:
 
     __slots__ = ()
 
+    # Set where the running form is defined, behind the description that it takes.
     running: ClassVar[Callable[[Any, RoundSetup], Running]]
 
     def start(self, setup: RoundSetup) -> Running:

@@ -27,6 +27,7 @@ class _RunningRearrange(Running):
     def forward(self, *inputs: Value) -> Value:
         """See `Running`; bytes stay bytes."""
         self._size = inputs[0].shape[1]
+        # Choosing columns does not keep C order, which loops are compiled for.
         return np.ascontiguousarray(inputs[0][:, self._layer.order])
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:

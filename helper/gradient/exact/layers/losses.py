@@ -140,6 +140,7 @@ def _poisson(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
     one = np.float64(ONE)
     for r in range(len(z)):
         e = np.float64(look_up(exp, min(abs(z[r]), MAX_RATE_LOG)))
+        # One division, whichever sign z has.
         is_above = z[r] > 0.0
         rate = (one if is_above else e) / (e if is_above else one)
         for k in range(labels.shape[1]):

@@ -38,6 +38,7 @@ class _Affine(Whole):
             return
         seeds, records, size = deltas.shape
         rows = quantise(deltas.reshape(seeds * records, size), self._norm)
+        # In int64, where sums of products of 15 bits are exact in any order.
         left = rows.q.astype(np.int64).reshape(seeds, records, *shape)
         exponents = rows.exponent.reshape(seeds, records, 1)
         parts = []

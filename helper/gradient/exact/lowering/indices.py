@@ -83,6 +83,7 @@ def read_as_numbers(nodes: Sequence[Node], output_name: str, indices: Collection
         if wanted.isdisjoint(node.outputs):
             continue
         kept.append(node)
+        # A lookup reads its table as numbers, and its index only as places.
         is_lookup = node.operator == "Gather" and node.inputs[_INDEX_INPUT] in indices
         wanted.update(node.inputs[:1] if is_lookup else node.inputs)
     return tuple(reversed(kept))
@@ -272,6 +273,7 @@ def _product(evaluation: _Evaluation, node: Node) -> _Sums:
     factors = left.factors.reshape(rows, 1, inner, terms) * matrix.T[None, :, :, None]
     places = np.broadcast_to(left.places.reshape(rows, 1, inner, terms), factors.shape)
     size = rows * outputs
+    # A matrix that chooses features is nearly all zeros: each sum would have a term for every feature.
     return _without_zeros(
         _Sums(
             shape=(*left.shape[:-1], outputs),

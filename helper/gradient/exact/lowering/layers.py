@@ -158,6 +158,7 @@ def _average_pool(builder: LoweredBuilder, node: Node) -> None:
         if not node.attributes["count_include_pad"]
         else windows.places.shape[1]
     )
+    # Copied: loops are compiled for arrays that are contiguous and writable, and a broadcast is neither.
     counts = np.broadcast_to(np.asarray(inside, np.float64), (len(windows.places),)).copy()
     builder.add(
         node.outputs[0],
@@ -173,6 +174,7 @@ def _reduce(builder: LoweredBuilder, node: Node) -> None:
     GlobalAveragePool becomes the first.
     """
     source = builder.value(node.inputs[0])
+    # Axis 0 is that of the records, which no value has here.
     axes = tuple(axis - 1 for axis in integers(node, "axes"))
     if min(axes) < 0:
         raise NotExact(f"{node.operator} joins the record axis")

@@ -44,6 +44,7 @@ def _arithmetic(builder: LoweredBuilder, node: Node) -> None:
     if given is None or given.dtype.kind != "f":
         raise NotExact(f"{node.operator} of integers has no exact form")
     source = builder.data(node.inputs[position])
+    # Bytes times 256 are an index's: they stay bytes until something reads them as numbers.
     if node.operator == "Mul" and source.is_bytes and given.size == 1:
         builder.alias(node.outputs[0], replace(source, scale=source.scale * float(given.reshape(()))))
         return
@@ -59,6 +60,7 @@ def _join(builder: LoweredBuilder, node: Node) -> None:
         raise NotExact("Div by a computed value has no exact form")
     shape = _common_shape(node, *(builder.value(name).shape for name in node.inputs))
     left, right = (_repeat(builder, name, shape) for name in node.inputs)
+    # A negation is exact, so a difference is a sum.
     if node.operator == "Sub":
         negated = f"{node.outputs[0]}/negated"
         builder.add(negated, Fixed(factor=np.array(-1.0), offset=np.array(0.0)), (right,), shape)
@@ -193,6 +195,7 @@ def _gather(builder: LoweredBuilder, node: Node) -> None:
     name = node.outputs[0] if len(lookups) == 1 else ""
     shape = (*shapes[0], width) if name else (places, width)
     rows = builder.add(name, layer, (builder.features,), shape, parameters=(table,))
+    # Of several lookups the first makes the layer of all: the other outputs are parts of its value.
     start = 0
     for one, index_shape in zip(lookups, shapes, strict=True) if not name else ():
         order = start + np.arange(prod(index_shape) * width).reshape(*index_shape, width)
@@ -299,6 +302,7 @@ def _concat(builder: LoweredBuilder, node: Node) -> None:
     )
     joined = Concatenate(sizes=tuple(source.size for source in sources))
     builder.add(node.outputs[0], joined, sources, order.shape)
+    # Along a record's first axis the parts follow each other already.
     if (order.reshape(-1) != np.arange(order.size)).any():
         builder.rearrange(node.outputs[0], builder.value(node.outputs[0]), order)
 

@@ -134,6 +134,7 @@ class LoweredBuilder:
         self._unused = set(self._trainables)
         for index, name in enumerate(model.frozen, len(model.parameters)):
             shape = model.constants[name].shape
+            # In no gradient: the offset is never read.
             self._trainables[name] = Trainable(index=index, offset=0, shape=shape, is_frozen=True)
         self._frozen = tuple(quantise(model.constants[name], name) for name in model.frozen)
         self._constants = {
@@ -285,6 +286,7 @@ class LoweredBuilder:
 
     def finish(self) -> Lowered:
         """Return the plan that ends in the model's output."""
+        # No step would write its part of the sum.
         if self._unused:
             raise NotExact(f"the parameter {min(self._unused)!r} is not reached by the exact path")
         output = self.value(self._output_name).number  # first: it may be a last step

@@ -318,12 +318,14 @@ def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, to
     With two planes less 32768 * column sums.
     """
     width, outputs = total.shape
+    # Half of the digits fit in 64 bits with their sums: a single product in the field joins the halves.
     half = count // 2
     bits = 8 if count == 8 else 7
     unit = np.uint64(1) << np.uint64(half * bits)
     low, high = np.empty(outputs, np.int64), np.empty(outputs, np.int64)
     minus = np.zeros(outputs, np.uint64)
     if planes == 2:
+        # The planes hold q + 32768.
         for j in range(outputs):
             minus[j] = multiply(column_sums[j], _P - np.uint64(_OFFSET))
     for i in range(width):
