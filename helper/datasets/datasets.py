@@ -399,6 +399,7 @@ def _chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bo
     """
     count = len(is_admitted)
     bits = np.unpackbits(np.frombuffer(chosen, np.uint8), bitorder="little").astype(np.bool_)
+    # A choice has one form: the spare bits are zero.
     if len(chosen) != -(-count // 8) or bits[count:].any():
         raise JobRefused(
             JobReason.MALFORMED, f"the choice must hold one bit for each of {count} prepared reports"

@@ -228,7 +228,7 @@ class Vault:
                     fetch_next()
                 while fetched:
                     piece = _await(fetched.popleft(), interrupt)
-                    fetch_next()
+                    fetch_next()  # before the piece is given out: it is read while the caller computes
                     if piece is not None:
                         found += len(piece.ranks)
                         yield piece

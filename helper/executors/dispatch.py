@@ -132,7 +132,7 @@ class Dispatcher:
         """
         waiting, flying = _Waiting(work.names, self._held), dict[Future[bytes], _Flying]()
         done, undone = set[int](), set[bytes]()
-        self._forget()
+        self._forget()  # once a run is enough: no name of a worker is used again
         waiting.put(range(work.count), self._fleet.workers())
         try:
             while self._send(work, waiting, flying, interrupt):
@@ -241,6 +241,7 @@ class _Waiting:
         """Queue parts for the workers that there are now; what they are known to keep comes first."""
         workers = list(workers)
         if self._names is None or not workers:
+            # In front, in their order: the parts of a lost worker come before what waits.
             self._queues.setdefault(_ANY, deque()).extendleft(reversed(parts))
             return
         chosen = _assign([self._names[part] for part in parts], workers)

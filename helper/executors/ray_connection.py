@@ -72,7 +72,7 @@ def connect(address: str, interrupt: Interrupt) -> None:
         ray.init(
             address=address,
             namespace=system_randomness(_NAMESPACE_BYTES).hex(),
-            log_to_driver=False,
+            log_to_driver=False,  # texts of workers can hold anything
             configure_logging=False,
         )
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:

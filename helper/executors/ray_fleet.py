@@ -106,6 +106,7 @@ class RayFleet:
             ray.shutdown()
             raise
         self._outside: set[str] = set()
+        # Never restarted by Ray: a worker that ended is let in anew only through its greeting.
         self._actors = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
@@ -188,6 +189,7 @@ class RayFleet:
             if one.node not in machines or one.node in self._refused:
                 self._starting.remove(one)
                 one.end()
+            # Not fetched: what an actor returns is a pickle.
             elif ray.wait([one.ready], timeout=_NO_TIME, fetch_local=False)[0]:
                 self._starting.remove(one)
                 self._let_in(one)

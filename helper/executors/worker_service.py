@@ -63,6 +63,7 @@ class _WorkerService(worker_pb2_grpc.WorkerServicer):
             if not context.is_active():
                 raise _NotAwaited
 
+        # Read under the lock: orders that wait take no memory yet.
         with lock:
             answer = self._worker.do(b"".join(piece.data for piece in pieces), interrupt)
         for data in chunks(answer):

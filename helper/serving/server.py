@@ -146,6 +146,7 @@ def serve(settings: HelperSettings, stop: Event) -> None:
         watched.listen()
         acts = OwnActs(core, settings.floors)
         acts.log_start()
+        # Refusals are counted in memory: the last ones are logged before the ledger is closed.
         stack.callback(core.refused.flush, is_over=True)
         for sweeping in (*_sweepings(core.sweeper), acts.periodic()):
             sweeping.start()
@@ -164,6 +165,7 @@ def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
         def run(is_stopped: IsStopped) -> None:
             try:
                 work(is_stopped)
+            # A store that is away, or a ledger that was rolled back, ends this sweep and not the next.
             except MaskedLarkError as error:
                 _LOG.warning("the sweep is incomplete: %s", error)
 

@@ -83,6 +83,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         with answering(context), database_at_hand("the helper"):
             actor = actor_of(context)
             try:
+                # Before anything is done: a ledger that was rolled back charges anew what it has forgotten.
                 self._core.witness.check(find_receipt(context.invocation_metadata()))
                 yield actor
             except MaskedLarkError as error:
@@ -244,6 +245,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
         with self._acting(context, AuditAct.ANSWER_QUERY) as actor:
             call = self._call(context, actor)
+            # A stream without a message has no part either, and is refused below.
             asked = next(requests, pb.QueryRequest())
             kind = asked.WhichOneof("part")
             if kind not in QUERY_KINDS:

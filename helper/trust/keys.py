@@ -167,7 +167,7 @@ class HelperKeys(NeverPickled):
             if self._path is not None and stamp is not None and stamp != self._stamp:
                 try:
                     self._ring, self._stamp = HelperKeys.read(self._path.parent)._ring, stamp
-                except InvalidTask as error:
+                except InvalidTask as error:  # the stamp stays: the next call tries again
                     _LOG.warning("cannot use the new key file; the previous keys stay in use: %s", error)
             return self._ring
 

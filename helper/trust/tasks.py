@@ -140,6 +140,7 @@ class Tasks:
                 "this helper knows no such task for an origin in the client's certificate: register it first",
             )
         task = decode(Task, stored.encoded)
+        # Under both names of the origin, whichever of them this caller shows.
         for name in names if caller is None else _names_of(task):
             self._keep(self._known, (task_id, name), task)
         return task
