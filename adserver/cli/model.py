@@ -271,7 +271,8 @@ def _predict_command(
 ) -> None:
     """Score a table of your own with an exported model: its rows, with the chance that the model gives.
 
-    A row that cannot be read has the reason in place of a prediction, in the column `not scored because`.
+    A row that cannot be read has the reason in place of a prediction, in the column `not scored because`. A
+    word that the encoder does not name is scored as `other`; how many rows have one is printed by column.
     """
     from adserver.training.model_file import read_model
     from adserver.training.scoring import NOT_SCORED, score_table
@@ -294,11 +295,26 @@ def _predict_command(
     left_out = scored.count_left_out()
     count = len(table) - sum(left_out.values())
     if as_json:
-        print_json({"read": len(table), "scored": count, "left_out": left_out, "columns": scored.columns})
+        print_json(
+            {
+                "read": len(table),
+                "scored": count,
+                "left_out": left_out,
+                "unknown_words": {one.column: one.rows for one in scored.unknown},
+                "columns": scored.columns,
+            }
+        )
         return
     typer.echo(f"{count} of {len(table)} rows are scored, in {out}: {', '.join(scored.columns)}")
     for reason, rows_left_out in left_out.items():
         typer.echo(escape(f"{rows_left_out} rows are not scored: {reason}"))
+    for one in scored.unknown:
+        typer.echo(
+            escape(
+                f"{one.rows} rows are scored as `other` in column {one.column!r}: the encoder names no "
+                f"{one.example!r} there"
+            )
+        )
 
 
 @takes(server=server_of)

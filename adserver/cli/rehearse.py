@@ -1,8 +1,6 @@
 """`adserver job rehearse`: a job trained on examples of one's own, before anything is spent."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +16,6 @@ from maskedlark.terminal.options import panel, takes
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
     from adserver.records.submissions import Submission
-    from adserver.training.rehearsal import OnProgress
 
 _rehearsal = panel("Rehearsal")
 
@@ -75,7 +72,7 @@ def _rehearse_command(
     from adserver.messages.rehearsal import RehearsalMessage
     from adserver.training.eval_set import read_eval_set
     from adserver.training.rehearsal import Wish, rehearse
-    from adserver.views.rehearsal import print_rehearsal, write_plot
+    from adserver.views.rehearsal import print_rehearsal, rehearsal_progress, write_plot
 
     if submission is None:
         raise typer.BadParameter(
@@ -91,7 +88,7 @@ def _rehearse_command(
         is_warm=warm_start is not None,
     )
     described = server.task(task).stored.bundle.task
-    with _progress(is_shown=not as_json) as progress:
+    with rehearsal_progress(is_shown=not as_json) as progress:
         found = rehearse(submission, described, read_eval_set(examples.read_bytes()), wish, progress)
     if as_json:
         print_json(RehearsalMessage.of(found).model_dump(mode="json"))
@@ -103,13 +100,3 @@ def _rehearse_command(
         typer.echo(f"{warm_start} is not written: every job is refused, see why above", err=True)
     if plot is not None:
         write_plot(found, plot)
-
-
-@contextmanager
-def _progress(*, is_shown: bool) -> Iterator["OnProgress"]:
-    """Show on a terminal how many trainings are done, and how long the others will take."""
-    from adserver.views.printing import progress_bars
-
-    with progress_bars(is_shown=is_shown) as bars:
-        bar = bars.add_task("rehearsing", total=None)
-        yield lambda done, of: bars.update(bar, completed=done, total=of)

@@ -137,6 +137,14 @@ def submission_of(
         _evaluation("An .npz file of your own with features and labels.", exists=True, dir_okay=False),
     ] = None,
     eval_every: Annotated[int | None, _evaluation("Rounds between evaluations.", min=1)] = None,
+    standardise: Annotated[
+        bool,
+        _training(
+            "Whether features of an untrained model are centred and scaled by your own labelled examples, "
+            "and its logit begins at their base rate.",
+            "--standardise/--as-it-is",
+        ),
+    ] = True,
 ) -> "Submission | None":
     """Return the job that is asked for; None without a model, a loss or a learning rate."""
     from adserver.records.submissions import Submission
@@ -171,6 +179,7 @@ def submission_of(
         ),
         train=tuple(train or ()),
         freeze=tuple(freeze or ()),
+        is_standardised=standardise,
         dataset=dataset,
         task=task,
         **samples.sampling(),

@@ -123,6 +123,7 @@ class Training(Connection):
         per_layer_clip: bool = False,
         train: Sequence[str] = (),
         freeze: Sequence[str] = (),
+        standardise: bool = True,
         dataset: str = "",
         name: str = "",
         note: str = "",
@@ -161,6 +162,9 @@ class Training(Connection):
             per_layer_clip: Clip each layer's gradient by itself.
             train: The parameters to train, by name or pattern such as `head.*`; by default all.
             freeze: Parameters among them that keep the values that the model has.
+            standardise: Whether features of an untrained model are centred and scaled by the eval_set, and
+                the logit of two classes begins at its base rate. Weights that know something of its labels
+                stay as they are.
             dataset: The start of its id; not needed if there is only one.
             name: What you call the job; helpers do not see it.
             note: What you want to remember of it; helpers do not see it.
@@ -192,6 +196,7 @@ class Training(Connection):
             per_layer_clip=per_layer_clip,
             train=train,
             freeze=freeze,
+            standardise=standardise,
             dataset=dataset,
             name=name,
             note=note,
@@ -213,6 +218,7 @@ class Training(Connection):
         seeds: int = 4,
         workers: int = 1,
         warm: bool = False,
+        progress: bool = True,
         **training: Any,
     ) -> "Rehearsal":
         """Train a job in the clear on labelled examples: `adserver job rehearse`. It spends nothing.
@@ -229,6 +235,7 @@ class Training(Connection):
             workers: Processes to train in; the result does not depend on it.
             warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such
                 weights, as an ONNX file for `train` or `submit`.
+            progress: Show a bar on a terminal or in a notebook.
             training: The settings of `train`: loss, learning_rate, rounds and, as needed, all others; or,
                 instead of a dataset, the `task` by the start of its id.
 
@@ -237,6 +244,7 @@ class Training(Connection):
         """
         from adserver.training.eval_set import read_eval_set
         from adserver.training.rehearsal import Wish, rehearse
+        from adserver.views.rehearsal import rehearsal_progress
 
         asked = model if isinstance(model, Submission) else None
         if asked is not None and training:
@@ -256,7 +264,9 @@ class Training(Connection):
             workers=workers,
             is_warm=warm,
         )
-        return rehearse(submission, task, read_eval_set(Path(examples).read_bytes()), wish)
+        found = read_eval_set(Path(examples).read_bytes())
+        with rehearsal_progress(is_shown=progress) as show:
+            return rehearse(submission, task, found, wish, show)
 
     def submit(self, submission: AnySubmission, *, wait: bool = False, progress: bool = True) -> Job:
         """Submit a job of any kind: over a dataset, on devices with helpers, or on devices without.
@@ -319,6 +329,7 @@ def _submission(
     per_layer_clip: bool = False,
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
+    standardise: bool = True,
     task: str = "",
     dataset: str = "",
     name: str = "",
@@ -348,6 +359,7 @@ def _submission(
         is_clip_per_layer=per_layer_clip,
         train=tuple(train),
         freeze=tuple(freeze),
+        is_standardised=standardise,
         task=task,
         dataset=dataset,
         name=name,

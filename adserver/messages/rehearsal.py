@@ -27,7 +27,11 @@ class _ScoreMessage(Message):
 
 
 class _RehearsedMessage(Message):
-    """One setting; `mean` and `spread` are over its scores, null where there are too few."""
+    """One setting; `mean` and `spread` are over its scores, null where there are too few.
+
+    `low` and `high` are the 99 % interval of what one job will reach, by the examples that were scored and
+    the spread; null where a score has none.
+    """
 
     name: str
     epsilon: float | None
@@ -40,13 +44,18 @@ class _RehearsedMessage(Message):
     scores: list[_ScoreMessage]
     mean: float | None
     spread: float | None
+    low: float | None
+    high: float | None
     is_best: bool
 
     @classmethod
     def of(cls, one: Rehearsed, *, is_best: bool) -> Self:
         """Describe a setting."""
+        low, high = one.interval or (None, None)
         return cls(
             **pick_attributes(one, _SAME),
+            low=low,
+            high=high,
             costs=one.costs,
             scores=[_ScoreMessage.of(score) for score in one.scores],
             mean=one.value if one.scores else None,

@@ -81,6 +81,10 @@ class SubmitJob(SamplingRequest):
     freeze: tuple[str, ...] = Field(
         (), description="Parameters among them that keep their values, by name or pattern."
     )
+    is_standardised: bool = Field(
+        True,
+        description="Whether features of an untrained model are centred and scaled by the evaluation set.",
+    )
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
     name: str = Field("", description="What you call the job.", max_length=MOST_JOB_NAME)

@@ -24,6 +24,8 @@ _LEAST_RATE: Final = 0.1
 _MOST_RATE: Final = 8.0
 _MOST_RATE_OF_HIDDEN: Final = 2.0
 """Hidden layers above tables of words, or of a person's own widths, do worse at longer steps."""
+_MOST_RATE_OF_OWN: Final = 1.0
+"""A network of a person's own, whose features are standardised."""
 _MOST_RATE_OF_WIDE: Final = 4.0
 """Of the default hidden layer over many columns of numbers."""
 _MOST_RATE_OF_SMALL: Final = 0.5
@@ -89,7 +91,7 @@ def choose_learning_rate(
     The signal of a round, its mean gradient's length over its noise's, is proportional to
     rows x epsilon / sqrt(parameters). The rate is the signal over 170, to the power of 1.5: steps are short
     where noise is most of them. It is between .1 and 8; at most 4 where a label is rare or the default hidden
-    layer has many columns, 2 for other hidden layers or a network of a person's own (None), and .5 for
+    layer has many columns, 2 for other hidden layers, 1 for a network of a person's own (None), and .5 for
     rows x epsilon below 10,000.
 
     Several heads multiply it by the root of their number: the bound, which holds the gradients of all of
@@ -99,7 +101,9 @@ def choose_learning_rate(
     most = _MOST_RATE
     if network is not None and network.is_wide and network.hidden == _HIDDEN:
         most = _MOST_RATE_OF_WIDE
-    elif network is None or network.hidden:
+    elif network is None:
+        most = _MOST_RATE_OF_OWN
+    elif network.hidden:
         most = _MOST_RATE_OF_HIDDEN
     elif network.clip_norm is not None:
         most = _MOST_RATE_OF_RARE

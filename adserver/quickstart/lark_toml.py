@@ -3,7 +3,13 @@
 import json
 from collections.abc import Mapping
 
-from adserver.quickstart.settings import Measured, MeasureSettings, Settings, TrainingSettings
+from adserver.quickstart.settings import (
+    Measured,
+    MeasureSettings,
+    ModelSettings,
+    Settings,
+    TrainingSettings,
+)
 from maskedlark.escape import DELETE, escape
 
 
@@ -41,7 +47,7 @@ collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together
 
 [model]
 onnx = {_text(model.onnx)}              # your model, seen from this folder; "" for one over your columns
-{_hidden(model.hidden)}
+{_standardise(model)}{_hidden(model.hidden)}
 seed = {model.seed}
 
 [training]
@@ -93,6 +99,14 @@ def _clip(settings: Settings) -> str:
         else "a ceiling: the job's bound follows the gradients below it"
     )
     return f"clip_norm = {settings.task.clip_norm:g}         # {reason}"
+
+
+def _standardise(model: ModelSettings) -> str:
+    """Return the line on a model of a person's own; nothing without one."""
+    if not model.onnx:
+        return ""
+    value = str(model.standardise).lower()
+    return f"standardise = {value}     # an untrained one's features are centred and scaled by the panel\n"
 
 
 def _hidden(widths: tuple[int, ...] | None) -> str:

@@ -177,7 +177,7 @@ class Recipe:
         sent = steps.do("reports", lambda: self._report(task, self._panel), is_begun_once=True)
         dataset = steps.do("dataset", lambda: self._seal(task))
         measured = steps.do("measured", lambda: self._measure(task, dataset)) if self._measured else None
-        untrained = self._model(described, rows=dataset["admitted"])
+        untrained = self._model(described, rows=dataset["admitted"], loss=loss)
         job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
         self._tell_of_training(job_id)
         return FinishedJob(
@@ -396,11 +396,30 @@ class Recipe:
             return None
         return float((labels.sum() + 0.5) / (len(labels) + 1))
 
-    def _model(self, described: TableDescription, *, rows: int) -> Path:
-        """Return the model's file: the project's, or the default network for so many rows."""
+    def _own_model(self, loss: Loss | None) -> Path:
+        """Return the file of the project's own model; with a loss, standardised if it is untrained."""
+        from adserver.training.eval_set import read_eval_set
+        from adserver.training.model_file import read_model
+        from adserver.training.standardising import standardise
+
+        settings = self._project.settings.model
+        path, untrained = self._project.path(settings.onnx), self._steps.folder / "untrained.onnx"
+        if loss is None or not settings.standardise:
+            return path
+        begun = standardise(read_model(path), loss, read_eval_set(self._panel.read_bytes()))
+        if begun.told:
+            self._tell(f"{begun.told}; [model] standardise = false leaves the file as it is")
+        write_durably(untrained, begun.model)
+        return untrained
+
+    def _model(self, described: TableDescription, *, rows: int, loss: Loss | None = None) -> Path:
+        """Return the model's file: the project's, or the default network for so many rows.
+
+        The project's is standardised for a loss; devices train it as it is.
+        """
         model = self._project.settings.model
         if model.onnx:
-            return self._project.path(model.onnx)
+            return self._own_model(loss)
         network = self._network(rows)
         outputs = usual_outputs(described.num_classes, is_on_devices=self._are_devices)
         untrained = self._steps.folder / "untrained.onnx"
@@ -487,6 +506,7 @@ class Recipe:
             *batch,
             "--eval-set",
             str(self._panel),
+            "--as-it-is",  # what is to be standardised is so already
             *self._label,
         )
         return str(job["job_id"])

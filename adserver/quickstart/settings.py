@@ -88,11 +88,13 @@ class ModelSettings:
 
     Attributes:
         onnx: A file, seen from the project's folder; empty for a network over the table's columns.
+        standardise: Whether features of that file are centred and scaled by the panel if it is untrained.
         hidden: That network's hidden widths; None: by `adserver.quickstart.defaults`.
         seed: Of its weights.
     """
 
     onnx: str = ""
+    standardise: bool = True
     hidden: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] | None = None
     seed: int = 1
 

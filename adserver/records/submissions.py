@@ -40,6 +40,8 @@ class Submission(SamplingOptions):
         is_clip_per_layer: Whether each layer's gradient is clipped by itself.
         train: The parameters to train, by name or pattern such as `head.*`; empty: all.
         freeze: Those of them that keep the values of the file, in the same way.
+        is_standardised: Whether an untrained model's features are centred and scaled by the evaluation set
+            (`adserver.training.standardising`).
         dataset: The start of the id of the dataset to train on; not needed if there is only one.
         task: The start of its task's id; by default the dataset's.
         name: What you call the job; helpers do not see it.
@@ -61,6 +63,7 @@ class Submission(SamplingOptions):
     is_clip_per_layer: bool = False
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
+    is_standardised: bool = False
     dataset: str = ""
     task: str = ""
     name: str = ""

@@ -19,17 +19,18 @@ real dataset, such as its least batch, is not checked.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import field, replace
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import numpy as np
 
 from adserver.records.dataset_state import DatasetState
+from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
@@ -45,9 +46,10 @@ from adserver.training.rehearsal_training import (
     Score,
     TrainingOutcome,
 )
+from adserver.training.standardising import standardise_submission
 from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidTask, JobRefused
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -55,11 +57,36 @@ from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _LEAST_EXAMPLES: Final = 40
 WARM: Final = ", warm start"
 """What the name of a setting that begins at trained weights ends in."""
 _HOPELESS: Final = 0.02
 """A learning rate whose first score is worse than the best by more than this is not repeated."""
+
+_OF_99: Final = 2.576
+"""Standard errors on either side of a 99 % interval."""
+_COLUMN_TYPES: Final[ColumnTypes] = {
+    "name": str,
+    **dict.fromkeys(
+        (
+            "epsilon",
+            "collusion_epsilon",
+            "noise_multiplier",
+            "learning_rate",
+            "value",
+            "spread",
+            "low",
+            "high",
+        ),
+        float,
+    ),
+    **dict.fromkeys(("loss", "mean_over_rate", "clipped"), float),
+    "seeds": int,
+    "refused": str,
+}
 
 _RunAll = Callable[..., Iterable[Any]]
 OnProgress = Callable[[int, int], None]
@@ -102,6 +129,9 @@ class Rehearsed:
         clipped: The share of gradients that were clipped, in the last tenth of the rounds.
         refused: Why there are no scores.
         is_warm: Whether it begins at weights that were trained on the examples.
+        sampling_error: The standard error of the mean score as a figure of people like the examples, of so
+            many that were scored: Hanley and McNeil's of an area under the curve, the binomial one of an
+            accuracy; None for other scores.
     """
 
     name: str
@@ -113,6 +143,7 @@ class Rehearsed:
     clipped: float | None = None
     refused: str = ""
     is_warm: bool = False
+    sampling_error: float | None = None
 
     @property
     def value(self) -> float:
@@ -136,6 +167,18 @@ class Rehearsed:
         values = [one.value for one in self.scores]
         return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 99 % interval of what one job will reach; None without a score, or without a standard error.
+
+        Its variance is that of the sampling plus that of one seed. Seeds test with different examples, so
+        their spread holds some of the sampling too, and the interval is rather too wide.
+        """
+        if self.sampling_error is None or not self.scores:
+            return None
+        error = math.hypot(self.sampling_error, 0.0 if math.isnan(self.spread) else self.spread)
+        return max(0.0, self.value - _OF_99 * error), min(1.0, self.value + _OF_99 * error)
+
 
 @frozen
 class Rehearsal:
@@ -146,15 +189,41 @@ class Rehearsal:
         settings: Of the job at each epsilon, without noise, and of the examples alone.
         warm_model: The model with weights that were trained on all examples; None if no warm start was asked
             for, or no job can be made.
+        told: What was done to the model first; a job with these examples as its evaluation set does it too.
     """
 
     metric: str
     settings: tuple[Rehearsed, ...]
     warm_model: bytes | None = field(default=None, repr=False)
+    told: str = ""
 
     def best(self, name: str) -> Rehearsed:
         """Return the setting of a name whose mean score is the highest."""
         return max((one for one in self.settings if one.name == name), key=lambda one: one.value)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row for each setting: its mean score with spread and 99 % interval, loss and cost."""
+        return frame(self._to_rows(), _COLUMN_TYPES)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
+        return arrow_stream(self._to_rows(), _COLUMN_TYPES, requested_schema)
+
+    def _to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns of each setting by name."""
+        for one in self.settings:
+            low, high = one.interval or (None, None)
+            yield {
+                **pick_attributes(one, ("name", "epsilon", "noise_multiplier", "learning_rate")),
+                **pick_attributes(one, ("mean_over_rate", "clipped", "refused")),
+                "collusion_epsilon": None if one.costs is None else one.costs.colluding,
+                "value": one.value if one.scores else None,
+                "spread": None if math.isnan(one.spread) else one.spread,
+                "low": low,
+                "high": high,
+                "loss": one.loss if one.scores else None,
+                "seeds": len(one.scores),
+            }
 
     def names(self) -> list[str]:
         """Return the names of the settings, each once."""
@@ -162,7 +231,7 @@ class Rehearsal:
 
     def remarks(self) -> list[str]:
         """Return what to do about the best settings, one line each."""
-        lines = []
+        lines = [f"{self.told}: submit with the examples as the evaluation set, too"] if self.told else []
         alone = self.best(ALONE)
         for name in self.names():
             best = self.best(name)
@@ -205,6 +274,7 @@ class Rehearsal:
         best = [self.best(name) for name in self.names()]
         lines = [
             f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}"
+            + ("" if one.interval is None else f" (99 %: {one.interval[0]:.3f} to {one.interval[1]:.3f})")
             + ("" if math.isnan(one.spread) else f", deviation over seeds {one.spread:.4f}")
             for one in best
             if one.scores
@@ -252,8 +322,9 @@ def rehearse(
         InvalidModel, JobRefused: model, loss, examples and task do not fit each other.
         InvalidTask: too few examples, or nothing to try.
     """
+    begun = standardise_submission(submission, examples)
     # As a submitted model is prepared, so that the same parameters train.
-    submission = replace(submission, model=separate_parameters(submission.model))
+    submission = replace(submission, model=separate_parameters(begun.model))
     model, loss = parse(submission.model, num_features=task.num_features), trained_loss(submission.loss)
     examples.check_fits(model, loss)
     _check(wish, task, loss, examples)
@@ -280,9 +351,13 @@ def rehearse(
                 found[place].append(trained)
                 done += 1
                 progress(done, total)
-    settings = tuple(_summarize_row(row, found.get(place, [])) for place, row in enumerate(rows))
+    settings = tuple(
+        _add_error(_summarize_row(row, found.get(place, [])), loss, examples)
+        for place, row in enumerate(rows)
+    )
     return Rehearsal(
         metric=_metric(loss),
+        told=begun.told,
         settings=settings,
         # The start after those of the seeds is trained on all examples, so no seed could test it.
         warm_model=starts[wish.seeds] if any(row.is_warm and row.plan is not None for row in rows) else None,
@@ -419,6 +494,37 @@ def _summarize_row(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
         refused=row.refused or next((one.refused for one in trained if one.refused), ""),
         is_warm=row.is_warm,
     )
+
+
+def _add_error(found: Rehearsed, loss: TrainedLoss, examples: EvalSet) -> Rehearsed:
+    """Return the setting with the sampling error of its mean score."""
+    if not found.scores or isinstance(loss, Heads):
+        return found
+    share = min(len(found.scores), PARTS) / PARTS  # the seeds of one round test with different examples
+    value = min(1.0, max(0.0, found.value))
+    match loss:
+        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            positives = float((examples.labels == 1).sum())
+            error = area_error(value, share * positives, share * (len(examples) - positives))
+        case Loss.CROSS_ENTROPY:
+            error = math.sqrt(value * (1 - value) / (share * len(examples)))
+        case Loss.MSE | Loss.POISSON:
+            return found
+        case _:
+            assert_never(loss)
+    return replace(found, sampling_error=error)
+
+
+def area_error(area: float, positives: float, negatives: float) -> float:
+    """Return the standard error of an area under the ROC curve over so many records of either label.
+
+    Source: J. Hanley and B. McNeil, "The meaning and use of the area under a receiver operating
+        characteristic (ROC) curve", Radiology 143, 1982.
+    """
+    of_positives, of_negatives = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = area * (1 - area)
+    variance += (positives - 1) * (of_positives - area**2) + (negatives - 1) * (of_negatives - area**2)
+    return math.sqrt(max(0.0, variance) / (positives * negatives))
 
 
 def _metric(loss: TrainedLoss) -> str:

@@ -8,7 +8,7 @@ Each row has a prediction or the reason why it has none.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
 import numpy as np
@@ -30,6 +30,21 @@ _PREDICTION: Final = "prediction"
 
 
 @frozen
+class _UnknownWords:
+    """Words of a column that the encoder does not name.
+
+    Attributes:
+        column: The column.
+        rows: How many scored rows have one of them.
+        example: The most frequent one.
+    """
+
+    column: str
+    rows: int
+    example: str
+
+
+@frozen
 class _ScoredTable:
     """Predictions row by row.
 
@@ -37,11 +52,13 @@ class _ScoredTable:
         columns: What each number of a row is.
         rows: For each row of the table its numbers, or None where it has none.
         why: For each row why it has none, or nothing.
+        unknown: Columns with words that the encoder does not name, which are scored as one word, `other`.
     """
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[float] | None]
     why: Sequence[str]
+    unknown: tuple[_UnknownWords, ...] = ()
 
     def count_left_out(self) -> dict[str, int]:
         """Count the rows without a prediction, by reason."""
@@ -97,7 +114,17 @@ def score_table(
     rows: list[Sequence[float] | None] = [None] * len(table)
     for place, found in zip(places, numbers.tolist(), strict=True):
         rows[place] = found
-    return _ScoredTable(columns=columns, rows=rows, why=why)
+    return _ScoredTable(columns=columns, rows=rows, why=why, unknown=tuple(_unknown_words(encoder, readable)))
+
+
+def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterator[_UnknownWords]:
+    for column in encoder.columns:
+        if known := set(column.words):
+            counts = Counter(cell for cell in cells[column.name] if cell is not None and cell not in known)
+            if counts:
+                yield _UnknownWords(
+                    column=column.name, rows=counts.total(), example=counts.most_common(1)[0][0]
+                )
 
 
 def _check_notes(notes: dict[str, str], encoder: Encoder) -> None:

@@ -47,12 +47,14 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
     # Imported by kind: what one kind of job loads, such as onnx, others do not need.
     from adserver.training.model_file import prepare_model
+    from adserver.training.standardising import standardise_submission
     from adserver.training.submission import plan_job
 
     dataset = DatasetStore(engine).find(submission.dataset)
     task = TaskStore(engine).find(submission.task or dataset.task_id.hex()).bundle.task
     encoder = TaskStore(engine).encoder(task.task_id)
-    model = prepare_model(submission.model, num_features=task.num_features, encoder=encoder).file
+    begun = standardise_submission(submission).model
+    model = prepare_model(begun, num_features=task.num_features, encoder=encoder).file
     plan = plan_job(
         replace(submission, model=model),
         task=task,

@@ -94,16 +94,20 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
     """Print the same lines of a job that was accepted, to standard error; none of a job on devices."""
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen
+    from adserver.training.standardising import standardise_submission
     from maskedlark.model.exactness import why_general
 
     if not isinstance(submission, Submission) or not isinstance(plan, TrainingPlan):
         return
+    begun = standardise_submission(submission)
     model = parse_chosen(
-        separate_parameters(submission.model),
+        separate_parameters(begun.model),
         num_features=plan.task.num_features,
         train=submission.train,
         freeze=submission.freeze,
     )
+    if begun.told:
+        typer.echo(f"{begun.told} (--as-it-is or standardise=False leaves the file as it is)", err=True)
     for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
         typer.echo(line, err=True)
 

@@ -1,13 +1,15 @@
 """A rehearsal as people see it: a table, a picture, and how to submit the best job."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 
-from adserver.training.rehearsal import WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsal import WARM, OnProgress, Rehearsal, Rehearsed
 from adserver.training.rehearsal_training import ALONE, NO_NOISE
-from adserver.views.printing import print_table, write_as
+from adserver.views.printing import print_table, progress_bars, write_as
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _NAMES = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the loss"}
@@ -16,12 +18,24 @@ _NAMES = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the 
 def print_rehearsal(found: Rehearsal) -> None:
     """Print each setting, the best learning rate at each epsilon, and what stands out."""
     print_table(
-        ("", "rate", _NAMES[found.metric], "±", "loss", "mean/rate", "clipped", "noise", "with a helper"),
+        (
+            "",
+            "rate",
+            _NAMES[found.metric],
+            "±",
+            "99 %",
+            "loss",
+            "mean/rate",
+            "clipped",
+            "noise",
+            "with a helper",
+        ),
         [_row(one, is_best=one == found.best(one.name)) for one in found.settings],
     )
     typer.echo(
-        "*: the best rate. ±: standard deviation over seeds. mean/rate: mean prediction over the share of "
-        "positives; with a helper: epsilon if one colludes"
+        "*: the best rate. ±: standard deviation over seeds. 99 %: what one job will reach, by the number of "
+        "examples that were scored and by the seeds. mean/rate: mean prediction over the share of positives; "
+        "with a helper: epsilon if one colludes"
     )
     for line in found.remarks():
         typer.echo(line)
@@ -30,19 +44,28 @@ def print_rehearsal(found: Rehearsal) -> None:
 def _row(one: Rehearsed, *, is_best: bool) -> tuple[str, ...]:
     name = f"{'* ' if is_best and one.scores else '  '}{one.name}"
     if not one.scores:
-        return (name, f"{one.learning_rate:g}", f"refused: {one.refused}", *("",) * 6)
+        return (name, f"{one.learning_rate:g}", f"refused: {one.refused}", *("",) * 7)
     over = one.mean_over_rate
     return (
         name,
         f"{one.learning_rate:g}",
         f"{one.value:.4f}",
         "" if math.isnan(one.spread) else f"{one.spread:.4f}",
+        "" if one.interval is None else f"{one.interval[0]:.3f} to {one.interval[1]:.3f}",
         f"{one.loss:.4f}",
         "" if over is None else f"{over:.2f}",
         "" if one.clipped is None else f"{one.clipped:.0%}",
         f"{one.noise_multiplier:.4g}" if one.noise_multiplier else "",
         "" if one.costs is None else f"{one.costs.colluding:.3g}",
     )
+
+
+@contextmanager
+def rehearsal_progress(*, is_shown: bool) -> Iterator[OnProgress]:
+    """Show on a terminal or in a notebook how many trainings are done, and how long the others will take."""
+    with progress_bars(is_shown=is_shown) as bars:
+        bar = bars.add_task("rehearsing", total=None)
+        yield lambda done, of: bars.update(bar, completed=done, total=of)
 
 
 def write_plot(found: Rehearsal, path: Path) -> None:

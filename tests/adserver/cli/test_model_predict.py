@@ -66,7 +66,8 @@ def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp
     ended = run(tmp_path, onnx, "--json")
     assert ended.exit_code == 0, ended.output
     assert json.loads(ended.stdout) == {
-        "read": 5, "scored": 3, "left_out": dict.fromkeys(WHY.values(), 1), "columns": ["chance of yes"],
+        "read": 5, "scored": 3, "left_out": dict.fromkeys(WHY.values(), 1), "unknown_words": {},
+        "columns": ["chance of yes"],
     }  # fmt: skip
     rows = scored(tmp_path)
     assert [row["who"] for row in rows] == ["Zoë", "", "x", "y", "z"]
@@ -79,6 +80,18 @@ def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp
     np.testing.assert_allclose(
         [float(rows[place]["chance of yes"]) for place in (0, 1, 4)], expected, rtol=1e-12
     )
+
+
+def test_words_that_the_encoder_does_not_name_are_counted_by_column_of_the_rows_that_are_scored(
+    tmp_path: Path,
+) -> None:
+    rows = ["pages;device;seen", "1;watch;2026-11-02", "1;watch;2026-11-04", "2;car;2026-11-03"]
+    table = "\n".join([*rows, "many;bike;2026-11-03\n"])
+    ended = run(tmp_path, model(), "--json", table=table)
+    found = json.loads(ended.stdout)
+    assert (found["scored"], found["unknown_words"]) == (3, {"device": 3, "seen@weekday": 1})
+    said = run(tmp_path, model(), table=table).output
+    assert "3 rows are scored as `other` in column 'device': the encoder names no 'watch' there" in said
 
 
 @pytest.mark.parametrize(

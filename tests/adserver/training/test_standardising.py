@@ -1,0 +1,124 @@
+"""A network that nobody trained begins with features of one size, at the panel's base rate; others stay."""
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from adserver.training.eval_set import EvalSet
+from adserver.training.inference import predict
+from adserver.training.standardising import standardise
+from helper.gradient.choose import choose_engine
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.privacy.clip import Clip, Norm
+
+LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+CLIP = Clip(norm=Norm.L2, bound=10.0, frac_bits=10)
+
+
+def panel_of(records: int = 400, positives: int = 48) -> EvalSet:
+    """A word's place, 0 to 3; a number; a column that is the same in nearly all records."""
+    chance = np.random.default_rng(1)
+    words, numbers = chance.integers(0, 4, records), chance.integers(0, 256, records)
+    constant = np.where(np.arange(records) == 7, 8, 9)
+    features = np.stack([words, numbers, constant], axis=1).astype(np.uint8)
+    return EvalSet(features=features, labels=(np.arange(records) < positives).astype(np.int64))
+
+
+PANEL = panel_of()
+
+
+def network(*widths: int, centres: tuple[int, ...] | None = None) -> bytes:
+    return dense_network([3, *widths], "relu", seed=1, centres=centres)
+
+
+def entering(encoded: bytes) -> NDArray[np.float32]:
+    """What a linear network with weights of one column after the other makes of the panel."""
+    model = parse(encoded, num_features=3)
+    found = []
+    for column in np.eye(3, dtype=np.float32):
+        values = [column[None, :], np.zeros(1, np.float32)]
+        found.append(predict(replace_parameters(encoded, model, values), PANEL.features)[:, 0])
+    return np.stack(found, axis=1)
+
+
+@pytest.mark.parametrize("centres", [None, (1, 128, 9)])
+def test_features_enter_centred_with_spreads_alike_whether_or_not_the_network_subtracts_a_constant(
+    centres: tuple[int, ...] | None,
+) -> None:
+    found = standardise(network(1, centres=centres), Loss.MSE, PANEL)
+    twice = 1 if centres is None else 2
+    values = entering(found.model) / twice
+    assert np.abs(values.mean(axis=0)).max() < 0.2
+    assert values.std(axis=0)[:2].min() > 0.2
+    assert values.std(axis=0)[:2].max() < 0.45
+    assert np.abs(values).max() < 4
+    assert "centred and scaled" in found.told
+
+
+@pytest.mark.parametrize("widths", [(1,), (8, 1), (8, 4, 1)])
+def test_an_untrained_network_begins_at_the_base_rate_stays_exact_and_keeps_its_parameters(
+    widths: tuple[int, ...],
+) -> None:
+    before = network(*widths)
+    found = standardise(before, LOSS, PANEL)
+    model = parse(found.model, num_features=3)
+    assert [p.name for p in model.parameters] == [p.name for p in parse(before, num_features=3).parameters]
+    assert choose_engine(model, LOSS, CLIP, 2).path == "exact"
+    zeros = replace_parameters(found.model, model, [np.zeros(p.shape, np.float32) for p in model.parameters])
+    chance = 1 / (1 + np.exp(-predict(zeros, PANEL.features)))
+    np.testing.assert_allclose(chance, 48.5 / 401, rtol=1e-5)
+    assert standardise(before, LOSS, PANEL) == found
+
+
+def test_weights_that_know_something_of_the_labels_stay_as_they_are() -> None:
+    begun = standardise(network(1), LOSS, PANEL).model
+    labels = (PANEL.features[:, 1] > 200).astype(np.int64)
+    trained = replace_parameters(
+        begun, parse(begun, num_features=3), [np.array([[0, 1, 0]], np.float32), np.zeros(1, np.float32)]
+    )
+    panel = EvalSet(features=PANEL.features, labels=labels)
+    assert standardise(trained, LOSS, panel).model == trained
+    assert not standardise(trained, LOSS, panel).told
+
+
+def of_nodes(*nodes: onnx.NodeProto, **constants: NDArray[np.float32]) -> bytes:
+    made = [
+        helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(value))
+        for name, value in constants.items()
+    ]
+    weights = [
+        helper.make_tensor("w", TensorProto.FLOAT, [3, 1], [0.1, 0.2, 0.3]),
+        helper.make_tensor("table", TensorProto.FLOAT, [256, 1], [0.1 * n for n in range(256)]),
+    ]
+    used = [one for one in weights if any(one.name in node.input for node in nodes)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", w]) for n, w in (("x", 3), ("y", 1))]
+    graph = helper.make_graph([*made, *nodes], "g", ends[:1], ends[1:], initializer=used)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        pytest.param(
+            of_nodes(
+                helper.make_node("Sub", ["x", "means"], ["a"]),
+                helper.make_node("Mul", ["a", "scales"], ["b"]),
+                helper.make_node("MatMul", ["b", "w"], ["y"]),
+                means=np.array([0.01, 0.5, 0.03], np.float32),
+                scales=np.array([80, 3, 90], np.float32),
+            ),
+            id="scales of its own",
+        ),
+        pytest.param(b"no model", id="no model"),
+        pytest.param(dense_network([4, 1], "relu", seed=1), id="another width"),
+    ],
+)
+def test_files_that_scale_their_features_or_do_not_fit_stay_as_they_are(encoded: bytes) -> None:
+    found = standardise(encoded, LOSS, PANEL)
+    assert found.model == encoded
+    assert not found.told
