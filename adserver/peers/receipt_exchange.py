@@ -7,7 +7,7 @@ import grpc
 
 from adserver.store.receipts import ReceiptBook
 from maskedlark.rpc.call_details import with_metadata
-from maskedlark.rpc.receipts import METADATA_KEY, decode_receipt, encode_receipt, find_receipt
+from maskedlark.rpc.receipts import METADATA_KEY, Receipt, find_receipt
 
 
 class ReceiptExchange(
@@ -25,7 +25,7 @@ class ReceiptExchange(
     def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
         newest = self._book.newest(self._address)
         # The helper compares it with its ledger: one that was restored from a backup knows no such receipt
-        shown = () if newest is None else ((METADATA_KEY, encode_receipt(newest)),)
+        shown = () if newest is None else ((METADATA_KEY, newest.encode()),)
         call = continuation(with_metadata(details, shown), request)
         # A receipt comes with the trailing metadata, which are there only when the call has ended
         call.add_done_callback(self._keep)
@@ -33,7 +33,7 @@ class ReceiptExchange(
 
     def _keep(self, call: Any) -> None:
         given = find_receipt(call.trailing_metadata())
-        receipt = decode_receipt(given) if given is not None else None
+        receipt = Receipt.decode(given) if given is not None else None
         if receipt is not None:
             self._book.keep(self._address, receipt)
 

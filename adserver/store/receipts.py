@@ -10,7 +10,7 @@ from sqlalchemy import Engine, bindparam, func, select, update
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import helper_addresses, helper_receipts
-from maskedlark.rpc.receipts import PLACE_BYTES, Receipt, decode_receipt, encode_receipt
+from maskedlark.rpc.receipts import PLACE_BYTES, Receipt
 from maskedlark.runtime.database import reading
 
 # made once: each call to a helper runs them, and building one takes longer than running it
@@ -48,7 +48,7 @@ class ReceiptBook:
                 return self._newest.get(address)
         with reading(self._engine) as connection:
             stored = connection.execute(_NEWEST_AT, {"at": address}).scalar()
-        newest = decode_receipt(bytes(stored)) if stored is not None else None
+        newest = Receipt.decode(bytes(stored)) if stored is not None else None
         # Then `keep` of this process needs no transaction for what another process has kept.
         if newest is not None:
             self._remember(address, newest)
@@ -77,7 +77,7 @@ class ReceiptBook:
     def _store(self, engine: Engine, address: str, receipt: Receipt, *, is_known_there: bool) -> None:
         """Keep it in the database, if it is newer than the one there."""
         with engine.begin() as connection:
-            row = {"helper_id": receipt.helper_id, "receipt": encode_receipt(receipt)}
+            row = {"helper_id": receipt.helper_id, "receipt": receipt.encode()}
             if not is_known_there:  # rows are made first, so that there are some to lock
                 connection.execute(insert_or_ignore(engine, helper_receipts, ["helper_id"]).values(row))
             encoded = row["receipt"]

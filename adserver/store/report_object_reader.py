@@ -19,7 +19,7 @@ from adserver.store.schema import PLACE_BYTES, POSITIONS, report_buckets, report
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.dataset import ShareColumns
 from maskedlark.runtime.database import reading
-from maskedlark.runtime.objects import ObjectLost, Retrying, read_exactly
+from maskedlark.runtime.objects import ObjectLost, Retrying
 
 HELD_BYTES: Final = 64 << 20
 """What is kept of objects that were read: reports of several intakes take turns in the order of arrival."""
@@ -90,7 +90,7 @@ class ReadsObjects:
     def _read(self, number: int) -> Ciphertexts:
         row = self._row(number)
         try:
-            content = read_exactly(self._store(row), row.name, row.num_bytes, row.digest)
+            content = self._store(row).read_exactly(row.name, row.num_bytes, row.digest)
         except ObjectLost as error:
             raise JobRefused(
                 JobReason.REPORTS_LOST,

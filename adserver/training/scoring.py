@@ -22,7 +22,7 @@ from maskedlark.encoding.encoder import ClassLabel, Encoder
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.model.losses import Loss, check_loss, loss_named
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.onnx_file import parse
 
 NOT_SCORED: Final = "not scored because"
@@ -87,7 +87,7 @@ def score_table(
     notes = notes_of(encoded_model)
     _check_notes(notes, encoder)
     if loss is None and LOSS_IS in notes:
-        loss = loss_named(notes[LOSS_IS])
+        loss = Loss.named(notes[LOSS_IS])
     why = [""] * len(table)
     wanted = [column.name for column in encoder.columns]
     cells: dict[str, dates.Cells] = dict(table.columns)

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from helper.ledger.records import SealedObject
 from maskedlark.runtime.durable_file import replacing
-from maskedlark.runtime.objects import Listed, ObjectLost, Retrying, read_exactly
+from maskedlark.runtime.objects import Listed, ObjectLost, Retrying
 
 _SUFFIX: Final = ".sealed"
 _UNFINISHED: Final = ".unfinished"
@@ -98,5 +98,5 @@ class BucketStore(Retrying):
 
     def read(self, one: SealedObject, gap: slice = _NO_GAP) -> bytes:
         """See `SegmentStore`."""
-        content = read_exactly(self, one.name, one.num_bytes, one.digest)
+        content = self.read_exactly(one.name, one.num_bytes, one.digest)
         return content[: gap.start] + content[gap.stop :] if gap.stop else content

@@ -17,7 +17,7 @@ from typing import Final
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Position
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
+from maskedlark.rpc.receipts import Receipt
 from maskedlark.runtime.durable_file import replacing
 
 FILE_NAME: Final = "witness"
@@ -71,7 +71,7 @@ class Witness:
                 committed: a database can fail over while an answer is computed. The answer must not leave.
         """
         position, committed = self._ledger.position(), self._ledger.committed
-        encoded = encode_receipt(self._receipt(position))
+        encoded = self._receipt(position).encode()
         with self._lock:
             # Mostly it is the position that was just read: then the ledger holds it.
             self._require(committed if committed != position else None)
@@ -91,7 +91,7 @@ class Witness:
                 if known == position:
                     # In memory first: if the disk fails, this process refuses later calls all the same.
                     self._seen = known
-                    self._write(encode_receipt(self._receipt(known)))
+                    self._write(self._receipt(known).encode())
                 raise _refuse_rolled_back(known)
 
     def _receipt(self, position: Position) -> Receipt:
@@ -108,7 +108,7 @@ class Witness:
 
     def _verify(self, shown: bytes | None) -> Position | None:
         """Return the position on a receipt that this helper made."""
-        receipt = decode_receipt(shown) if shown is not None else None
+        receipt = Receipt.decode(shown) if shown is not None else None
         if receipt is None:
             return None
         position = Position(sequence=receipt.sequence, head=receipt.head)

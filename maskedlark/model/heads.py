@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from maskedlark.canonical import build, canonical
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
-from maskedlark.model.losses import Loss, check_loss, loss_named
+from maskedlark.model.losses import Loss, check_loss
 
 if TYPE_CHECKING:
     from maskedlark.model.graph import Model
@@ -238,7 +238,7 @@ def trained_loss(given: str | Heads) -> TrainedLoss:
     Raises:
         InvalidModel(UNKNOWN_LOSS)
     """
-    return given if isinstance(given, Heads) else loss_named(given)
+    return given if isinstance(given, Heads) else Loss.named(given)
 
 
 def check_trained(model: "Model", loss: TrainedLoss, num_classes: int | None) -> None:

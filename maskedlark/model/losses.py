@@ -31,19 +31,19 @@ class Loss(StrEnum):
     POISSON = "poisson"
     """e^z - y z, the log-rate parameterisation; one output."""
 
+    @classmethod
+    def named(cls, name: str) -> "Loss":
+        """Return the loss of a name.
 
-def loss_named(name: str) -> Loss:
-    """Return the loss of a name.
-
-    Raises:
-        InvalidModel(UNKNOWN_LOSS)
-    """
-    try:
-        return Loss(name)
-    except ValueError:
-        raise InvalidModel(
-            ModelReason.UNKNOWN_LOSS, f"unknown loss {name[:80]!r}: use one of {', '.join(Loss)}"
-        ) from None
+        Raises:
+            InvalidModel(UNKNOWN_LOSS)
+        """
+        try:
+            return cls(name)
+        except ValueError:
+            raise InvalidModel(
+                ModelReason.UNKNOWN_LOSS, f"unknown loss {name[:80]!r}: use one of {', '.join(cls)}"
+            ) from None
 
 
 def check_loss(model: "Model", loss: Loss, num_classes: int | None) -> None:

@@ -4,7 +4,7 @@ A helper detects by it that its ledger was rolled back (`helper.ledger.witness`)
 name and a number, with a tag that only the helper can compute. It travels as binary metadata of the calls.
 """
 
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from maskedlark.frozen import frozen
 
@@ -34,25 +34,24 @@ class Receipt:
     head: bytes
     tag: bytes
 
+    def encode(self) -> bytes:
+        """Encode the wire form, 88 bytes."""
+        return self.helper_id + self.sequence.to_bytes(_SEQUENCE_BYTES, "big") + self.head + self.tag
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self | None:
+        """Parse a receipt; None if the bytes are not a receipt."""
+        if len(encoded) != _BYTES:
+            return None
+        sequence = int.from_bytes(encoded[_HELPER_BYTES:PLACE_BYTES], "big")
+        if sequence > _MAX_SEQUENCE:
+            return None
+        head, tag = encoded[PLACE_BYTES:-_DIGEST_BYTES], encoded[-_DIGEST_BYTES:]
+        return cls(helper_id=encoded[:_HELPER_BYTES], sequence=sequence, head=head, tag=tag)
+
     def is_newer_than(self, other: "Receipt | None") -> bool:
         """Return whether to show this one instead: it is of the same keys and later, or of other keys."""
         return other is None or self.helper_id != other.helper_id or self.sequence > other.sequence
-
-
-def encode_receipt(receipt: Receipt) -> bytes:
-    """Encode the wire form, 88 bytes."""
-    return receipt.helper_id + receipt.sequence.to_bytes(_SEQUENCE_BYTES, "big") + receipt.head + receipt.tag
-
-
-def decode_receipt(encoded: bytes) -> Receipt | None:
-    """Parse a receipt; None if the bytes are not a receipt."""
-    if len(encoded) != _BYTES:
-        return None
-    sequence = int.from_bytes(encoded[_HELPER_BYTES:PLACE_BYTES], "big")
-    if sequence > _MAX_SEQUENCE:
-        return None
-    head, tag = encoded[PLACE_BYTES:-_DIGEST_BYTES], encoded[-_DIGEST_BYTES:]
-    return Receipt(helper_id=encoded[:_HELPER_BYTES], sequence=sequence, head=head, tag=tag)
 
 
 def find_receipt(metadata: Any) -> bytes | None:

@@ -2,7 +2,7 @@
 
     store = Retrying(open_bucket("s3://bucket/prefix"))
     store.put(name, content)                     # refused if the name is taken
-    content = read_exactly(store, name, num_bytes, digest)  # these bytes or a typed error
+    content = store.read_exactly(name, num_bytes, digest)  # these bytes or a typed error
 
 `maskedlark.runtime.bucket` gives stores by URL. A store that fails now and then is asked again, a bounded
 number of times; what it gives is compared with the digest that the caller kept elsewhere.
@@ -133,6 +133,25 @@ class Retrying:
         """Read an object; `ObjectLost` as of a store."""
         return self._try(lambda: self._store.get(name, most_bytes))
 
+    def read_exactly(self, name: str, num_bytes: int, digest: bytes) -> bytes:
+        """Read an object, and check that its bytes are those that were put.
+
+        Args:
+            name: Its name.
+            num_bytes: How many were put; of a longer object nothing is read.
+            digest: SHA-256 of the bytes that were put.
+
+        Raises:
+            ObjectLost: it is missing, cut, altered, or another one, also when it is read again.
+            HelperUnavailable: the store cannot be read at the moment.
+        """
+        for _ in range(MAX_READS):
+            with suppress(ObjectTooLong):
+                content = self.get(name, num_bytes)
+                if sha256(content).digest() == digest:
+                    return content
+        raise ObjectLost("an object is not the one that was put")
+
     def list(self, folder: str) -> Iterator[list[Listed]]:
         """List the objects of a folder, in pages, resuming after a page that fails."""
         after, tries = "", 0
@@ -172,24 +191,3 @@ class Retrying:
         return HelperUnavailable(
             f"{self._whose} cannot reach its object storage ({error}); ask again", retry_after_s=RETRY_AFTER_S
         )
-
-
-def read_exactly(store: Retrying, name: str, num_bytes: int, digest: bytes) -> bytes:
-    """Read an object, and check that its bytes are those that were put.
-
-    Args:
-        store: Where it lies.
-        name: Its name.
-        num_bytes: How many were put; of a longer object nothing is read.
-        digest: SHA-256 of the bytes that were put.
-
-    Raises:
-        ObjectLost: it is missing, cut, altered, or another one, also when it is read again.
-        HelperUnavailable: the store cannot be read at the moment.
-    """
-    for _ in range(MAX_READS):
-        with suppress(ObjectTooLong):
-            content = store.get(name, num_bytes)
-            if sha256(content).digest() == digest:
-                return content
-    raise ObjectLost("an object is not the one that was put")

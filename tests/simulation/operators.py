@@ -22,7 +22,7 @@ from helper.core import HelperCore
 from helper.ledger.witness import FILE_NAME as WITNESS_FILE
 from helper.trust.keys import rotate
 from maskedlark.reports.task import Task
-from maskedlark.rpc.receipts import Receipt, decode_receipt
+from maskedlark.rpc.receipts import Receipt
 from maskedlark.runtime.database import reading
 from tests.simulation.fleet import LEDGER_FILE, Fleet
 from tests.simulation.journal import Journal
@@ -191,5 +191,5 @@ class Operators:
 
 def _sequence(witness: Path) -> int:
     """How often the ledger had moved on when a witness saw it."""
-    receipt = decode_receipt(witness.read_bytes()) if witness.exists() else None
+    receipt = Receipt.decode(witness.read_bytes()) if witness.exists() else None
     return receipt.sequence if receipt is not None else -1

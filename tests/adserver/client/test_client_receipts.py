@@ -12,7 +12,7 @@ from adserver.client import Client
 from adserver.store.database import create_tables, default_url
 from adserver.store.receipts import ReceiptBook
 from maskedlark.errors import JobRefused
-from maskedlark.rpc.receipts import METADATA_KEY, Receipt, encode_receipt, find_receipt
+from maskedlark.rpc.receipts import METADATA_KEY, Receipt, find_receipt
 from maskedlark.rpc.transport import make_server
 from maskedlark.runtime.database import open_database
 from protos import helper_pb2_grpc
@@ -31,7 +31,7 @@ class Witness(helper_pb2_grpc.HelperServicer):
 
     def GetStatus(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 # gRPC's name
         self.shown.append(find_receipt(context.invocation_metadata()))
-        context.set_trailing_metadata(((METADATA_KEY, encode_receipt(self.given)),))
+        context.set_trailing_metadata(((METADATA_KEY, self.given.encode()),))
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "that is all")
 
 
@@ -56,6 +56,6 @@ def test_a_receipt_survives_into_the_next_client(tmp_path: Path, witness: tuple[
             pytest.raises(JobRefused),
         ):
             client.helpers()
-    assert servicer.shown == [encode_receipt(receipt(6)), encode_receipt(receipt(7))]
+    assert servicer.shown == [receipt(6).encode(), receipt(7).encode()]
     assert ReceiptBook(engine).newest(address) == receipt(7)
     engine.dispose()

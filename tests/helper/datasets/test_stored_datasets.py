@@ -30,7 +30,7 @@ from maskedlark.interrupt import never
 from maskedlark.rpc.trust import host_of
 from maskedlark.runtime import objects as objects_module
 from maskedlark.runtime.disk import LEAST_FREE_BYTES
-from maskedlark.runtime.objects import ObjectLost, StoreFailed
+from maskedlark.runtime.objects import ObjectLost, Retrying, StoreFailed
 from tests.builders import shares_for
 from tests.helper.parties import NUM_VALUES, Scene
 from tests.refusals import refused
@@ -446,7 +446,7 @@ def test_rounds_over_a_faulty_bucket_give_no_wrong_sum(
 ) -> None:
     """Digests tell what is damaged, and lets it be read again; without them the seals do."""
     if not is_compared:
-        monkeypatch.setattr(segment_store, "read_exactly", lambda store, name, *_: store.get(name, 1 << 20))
+        monkeypatch.setattr(Retrying, "read_exactly", lambda store, name, *_: store.get(name, 1 << 20))
     dataset, rounds = scene.seal(RECORDS), 200 if is_compared else 50
     faulty = Faulty(store, seed=7, fails=0.05, cuts=damaged, swaps=damaged)
     scene.restart(segments=faulty)

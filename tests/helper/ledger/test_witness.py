@@ -22,7 +22,7 @@ from helper.ledger.witness import FILE_NAME, Witness
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
-from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
+from maskedlark.rpc.receipts import Receipt
 from maskedlark.runtime.database import open_database
 from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scene
 from tests.helper.served import served
@@ -315,12 +315,12 @@ def test_the_receipt_is_on_disk_before_it_is_given(scene: Scene) -> None:
 
 def test_a_receipt_that_this_helper_did_not_make_says_nothing(scene: Scene) -> None:
     scene.seal()
-    own, others = (decode_receipt(core.witness.receipt()) for core in scene.cores)
+    own, others = (Receipt.decode(core.witness.receipt()) for core in scene.cores)
     assert own is not None
     assert others is not None
     later = replace(own, sequence=own.sequence + 5)
     for forged in (others, later, replace(own, head=bytes(32)), replace(own, tag=bytes(32))):
-        assert not refused(scene.cores[0], encode_receipt(forged))
+        assert not refused(scene.cores[0], forged.encode())
     assert not refused(scene.cores[0])
 
 

@@ -14,7 +14,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.randomness import derive_key
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import verify
-from maskedlark.rpc.receipts import decode_receipt
+from maskedlark.rpc.receipts import Receipt
 from tests.builders import NOW
 from tests.helper.parties import Party, make_task
 from tests.helper.stored import vault_in
@@ -149,7 +149,7 @@ def test_each_purpose_has_its_own_key_of_the_storage_key(tmp_path: Path) -> None
     quota = StorageQuota(9, keys.vault_key)
     assert quota.tag("ads.example") == keys.vault_key(b"ad server of stored bytes" + b"ads.example")[:16]
     witness = Witness(ledger=vault._ledger, folder=tmp_path, key=keys.witness_key())
-    position, receipt = vault._ledger.position(), decode_receipt(witness.receipt())
+    position, receipt = vault._ledger.position(), Receipt.decode(witness.receipt())
     assert receipt is not None
     assert receipt.helper_id == sha256(b"maskedlark/v1 witness\0" + keys.witness_key()).digest()[:16]
     told = b"maskedlark/v1 receipt\0" + position.sequence.to_bytes(8, "big") + position.head

@@ -10,7 +10,7 @@ from maskedlark.errors import ModelReason
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss, check_loss, loss_named
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.onnx_file import parse
 from tests.refusals import refused
 
@@ -52,9 +52,9 @@ def test_a_loss_that_does_not_fit_is_refused(loss: Loss, outputs: int, classes: 
 
 
 def test_losses_have_names() -> None:
-    assert [loss_named(loss.value) for loss in Loss] == list(Loss)
+    assert [Loss.named(loss.value) for loss in Loss] == list(Loss)
     with refused(ModelReason.UNKNOWN_LOSS):
-        loss_named("hinge")
+        Loss.named("hinge")
 
 
 @pytest.mark.parametrize("activation", HIDDEN_ACTIVATIONS)

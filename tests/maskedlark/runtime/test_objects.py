@@ -13,7 +13,6 @@ from maskedlark.runtime.objects import (
     ObjectLost,
     Retrying,
     StoreFailed,
-    read_exactly,
 )
 from tests.stores import Faulty, InMemory
 
@@ -104,8 +103,8 @@ def test_bytes_that_were_damaged_on_the_way_are_read_again(cuts: float, swaps: f
     store = Faulty(InMemory(objects={"a": CONTENT, "b": b"others"}), seed=1, cuts=cuts, swaps=swaps)
     for _ in range(40):
         try:
-            assert read_exactly(Retrying(store), "a", len(CONTENT), sha256(CONTENT).digest()) == CONTENT
-            read_exactly(Retrying(store), "b", 6, sha256(b"others").digest())
+            assert Retrying(store).read_exactly("a", len(CONTENT), sha256(CONTENT).digest()) == CONTENT
+            Retrying(store).read_exactly("b", 6, sha256(b"others").digest())
         except ObjectLost:
             continue
     assert store.faults > 0
@@ -122,5 +121,5 @@ def test_bytes_that_stay_wrong_are_lost(content: bytes) -> None:
     store = Failing(0)
     store.objects["a"] = content
     with pytest.raises(ObjectLost):
-        read_exactly(retrying(store), "a", len(CONTENT), sha256(CONTENT).digest())
+        retrying(store).read_exactly("a", len(CONTENT), sha256(CONTENT).digest())
     assert store.asked == MAX_READS
