@@ -55,7 +55,7 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
         InvalidModel: UNKNOWN_OPERATOR, UNSUPPORTED_ATTRIBUTE, NOT_ONNX (a number of inputs that no version of
             the operator has), NOT_FINITE (an attribute), or what `to_array` raises.
     """
-    # Cut, as all names in errors here: a hostile file may hold names of megabytes.
+    # Cut, as all names in errors here: a hostile file may hold names of 64 KiB.
     operator = node.op_type[:80]
     row = OPERATORS.get(operator)
     if row is None or node.domain not in DEFAULT_DOMAINS or node.overload:

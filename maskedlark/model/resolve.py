@@ -202,7 +202,7 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
             ModelReason.TOO_LARGE,
             f"the model needs more than {limits.max_multiplications} multiplications a record",
         )
-    # Bounded before it is computed: a broadcast of a small constant may be larger than memory.
+    # Bounded before it is computed, because many small nodes may each make a large constant.
     folded = None
     if all(name in state.constants for name in checked.inputs):
         _check_computed(state, checked.outputs[0].size, limits)
