@@ -90,6 +90,7 @@ class FolderStore:
             self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
+        # One folder holds all files: a dot stands for the slash of a name.
         return self.folder / f"{name.replace('/', '.')}{_SUFFIX}"
 
 

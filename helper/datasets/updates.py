@@ -39,6 +39,7 @@ class RoundOpener:
         """Open a chunk of shares; drop what is wrong, each with its reason."""
         rows, tags = self._shape.empty(len(incoming)), np.zeros((len(incoming), VIEW_TAG_BYTES), np.uint8)
         is_admitted, dropped = np.zeros(len(incoming), np.bool_), Counter[ReportReason]()
+        # Each share has its row, also one whose id has no place there: it is opened below, and rejected.
         ids = with_zeros_for_ids([item.report_id for item in incoming])
         rows.report_ids[:] = np.frombuffer(b"".join(ids), np.uint8).reshape(rows.report_ids.shape)
         for row, item in enumerate(incoming):

@@ -29,6 +29,7 @@ from maskedlark.releases.round import Evaluated
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.updates import UpdateForm
 
+# Another one whenever orders are written in another way: then no worker of before joins.
 _FORMAT: Final = b"orders 10"
 SOFTWARE: Final = digest("cluster software", NUMERICS_DIGEST, _FORMAT)
 """What head and workers must have in common: the numerics of the exact path, and how orders are written."""

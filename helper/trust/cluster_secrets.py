@@ -52,6 +52,7 @@ _SIGNS_CERTIFICATES_ONLY: Final = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
+# As DNS has it: labels of up to 63 characters, names of up to 253.
 _LABEL: Final = "[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _HOST: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 # Ray's daemons of one machine reach some of each other so.
