@@ -231,6 +231,23 @@ def test_a_model_whose_weights_lie_beside_it_is_compared_too(
     assert trained.plain["auc"] > 0.95
 
 
+@pytest.mark.parametrize("is_standardised", [True, False])
+def test_an_untrained_model_of_ones_own_is_standardised_by_the_panel_and_the_run_says_so(
+    project: Project, commands: Commands, tmp_path: Path, *, is_standardised: bool
+) -> None:
+    own = dense_network([30, 1], "relu", seed=1, final="linear")
+    (tmp_path / "net.onnx").write_bytes(own)
+    asked = f'onnx = "{tmp_path / "net.onnx"}"\nstandardise = {str(is_standardised).lower()}'
+    change(project.folder, 'onnx = ""', asked)
+    told: list[str] = []
+    Recipe(Project.open(project.folder), told.append).run()
+    submitted = next(words for words in commands.asked if words[:2] == ("job", "submit"))
+    model = Path(submitted[submitted.index("--model") + 1]).read_bytes()
+    assert (model != own) is is_standardised
+    assert any("[model] standardise = false" in line for line in told) is is_standardised
+    assert "--as-it-is" in submitted
+
+
 def test_no_row_is_left_in_the_clear_by_a_run_that_is_compared_no_more(
     project: Project, commands: Commands
 ) -> None:
