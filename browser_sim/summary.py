@@ -11,6 +11,7 @@ from browser_sim.source import Source
 from maskedlark.escape import DELETE, SHOWN_DELETE
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.terminal.escape import plain
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -158,7 +159,7 @@ class _Description:
         for note in self.notes:
             table.add_row("note", plain(note))
         for reason, count in self.left_out.items():
-            table.add_row("left out", plain(f"{count} rows: {reason}"))
+            table.add_row("left out", plain(f"{plural(count, 'row')}: {reason}"))
         return table
 
 

@@ -140,7 +140,10 @@ _JOBS: Final = {
         "then resume the job with a new round"
     ),
     JobReason.SUM_OUT_OF_RANGE: "seal another dataset: a report in this one is dishonest",
-    JobReason.UNAUTHORIZED: "use the certificate of the task's origin, and ask the operator to trust it",
+    JobReason.UNAUTHORIZED: (
+        "use the certificate of the task's origin, and ask the operator to trust it; or a token of the scope "
+        "that the message names"
+    ),
     JobReason.TOO_LARGE: "send less: the message contains the limit",
     JobReason.LEDGER_ROLLED_BACK: (
         "the helper's operator restores the newest ledger, or makes new keys and tasks"

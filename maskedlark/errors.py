@@ -200,7 +200,10 @@ class JobReason(Reason):
         "honest reports cannot give this sum: a report in the dataset has forbidden masks or "
         "values; the sum was discarded",
     )
-    UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
+    UNAUTHORIZED = (
+        "unauthorized",
+        "the caller's certificate does not name the origin of the task, or its token has too small a scope",
+    )
     TOO_LARGE = "too_large", "a message or model is over its size limit"
     LEDGER_ROLLED_BACK = (
         "ledger_rolled_back",

@@ -151,9 +151,10 @@ class AuthMiddleware:
         if not is_safe and scope["path"] != LOGOUT_PATH and not grant.scope.allows(Allowed.OPERATE):
             actor = actor_of_grant(grant, _address(scope))
             await run_in_threadpool(self.refused.add, AuditAct.REQUEST_CHANGE, actor, _READ_ONLY)
-            return problem(
-                403, "this grant has only the scope read: use one with a larger scope", reason=_READ_ONLY
+            detail = (
+                f"a change requires a token or login of scope operate or above; this one has {grant.scope}"
             )
+            return problem(403, detail, reason=_READ_ONLY)
         # Asked again when the body is there, which may be minutes later
         holds = partial(self.grants.holds, grant)
         scope["state"] = {**scope.get("state", {}), "grant": grant, "holds": holds}

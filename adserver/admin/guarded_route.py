@@ -138,9 +138,13 @@ class GuardedRoute(APIRoute):
     async def _respond(self, request: Request) -> Response:
         bounds: Bounds = request.app.state.bounds
         # Before the body is read: who may not act here costs no memory
-        if not request.state.grant.scope.allows(self.needs):
+        scope = request.state.grant.scope
+        if not scope.allows(self.needs):
             await to_thread.run_sync(self._log_refusal, request, WRONG_SCOPE, limiter=bounds.threads)
-            return problem(403, f"this operation requires a grant of scope {self.needs}", reason=WRONG_SCOPE)
+            detail = (
+                f"this operation requires a token or login of scope {self.needs}, but this one has {scope}"
+            )
+            return problem(403, detail, reason=WRONG_SCOPE)
         try:
             with bounds.room.hold() as held:
                 content = await self._read_body(request, held) if self.bodies else b""

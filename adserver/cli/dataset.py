@@ -9,6 +9,7 @@ from adserver.cli.target import connected_server_of, server_of, trace
 from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, takes
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -82,7 +83,9 @@ def _abandon_command(
 
     Reports that the other helper has already committed are used up: it will drop them from the next dataset.
     """
-    typer.echo(f"{server.abandon(dataset).received} reports wait to be sealed again")
+    typer.echo(
+        f"{plural(server.abandon(dataset).received, 'report waits', 'reports wait')} to be sealed again"
+    )
 
 
 def _print(dataset: "Dataset") -> None:

@@ -15,6 +15,7 @@ from maskedlark.escape import escape
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -189,7 +190,8 @@ def _show_command(
         ],
     )
     typer.echo(
-        f"{whole.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}"
+        f"{plural(whole.num_parameters, 'parameter')}, {plural(model.output_width, 'output')}, "
+        f"digest {model.digest.hex()}"
     )
     typer.echo(
         f"a round trains {model.num_parameters} of them: {moved['sent_bytes']} bytes go to each helper, "
@@ -238,7 +240,7 @@ def _evaluate_command(
         return
     for name, one in each.items():
         typer.echo(f"{name}: {_figures(one)}")
-    typer.echo(f"{_figures(evaluation)} on {len(examples)} examples")
+    typer.echo(f"{_figures(evaluation)} on {plural(len(examples), 'example')}")
     for warning in evaluation.warnings():
         typer.echo(f"warning: {warning}", err=True)
 
@@ -305,14 +307,16 @@ def _predict_command(
             }
         )
         return
-    typer.echo(f"{count} of {len(table)} rows are scored, in {out}: {', '.join(scored.columns)}")
+    typer.echo(
+        f"{count} of {plural(len(table), 'row is', 'rows are')} scored, in {out}: {', '.join(scored.columns)}"
+    )
     for reason, rows_left_out in left_out.items():
-        typer.echo(escape(f"{rows_left_out} rows are not scored: {reason}"))
+        typer.echo(escape(f"{plural(rows_left_out, 'row is', 'rows are')} not scored: {reason}"))
     for one in scored.unknown:
         typer.echo(
             escape(
-                f"{one.rows} rows are scored as `other` in column {one.column!r}: the encoder names no "
-                f"{one.example!r} there"
+                f"{plural(one.rows, 'row is', 'rows are')} scored as `other` in column {one.column!r}: the "
+                f"encoder names no {one.example!r} there"
             )
         )
 
@@ -368,7 +372,7 @@ def _export_command(
         InputForm.COLUMNS: "raw columns",
     }
     is_local = found.plan.task is None
-    after = found.progress if is_local else f"{made.rounds_done} of {found.rounds} rounds"
+    after = found.progress if is_local else f"{made.rounds_done} of {plural(found.rounds or 0, 'round')}"
     typer.echo(f"exported the weights after {after}; the graph takes {shown[form]}")
 
 

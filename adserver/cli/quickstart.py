@@ -15,6 +15,7 @@ from adserver.cli.options import JsonOption
 from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
 from maskedlark.terminal.options import option
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.quickstart.runs import Trained
@@ -136,7 +137,10 @@ def _new_command(
         if person:
             named = Counter(table.columns[person])
             typer.echo(
-                escape(f"person {person!r}: {len(named.keys() - {None})} people; empty in {named[None]} rows")
+                escape(
+                    f"person {person!r}: {plural(len(named.keys() - {None}), 'person', 'people')}; "
+                    f"empty in {plural(named[None], 'row')}"
+                )
             )
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
         # What a row adds to: each value and the count, at each level of the keys and in all
@@ -186,8 +190,8 @@ def _check_command(folder: FolderArgument) -> None:
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     typer.echo(
         f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose}; "
-        f"{found.num_features} "
-        f"features; loss {found.loss.value}: run it with `adserver quickstart run {folder}`"
+        f"{plural(found.num_features, 'feature')}; loss {found.loss.value}: "
+        f"run it with `adserver quickstart run {folder}`"
     )
 
 
@@ -226,7 +230,12 @@ def _run_command(
     if result.measured:
         _show_measured(Path(result.measured["json"]))
         for column, count in result.measured["clipped_rows"].items():
-            typer.echo(escape(f"{count} rows of the table have more {column!r} than counts of a row"))
+            typer.echo(
+                escape(
+                    f"{plural(count, 'row of the table has', 'rows of the table have')} more {column!r} than "
+                    "counts of a row"
+                )
+            )
     if result.encoder:
         files = shlex.join([result.model, "--encoder", result.encoder])
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
@@ -358,7 +367,7 @@ def _data_settings(csv: Path, report: "TableReport") -> "DataSettings":
 def _notes(report: "TableReport") -> dict[str, str]:
     """Return the comment of each value that `_data_settings` names."""
     of_columns = {column.name: column.why for column in report.columns if column.why}
-    return {name: f"{count} rows" for name, count in report.classes.items()} | of_columns
+    return {name: plural(count, "row") for name, count in report.classes.items()} | of_columns
 
 
 def _show_report(report: "TableReport") -> None:
@@ -370,9 +379,9 @@ def _show_report(report: "TableReport") -> None:
             for one in report.columns
         ],
     )
-    typer.echo(f"{report.rows} rows, read as {report.written}")
+    typer.echo(f"{plural(report.rows, 'row')}, read as {report.written}")
     classes = ", ".join(f"{name!r} {count}" for name, count in report.classes.items())
-    typer.echo(escape(f"label {report.label!r}: {classes}; empty in {report.unlabelled} rows"))
+    typer.echo(escape(f"label {report.label!r}: {classes}; empty in {plural(report.unlabelled, 'row')}"))
     if len(report.classes) == 2:
         predicted = list(report.classes)[1]
         typer.echo(escape(f"the model will give the chance of {predicted!r}, the second of `classes`"))

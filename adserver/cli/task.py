@@ -10,6 +10,7 @@ from adserver.cli.options import JsonOption
 from adserver.cli.target import connected_server_of, server_of
 from adserver.views.printing import moment, print_json, print_table
 from maskedlark.terminal.options import takes
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -54,7 +55,7 @@ def _show_command(
 def _refresh_keys_command(*, server: "AdServer") -> None:
     """Fetch the helpers' HPKE keys now. A running server does so every minute."""
     with server:
-        typer.echo(f"refreshed the keys of {server.refresh_keys()} tasks")
+        typer.echo(f"refreshed the keys of {plural(server.refresh_keys(), 'task')}")
 
 
 @takes(server=server_of)

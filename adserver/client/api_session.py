@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from pathlib import Path
 from socket import SHUT_RDWR, socket
@@ -36,6 +37,8 @@ from maskedlark.frozen import frozen
 from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
+_OF_THE_API: Final = "RequestRefused"
+"""The kind of a refusal that no operation made."""
 _REFUSED_FROM: Final = 400
 # Statuses of a proxy, and of no ad server: a token is not sent on
 _MOVED: Final = range(300, 400)
@@ -335,6 +338,8 @@ def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
     kind, reason, detail = (str(said.get(name, ""))[:_MOST_DETAIL] for name in ("error", "reason", "detail"))
     if kind == HelperUnavailable.__name__:
         return HelperUnavailable(detail)
+    if status == HTTPStatus.FORBIDDEN and kind == _OF_THE_API:
+        return JobRefused(JobReason.UNAUTHORIZED, f"{detail} ({reason})")
     if kind in REFUSALS and kind != InvalidTask.__name__:
         # A reason of a newer ad server's is none here: it is shown as text
         with suppress(ValueError):

@@ -211,8 +211,11 @@ class Figures:
         wanted = JobState(state) if state in set(JobState) else None
         counts = self.site.jobs.counts()
         found = self.site.jobs.page(limit=ROWS + 1, before=PageMarker.read(after), state=wanted)
+        items, figures = [_job_row(one) for one in found[:ROWS]], map(self._figures_of, found[:ROWS])
+        compared = [{**item, **one} for item, one in zip(items, figures, strict=True) if any(one.values())]
         return {
-            "items": [{**_job_row(one), **self._figures_of(one)} for one in found[:ROWS]],
+            "items": items,
+            "compared": compared,
             "next": _next(found, lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id).cursor),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},

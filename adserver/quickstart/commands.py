@@ -8,6 +8,7 @@ commands.read("adserver", "job", "list")                                      # 
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,6 +28,19 @@ class ProjectCommands:
         """`watched` is called while a command runs; it raises if a server has ended."""
         self._project = project
         self._watched = watched
+
+    def during(self, look: Callable[[], None], *, every_s: float) -> "ProjectCommands":
+        """Return the same commands; while one of them runs, `look` is called every so many seconds, too."""
+        due = time.monotonic() + every_s
+
+        def watch() -> None:
+            nonlocal due
+            self._watched()
+            if time.monotonic() >= due:
+                look()
+                due = time.monotonic() + every_s
+
+        return ProjectCommands(self._project, watch)
 
     def read(self, program: str, *arguments: str) -> Any:
         """Run one command with `--json`, and return what it printed; raises as `run`."""

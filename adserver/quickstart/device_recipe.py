@@ -5,6 +5,7 @@ From the user's table to a trained model: encode, divide by people, task, job, d
 
 import json
 from collections import Counter
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +16,15 @@ from adserver.quickstart.people import Division, divide, write_table
 from adserver.quickstart.recipe import FinishedJob, Recipe, TableDescription
 from adserver.quickstart.runs import REPORTED, Rows
 from maskedlark.encoding.table import Table
+from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.plural import plural
 
 _FRAC_BITS: Final = 24
 _WINDOW_S: Final = 600
 """A round ends once all devices have answered; on a busy machine that takes minutes."""
+_TELL_EVERY_S: Final = 10.0
 _IDLE_S: Final = 120
 """Devices that are asked for no further round for so long believe that the job has stopped."""
 
@@ -85,11 +89,12 @@ class DeviceRecipe(Recipe):
         encoded = self._encode(rows, self._panel)
         rows.unlink()
         self._tell(
-            f"{len(division.on_devices)} rows are on the devices of {division.people} people; {encoded} "
-            "rows of other people are held out for testing"
+            f"{plural(len(division.on_devices), 'row is', 'rows are')} on the devices of "
+            f"{plural(division.people, 'person', 'people')}; "
+            f"{plural(encoded, 'row of other people is', 'rows of other people are')} held out for testing"
         )
         for reason, count in division.left_out.items():
-            self._tell(f"{count} rows are left out: {reason}")
+            self._tell(f"{plural(count, 'row is', 'rows are')} left out: {reason}")
         return encoded
 
     def _encode(self, table: Path, out: Path) -> int:
@@ -132,16 +137,23 @@ class DeviceRecipe(Recipe):
         """Let all devices answer the rounds that the job has left; return what became of their answers."""
         job, data = self._commands.read("adserver", "job", "show", job_id), self._project.settings
         left = job["rounds"] - job["rounds_done"]
-        told: dict[str, Any] = self._commands.read(
+
+        def tell_rounds() -> None:
+            with suppress(InvalidTask):  # a server that is too busy to say it now
+                done = self._commands.read("adserver", "job", "show", job_id)["rounds_done"]
+                self._tell(f"{done} of {plural(job['rounds'], 'round')} done")
+
+        told: dict[str, Any] = self._commands.during(tell_rounds, every_s=_TELL_EVERY_S).read(
             *("browser-sim", "devices", "--site", f"http://{data.servers.adserver_http}", "--insecure"),
             *("--task", task, "--store", str(self._answers), "--trainer", "torch"),
             *("--holding", "csv", "--csv", str(self._held), "--user", data.federated.person),
             *("--rounds", str(max(1, left)), "--idle", str(_IDLE_S if left else 0.1)),
         )
         self._tell(
-            f"{told['devices']} devices answered {told['rounds']} rounds: helpers got the two shares of a "
+            f"{plural(told['devices'], 'device')} answered {plural(told['rounds'], 'round')}: "
+            "helpers got the two shares of a "
             "clipped update from each, and no row"
         )
         for reason, count in told["reasons"].items():
-            self._tell(f"{count} answers were not taken: {reason}")
+            self._tell(f"{plural(count, 'answer was', 'answers were')} not taken: {reason}")
         return told

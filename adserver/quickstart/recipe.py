@@ -27,6 +27,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.plural import plural
 
 ORIGIN: Final = "https://ads.example"
 
@@ -234,7 +235,8 @@ class Recipe:
         told = self._commands.read("browser-sim", "encode", "--fit", table, *options)
         words = told["categories"] + told["ids"]
         self._tell(
-            f"{told['numbers'] + words} columns become {told['features']} features ({words} columns of words)"
+            f"{plural(told['numbers'] + words, 'column becomes', 'columns become')} "
+            f"{plural(told['features'], 'feature')} ({plural(words, 'column')} of words)"
         )
         return told
 
@@ -298,12 +300,12 @@ class Recipe:
             "--insecure",
         )
         self._tell(
-            f"browsers sealed and sent {told['accepted']} reports of {told['read']} rows; "
-            f"{told['panel']} rows "
-            "are held out for testing"
+            f"browsers sealed and sent {plural(told['accepted'], 'report')} of "
+            f"{plural(told['read'], 'row')}; "
+            f"{plural(told['panel'], 'row is', 'rows are')} held out for testing"
         )
         for reason, count in told["left_out"].items():
-            self._tell(f"{count} rows are left out: {reason}")
+            self._tell(f"{plural(count, 'row is', 'rows are')} left out: {reason}")
         return told
 
     def _seal(self, task: str) -> Any:
@@ -311,7 +313,9 @@ class Recipe:
         known = [one for one in self._commands.read("adserver", "dataset", "list") if one["task_id"] == task]
         sealed = [one for one in known if one["state"] == "committed"]
         dataset = sealed[0] if sealed else self._commands.read("adserver", "dataset", "seal", "--task", task)
-        self._tell(f"both helpers opened and agree on their shares of {dataset['admitted']} reports")
+        self._tell(
+            f"both helpers opened and agree on their shares of {plural(dataset['admitted'], 'report')}"
+        )
         return dataset
 
     @cached_property
@@ -352,7 +356,9 @@ class Recipe:
         for path in files.values():
             write_result(result, path, means_in(result))
         for column, rows in plan.beyond.items():
-            self._tell(f"{rows} rows have more {column!r} than [measure] counts of a row")
+            self._tell(
+                f"{plural(rows, 'row has', 'rows have')} more {column!r} than [measure] counts of a row"
+            )
         self._tell(
             f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}: "
             f"see {files['csv']}"
@@ -450,7 +456,9 @@ class Recipe:
                 parameters=parameters,
                 network=network,
             )
-            self._tell(f"learning rate {rate:g}, for {rows} reports and {parameters} parameters")
+            self._tell(
+                f"learning rate {rate:g}, for {plural(rows, 'report')} and {plural(parameters, 'parameter')}"
+            )
         if clip is None:
             return ["--learning-rate", str(rate)]
         clip = min(clip, settings.task.clip_norm)
@@ -513,7 +521,8 @@ class Recipe:
 
     def _tell_of_training(self, job_id: str) -> None:
         self._tell(
-            f"training for {self._project.settings.training.rounds} rounds; to follow it from another "
+            f"training for {plural(self._project.settings.training.rounds, 'round')}; "
+            "to follow it from another "
             "shell, run "
             f"`. {self._project.environment_file}`, then `adserver job watch {job_id[:12]}`"
         )
@@ -530,7 +539,7 @@ class Recipe:
             raise InvalidTask(describe_refusal(ended, "adserver job watch"))
         if job["state"] != "done":
             raise InvalidTask(
-                f"job {job_id[:12]} is {job['state']} after {job['rounds_done']} rounds: "
+                f"job {job_id[:12]} is {job['state']} after {plural(job['rounds_done'], 'round')}: "
                 f"{job['cause'] or 'see `adserver job show`'}"
             )
         return job

@@ -7,6 +7,7 @@ from adserver.records.local_plan import LocalPlan
 from adserver.records.plans import AnyPlan, read_plan
 from adserver.records.round_figures import RoundFigures
 from maskedlark.frozen import frozen
+from maskedlark.terminal.plural import plural
 
 
 @frozen
@@ -82,9 +83,9 @@ class JobRecord:
     def progress(self) -> str:
         """Its progress for people to read: `3 of 10 rounds`, or `57 updates` of a job without rounds."""
         return (
-            f"{self.updates} updates"
+            plural(self.updates or 0, "update")
             if self.rounds is None
-            else f"{self.rounds_done} of {self.rounds} rounds"
+            else f"{self.rounds_done} of {plural(self.rounds, 'round')}"
         )
 
     @classmethod

@@ -13,6 +13,7 @@ from adserver.views.printing import print_table, short
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.budget_view import number
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.training.federated.forecast import FederatedForecast
@@ -42,7 +43,7 @@ def _rows_of_local(job: JobRecord, plan: LocalPlan) -> list[tuple[str, object]]:
         rows.append(("strategy", f"{plan.local.kind}, {settings.instances} instances"))
         rows.append(("updates in flight", f"{job.in_flight:.3g}"))
     else:
-        rows.append(("strategy", f"{plan.local.kind}, {settings.devices} devices in a round"))
+        rows.append(("strategy", f"{plan.local.kind}, {plural(settings.devices, 'device')} in a round"))
         rows.append(("rounds", job.progress))
     return [
         *rows,
@@ -61,20 +62,20 @@ def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, obj
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
         (
             "strategy",
-            f"{strategy.kind}, {strategy.devices} devices,"
+            f"{strategy.kind}, {plural(strategy.devices, 'device')},"
             f" each drawn with probability {phase.sampling_rate:g}",
         ),
         ("model", _describe_model(model.widths, model.size)),
         (
             "rounds",
-            f"{rounds_done} of {plan.job.rounds}, of at least {plan.least_devices} devices"
+            f"{rounds_done} of {plan.job.rounds}, of at least {plural(plan.least_devices, 'device')}"
             f" and {plan.window_s:g} s",
         ),
     ]
 
 
 def _describe_model(widths: Sequence[int], size: int) -> str:
-    return f"{'-'.join(map(str, widths))}: {size} parameters"
+    return f"{'-'.join(map(str, widths))}: {plural(size, 'parameter')}"
 
 
 def print_forecast(found: "FederatedForecast | LocalForecast") -> None:

@@ -16,6 +16,7 @@ from adserver.training.cost import privacy_line
 from adserver.views.federated import rows_of_devices
 from adserver.views.printing import moment, print_table, progress_on, short
 from maskedlark.terminal.interactive import may_be_seen
+from maskedlark.terminal.plural import plural
 
 _FIRST_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
@@ -56,7 +57,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
             assert_never(plan)
     rows[1:1] = [(what, said) for what, said in (("name", job.name), ("note", job.note)) if said]
     if evaluated := last_evaluated(history):
-        rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
+        rows.append((f"after {plural(evaluated.rounds_done, 'round')}", _evaluation(evaluated)))
     if isinstance(plan, TrainingPlan):
         rows += _compare_evaluations(history)
     print_table(("", ""), rows)
@@ -71,7 +72,7 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
     rows: list[tuple[str, object]] = []
     if best is not last:
         to_export = "`adserver model export --weights best` has these weights"
-        rows.append((f"best after {best.rounds_done} rounds", f"{_evaluation(best)}; {to_export}"))
+        rows.append((f"best after {plural(best.rounds_done, 'round')}", f"{_evaluation(best)}; {to_export}"))
     if first.rounds_done == 0 and _loss_of(last) > _loss_of(first):
         rows.append(
             ("warning", f"the loss rose from {first.loss:.4f} before the first round: lower --learning-rate")
@@ -90,7 +91,7 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("job", job.job_id.hex()),
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
-        ("dataset", f"{short(plan.job.dataset_id)}, {plan.dataset_size} reports"),
+        ("dataset", f"{short(plan.job.dataset_id)}, {plural(plan.dataset_size, 'report')}"),
         ("state", _outcome_line(job)),
         ("rounds", f"{job.rounds_done} of {plan.job.rounds}, {plan.denominator:g} reports expected in each"),
         ("loss", plan.job.loss.value),

@@ -93,13 +93,20 @@ def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[_Compare
 
 
 def print_comparison(rows: Sequence[_ComparedJob]) -> None:
-    """Print jobs as columns of a table: there are more figures than jobs that one compares."""
+    """Print jobs as columns of a table: there are more figures than jobs that one compares.
+
+    What no job has is left out.
+    """
     # The id is no row: it heads its column
     names = [field.name.replace("_", " ") for field in fields(_ComparedJob)][1:]
     values = zip(*(astuple(row)[1:] for row in rows), strict=True) if rows else ([],) * len(names)
     print_table(
         ("job", *(short(bytes.fromhex(row.job)) for row in rows)),
-        [(name, *map(_shown, line)) for name, line in zip(names, values, strict=True)],
+        [
+            (name, *map(_shown, line))
+            for name, line in zip(names, values, strict=True)
+            if any(value not in (None, "") for value in line)
+        ],
     )
 
 

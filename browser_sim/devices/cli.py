@@ -23,6 +23,7 @@ from browser_sim.options import (
 )
 from browser_sim.waiting import BRIEF_S, LONG_S, patiently
 from maskedlark.terminal.options import option, panel, takes
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from browser_sim.devices.device_data import Holdings
@@ -173,7 +174,7 @@ def _devices_command(
         )
         with LocalStore(store) as updates:
             found = run_local(local, updates, guarded)
-        typer.echo(json.dumps(found.as_json()) if as_json else f"{found.accepted} updates accepted")
+        typer.echo(json.dumps(found.as_json()) if as_json else f"{plural(found.accepted, 'update')} accepted")
         return
     location = f"{site}/v1/tasks/{task}"
     bundle = patiently(
@@ -216,5 +217,5 @@ def _of_table(table: "TableSettings", user: str, least: int) -> "Holdings":
 
     held = table_by_user(replace(table, ignore=(*table.ignore, user)), user, least=least)
     for reason, count in held.rows.left_out.items() if held.rows else ():
-        typer.echo(f"{count} rows are left out: {reason}", err=True)
+        typer.echo(f"{plural(count, 'row is', 'rows are')} left out: {reason}", err=True)
     return held

@@ -25,6 +25,7 @@ from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness, uniform
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.update_sealing import UpdateSealer
+from maskedlark.terminal.plural import plural
 
 MAX_ROUND_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.1
@@ -78,7 +79,7 @@ class Told:
         """The same for people."""
         answers = _listed(self.outcomes) or "no answers"
         why = f" ({_listed(self.reasons)})" if self.reasons else ""
-        return f"{self.devices} devices saw {self.rounds} rounds: {answers}{why}"
+        return f"{plural(self.devices, 'device')} saw {plural(self.rounds, 'round')}: {answers}{why}"
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -3,6 +3,7 @@
 from typing import Final, Literal, TypeAlias, get_args
 
 from maskedlark.canonical import build, decode
+from maskedlark.errors import HelperUnavailable
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.faults import calling
@@ -23,10 +24,23 @@ def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> di
         InvalidTask: plaintext to another machine, or the HPKE keys are not signed by the key that comes with
             them.
     """
-    with make_channel(address, tls) as channel, calling(f"helper at {address}"):
-        stub = helper_pb2_grpc.HelperStub(channel)
-        reply: helper_pb2.StatusReply = stub.GetStatus(helper_pb2.StatusRequest(), timeout=deadline_s)
+    try:
+        with make_channel(address, tls) as channel, calling(f"helper at {address}"):
+            stub = helper_pb2_grpc.HelperStub(channel)
+            reply: helper_pb2.StatusReply = stub.GetStatus(helper_pb2.StatusRequest(), timeout=deadline_s)
+    except HelperUnavailable as error:
+        raise HelperUnavailable(f"{error}{_describe_trust(tls)}") from None
     return _rows(reply)
+
+
+def _describe_trust(tls: TlsFiles | None) -> str:
+    """Name the files that decide whether the two trust each other: a helper need not trust itself."""
+    if tls is None:
+        return ""
+    return (
+        f"; this shows {tls.certificate} and trusts {tls.trusted_authorities} (--tls-cert, --tls-ca): "
+        "the helper must trust the first, and the second must have the helper's certificate"
+    )
 
 
 def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:

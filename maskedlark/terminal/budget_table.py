@@ -10,6 +10,7 @@ from rich.text import Text
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.budget import DatasetBudget, Standing
 from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, number
+from maskedlark.terminal.plural import plural
 
 _BAR_CELLS: Final = 28
 _ID_DIGITS: Final = 12
@@ -21,11 +22,12 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
     """Build both budgets with bars, then their charges."""
     dataset, task = budget.dataset, budget.dataset.task
     if dataset.is_person:
-        of = f"a person in task {task.name!r}: {dataset.size} devices"
+        of = f"a person in task {task.name!r}: {plural(dataset.size, 'device')}"
         zeroed = "all updates of one person"
     else:
         zeroed = "one report"
-        of = f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports"
+        named = dataset.dataset_id.hex()[:_ID_DIGITS]
+        of = f"dataset {named} of {task.name!r}: {plural(dataset.size, 'report')}"
     title = Text(f"{of}, epsilons at delta {task.delta:.2g}, of zeroing {zeroed}", "bold")
     parts: list[RenderableType] = [title]
     if budget.is_noisy:

@@ -22,7 +22,7 @@ from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.canonical import decode, encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.reports.task import TaskBundle
 from tests.adserver.asked_site import AT_ONCE, losing_answers
 from tests.adserver.fake_helper import FakeHelper, serving
@@ -211,7 +211,7 @@ def test_only_a_token_of_its_own_scope_makes_tasks(there: There, scope: Scope, r
     before = there.tasks()
     answer = there.post(BODY, scope)
     assert (answer.status_code, answer.json()["reason"]) == (403, reason)
-    with there.client(scope) as client, pytest.raises(InvalidTask, match=reason):
+    with there.client(scope) as client, pytest.raises(JobRefused, match=reason):
         client.create_task(**WITHOUT_LABELS, classes=2)
     assert there.tasks() == before
 

@@ -62,7 +62,9 @@ def test_no_other_scope_manages_tokens(behind: Any, scope: Scope) -> None:
         lambda: server.create_token(Scope.READ, name="a", days=0.001),
         lambda: server.revoke_token("0"),
     ):
-        with pytest.raises(InvalidTask, match=r"wrong_scope|read_only"):
+        with pytest.raises(
+            JobRefused, match=rf"of scope .* this one has {scope} \((wrong_scope|read_only)\)"
+        ):
             act()
 
 

@@ -196,7 +196,7 @@ def test_a_token_that_reads_spends_nothing_by_a_command(there: There, command: t
     token = there.of.grant(GrantKind.TOKEN, Scope.READ)
     with there.charging(0):
         done = run(*command, "--url", there.url, "--token", token)
-    assert isinstance(done.exception, InvalidTask)
+    assert isinstance(done.exception, JobRefused)
     assert "read_only" in str(done.exception)
     assert token not in done.output + str(done.exception)
 

@@ -181,8 +181,9 @@ def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None
     of, url = served
     with Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.READ)) as client:
         assert client.jobs()
-        with pytest.raises(InvalidTask, match="read_only"):
+        with pytest.raises(JobRefused, match="scope operate or above; this one has read") as refused:
             client.job("01" * 16).cancel()
+    assert refused.value.reason is JobReason.UNAUTHORIZED
     with pytest.raises(InvalidTask, match="401"):
         RemoteAdServer(url=url, token="mlt_wrong").tasks()  # noqa: S106 - of nothing
 

@@ -348,6 +348,17 @@ def test_waiting_ends_when_a_server_ends(project: Project, monkeypatch: pytest.M
         waiting.end("sleep", "600")
 
 
+def test_while_a_command_runs_its_caller_may_look_now_and_then(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "command", lambda _: "/bin/sleep")
+    monkeypatch.setattr(module, "_WATCHED_EVERY_S", 0.01)
+    looks: list[str] = []
+    watched = ProjectCommands(project, lambda: looks.append("watched"))
+    watched.during(lambda: looks.append("looked"), every_s=0.0).run("sleep", "0.5")
+    assert looks[:2] == ["watched", "looked"]
+
+
 SPENT = {"ad_server": 0.5, "colluding": 0.7}
 PAID = {"value": 150, "standard_error": 2, "low": 140, "high": 160}
 ANSWER = {
@@ -435,7 +446,7 @@ def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, 
     assert json.loads((folder / "strategy.json").read_text())["devices"] == 80
     assert not {"browser-sim run", "adserver dataset seal"} & set(commands.ran)
     assert not {"devices.csv", "panel.csv"} & {path.name for path in folder.iterdir()}
-    assert "1 answers were not taken: round_over" in told
+    assert "1 answer was not taken: round_over" in told
 
 
 @pytest.mark.parametrize(("done", "rounds", "idle"), [(3, "2", "120"), (5, "1", "0.1")])
