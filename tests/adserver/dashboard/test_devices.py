@@ -132,7 +132,7 @@ def test_the_model_of_draws_is_downloaded_from_the_first_update_on(
     try:
         visit = shown.visit(context)
         visit.open(path)
-        visit.page.get_by_role("link", name="ONNX file after 1 updates").wait_for()
+        visit.page.get_by_role("link", name="ONNX file after 1 update").wait_for()
         assert visit.complaints == []
         found = visit.page.request.get(f"{shown.origin}{path}/model.onnx")
         name = f'filename="{DRAWS_ID.hex()[:12]}-1-updates.onnx"'
