@@ -24,7 +24,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "budget.md").read_text()
 COMMANDS = [
     line
     for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
+    for line in block.replace("\\\n", "").splitlines()
 ]
 SHOWN = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 OF = sealed(mechanism="gaussian", expires_at=1 << 39)

@@ -24,7 +24,7 @@ def test_a_part_of_a_model_and_an_adapter_are_trained(shell: Shell, tmp_path: Pa
     printed = ""
     for kind, text in BLOCK.findall(PAGE):
         if kind == "bash":
-            printed += "".join(shell.run(line) for line in text.splitlines())
+            printed += "".join(shell.run(line) for line in text.replace("\\\n", "").splitlines())
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's exporter warns about itself
