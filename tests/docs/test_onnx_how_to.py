@@ -17,9 +17,9 @@ def test_every_block_of_the_page_on_models_runs(tmp_path: Path, monkeypatch: pyt
     assert kinds == ["python", "bash", "python", *["python", "bash"] * 4]
     shown = run_mixed(page)
     assert "257 parameters, 1 output," in shown[0]
-    assert "780 parameters, 1 outputs" in shown[1]
-    assert "40345 parameters, 1 outputs" in shown[2]
-    assert "15 parameters, 1 outputs" in shown[3]
-    assert "15 parameters, 1 outputs" in shown[4]
+    assert "780 parameters, 1 output," in shown[1]
+    assert "40345 parameters, 1 output," in shown[2]
+    assert "15 parameters, 1 output," in shown[3]
+    assert "15 parameters, 1 output," in shown[4]
     assert (tmp_path / "net.onnx.data").exists()
     assert not (tmp_path / "legacy.onnx.data").exists()
