@@ -464,8 +464,11 @@ class Ledger:
 
     def log_change(self, act: AuditAct, subject: Mapping[str, str], actor: Actor = THIS_SERVICE) -> bool:
         """Log the settings that an act left, unless its newest entry says the same; return whether it did."""
-        with self._engine.begin() as connection:
-            return LOG.append_change(connection, act, subject, actor, at=self._clock())
+        with self._acting(), self._engine.begin() as connection:
+            is_new = LOG.append_change(connection, act, subject, actor, at=self._clock())
+            if is_new:
+                self._logged.position = LOG.newest(connection)
+            return is_new
 
     @contextmanager
     def _acting(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from helper.core import HelperCore
 from helper.ledger.ledger import Ledger
 from helper.ledger.witness import FILE_NAME, Witness
 from maskedlark import canonical
+from maskedlark.audit_log import THIS_SERVICE, AuditAct, Deed
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.rpc.receipts import Receipt
@@ -154,15 +155,22 @@ def test_a_commit_that_is_lost_before_the_witness_has_it_is_not_answered_and_not
     assert refused(scene.parties[0].open())
 
 
-def test_an_answer_looks_up_the_witness_with_two_statements(scene: Scene) -> None:
+@pytest.mark.parametrize("act", ["a job starts", "a refusal is logged", "a change is logged"])
+def test_an_answer_looks_up_the_witness_with_two_statements(scene: Scene, act: str) -> None:
     """Each is one on the primary key; a third one only where another call has committed meanwhile."""
     core, statements = scene.cores[0], list[str]()
     spec = scene.job(scene.seal())
     core.witness.receipt()
-    scene.start(spec)
+    if act == "a job starts":
+        scene.start(spec)
+    elif act == "a refusal is logged":
+        core.ledger.log(Deed(act=AuditAct.ANSWER_ROUND, actor=THIS_SERVICE, outcome="refused"))
+    else:
+        core.ledger.log_change(AuditAct.SET_FLOORS, {"epsilon": "1"})
     event.listen(core.ledger.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     core.witness.receipt()
     assert len(statements) == 2
+    assert core.ledger.committed == core.ledger.position()
 
 
 def test_a_ledger_that_is_rolled_back_during_calls_answers_none_of_them_and_is_noticed_from_then_on(
