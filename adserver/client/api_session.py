@@ -37,8 +37,8 @@ from maskedlark.frozen import frozen
 from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
+# The kind of a refusal that no operation made.
 _OF_THE_API: Final = "RequestRefused"
-"""The kind of a refusal that no operation made."""
 _REFUSED_FROM: Final = 400
 # Statuses of a proxy, and of no ad server: a token is not sent on
 _MOVED: Final = range(300, 400)

@@ -35,8 +35,8 @@ class LevelEstimate:
     variances: Numbers
 
 
+# A level after the way up: values (parents, width, columns), the rest last; variances (width,).
 _Merged: TypeAlias = LevelEstimate
-"""A level after the way up: values (parents, width, columns), the rest last; variances (width,)."""
 
 
 def consistent(levels: Sequence[Numbers], widths: Sequence[int]) -> tuple[LevelEstimate, ...]:

@@ -33,11 +33,11 @@ from maskedlark.privacy.mechanism import Mechanism
 
 # More than 99 %, so that with what the approximations miss intervals still cover with 99 %.
 _AIM: Final = 0.992
+# The most standard errors that an expansion may leave out.
 _MOST_LEFT_OUT: Final = 0.5
-"""The most standard errors that an expansion may leave out."""
 _GROUP_CLEAR: Final = 6.0
+# Bins count as resolved down from where the records above have this many standard deviations of noise.
 _RESOLVED: Final = 4.0
-"""Bins count as resolved down from where the records above have this many standard deviations of noise."""
 
 
 @frozen

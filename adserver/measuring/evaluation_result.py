@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 GROUPS: Final = 10
 """The most groups of a calibration."""
 _MEAN_OVER_RATE: Final = "mean_over_rate"
+# Predictions whose mean is further from the base rate than this share of it are worth a warning.
 _OFF: Final = 0.1
-"""Predictions whose mean is further from the base rate than this share of it are worth a warning."""
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "metric": str,
     **dict.fromkeys(("value", "standard_error", "low", "high"), float),
     "no_interval": str,
 }
 
+# How a figure is computed, and its interval.
 _Figure: TypeAlias = tuple[Callable[[SmoothedCounts], Numbers], Callable[[NoisyCounts], Interval]]
-"""How a figure is computed, and its interval."""
 OF_LABELS: Final[Mapping[str, _Figure]] = {
     "loss": (SmoothedCounts.loss, NoisyCounts.loss),
     "normalised_entropy": (SmoothedCounts.normalised_entropy, NoisyCounts.normalised_entropy),

@@ -38,8 +38,8 @@ _THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin")
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
 
 
+# A number that JSON has as null where it is not finite.
 _Known = Annotated[float, Field(allow_inf_nan=True), PlainSerializer(finite, return_type=float | None)]
-"""A number that JSON has as null where it is not finite."""
 
 
 class EstimateMessage(Message):

@@ -17,8 +17,8 @@ from adserver.quickstart.running import command
 from maskedlark.errors import InvalidTask
 
 _WATCHED_EVERY_S: Final = 1.0
+# What a terminal draws around a message.
 _NO_FRAME: Final = dict.fromkeys(map(ord, "│╭╮╰╯─"))
-"""What a terminal draws around a message."""
 
 
 class ProjectCommands:

@@ -14,27 +14,27 @@ ROUNDS_ON_DEVICES: Final = 10
 """Each round costs a person noise for a whole update: a few long ones learn more than many short ones."""
 CLIP_ON_DEVICES: Final = 1.0
 """A round's update of a linear model over some columns: longer ones are mostly one device's own habits."""
+# Rows times epsilon from which 256 rows of a table a number learn more than their noise costs.
 _LARGE: Final = 10_000
-"""Rows times epsilon from which 256 rows of a table a number learn more than their noise costs."""
+# Columns from which none says much alone, as pixels do: a hidden layer learns of them, tables do not.
 _WIDE: Final = 100
-"""Columns from which none says much alone, as pixels do: a hidden layer learns of them, tables do not."""
 _HIDDEN: Final = (64,)
 _SIGNAL_OF_RATE_1: Final = 170.0
 _LEAST_RATE: Final = 0.1
 _MOST_RATE: Final = 8.0
+# Hidden layers above tables of words, or of a person's own widths, do worse at longer steps.
 _MOST_RATE_OF_HIDDEN: Final = 2.0
-"""Hidden layers above tables of words, or of a person's own widths, do worse at longer steps."""
+# A network of a person's own, whose features are standardised.
 _MOST_RATE_OF_OWN: Final = 1.0
-"""A network of a person's own, whose features are standardised."""
+# Of the default hidden layer over many columns of numbers.
 _MOST_RATE_OF_WIDE: Final = 4.0
-"""Of the default hidden layer over many columns of numbers."""
+# Few rows are soon fitted, and longer steps then only add noise.
 _MOST_RATE_OF_SMALL: Final = 0.5
-"""Few rows are soon fitted, and longer steps then only add noise."""
 _MOST_RATE_OF_RARE: Final = 4.0
+# The share of a label below which the quantile .9 of the gradients' norms clips all that tell of it.
 _RARE: Final = 0.05
-"""The share of a label below which the quantile .9 of the gradients' norms clips all that tell of it."""
+# Panel rows of the rarer label from which calibration makes no model worse that shows.
 _CALIBRATING: Final = 100
-"""Panel rows of the rarer label from which calibration makes no model worse that shows."""
 CLIP_OF_RARE: Final = 6.0
 """A bound that a rare label's gradient hardly exceeds, with up to some fifteen columns."""
 

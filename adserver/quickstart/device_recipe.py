@@ -22,11 +22,11 @@ from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plural import plural
 
 _FRAC_BITS: Final = 24
+# A round ends once all devices have answered; on a busy machine that takes minutes.
 _WINDOW_S: Final = 600
-"""A round ends once all devices have answered; on a busy machine that takes minutes."""
 _TELL_EVERY_S: Final = 10.0
+# Devices that are asked for no further round for so long believe that the job has stopped.
 _IDLE_S: Final = 120
-"""Devices that are asked for no further round for so long believe that the job has stopped."""
 
 
 class DeviceRecipe(Recipe):

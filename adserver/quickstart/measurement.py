@@ -32,8 +32,8 @@ MOST_CATEGORIES: Final = 1_000
 OTHER: Final = "other"
 _MOST_DECIMALS: Final = 6
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
+# Of the bound: the noise of a sum at the default epsilon, times the root of the sums that a row adds to.
 _NOISE: Final = 7.5
-"""Of the bound: the noise of a sum at the default epsilon, times the root of the sums that a row adds to."""
 
 
 @frozen

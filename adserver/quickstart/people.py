@@ -19,8 +19,8 @@ from maskedlark.federated.local_training import shuffle
 from maskedlark.frozen import frozen
 from maskedlark.randomness import seeded
 
+# Of the panel: runs of one table are compared on the same people.
 _SEED: Final = 1
-"""Of the panel: runs of one table are compared on the same people."""
 
 
 @frozen

@@ -24,12 +24,12 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.frozen import frozen
 
 _POLL_S: Final = 0.05
+# A first start compiles for up to a minute, and for many on a machine that is busy with others.
 _PATIENCE_S: Final = 1_800.0
-"""A first start compiles for up to a minute, and for many on a machine that is busy with others."""
 _TELL_AFTER_S: Final = 3.0
 _STOP_S: Final = 60.0
+# Bytes of a log that are read for each line that is shown.
 _LONGEST_LINE: Final = 1_000
-"""Bytes of a log that are read for each line that is shown."""
 _DASHBOARD_PARTS: Final = ("fastapi", "jinja2", "starlette")
 
 

@@ -10,10 +10,10 @@ from typing import Final
 PEOPLE: Final = 400
 _COLUMNS: Final = "person,device,minutes,pages,bought"
 _DEVICES: Final = ("phone", "desktop", "tablet")
+# The fewest and the most of a person.
 _VISITS: Final = (5, 25)
-"""The fewest and the most of a person."""
+# The score of a visit from which the person buys.
 _BOUGHT_FROM: Final = 22.0
-"""The score of a visit from which the person buys."""
 
 
 def sample_table() -> str:

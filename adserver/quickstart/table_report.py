@@ -36,12 +36,12 @@ MOSTLY: Final = 0.9
 """Cells of one kind from this share on are what the column was meant to hold."""
 FOLLOWS_THE_LABEL: Final = 0.95
 """The share of the labels beyond the most frequent class that a column alone predicts, if it is a leak."""
+# Row numbers: the range of the numbers over how many differ, at most.
 _DENSE: Final = 1.5
-"""Row numbers: the range of the numbers over how many differ, at most."""
+# Nearly unique whole numbers from this size on are identifiers, such as telephone numbers.
 _LONG_NUMBER: Final = 1e8
-"""Nearly unique whole numbers from this size on are identifiers, such as telephone numbers."""
+# Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time.
 _UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
-"""Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time."""
 _PREDICTOR_BINS: Final = 20
 _PREDICTED_ROWS: Final = 2_000
 _ID_NAME: Final = re.compile(

@@ -22,8 +22,8 @@ from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 _REPORTS: Final = "reports"
+# The states in which a job's rounds may go on.
 _MOVING: Final = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING, JobState.OPEN)
-"""The states in which a job's rounds may go on."""
 
 
 @frozen

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 1_024
 _ERRORS_ONLY: Final = 3
 _SMALLEST_PROBABILITY: Final = 1e-12
+# An area under the curve up to this is worth no more than a coin.
 _CHANCE: Final = 0.52
-"""An area under the curve up to this is worth no more than a coin."""
 OFF: Final = 0.1
 """Predictions whose mean is further from the base rate than this share of it are worth a warning."""
 OF_TWO_CLASSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)

@@ -21,8 +21,8 @@ _PRIOR: Final = 1.0
 _LEAST_STEP: Final = 1e-12
 _RIDGE: Final = 1e-12
 _RESOLUTION: Final = 1e-9
+# How far the mean prediction may be from the share of positives, as a part of it.
 _MOST_OFF: Final = 1e-3
-"""How far the mean prediction may be from the share of positives, as a part of it."""
 _LEAST_SCORE: Final = 1e-12
 
 

@@ -24,8 +24,8 @@ _MADE_OF: Final = "pkg.torch.onnx.fx_node"
 _DECLARED: Final = re.compile(r"^(\w+): (?:PARAMETER|BUFFER) target='([^']+)'", re.MULTILINE)
 _NAMED: Final = re.compile(r"%(\w+)")
 _DEFAULT_LIMITS: Final = Limits()
+# Operators whose inputs are the data and then the parameters, in the order in which torch's takes them.
 _IN_ORDER: Final = frozenset({"BatchNormalization", "LayerNormalization"})
-"""Operators whose inputs are the data and then the parameters, in the order in which torch's takes them."""
 
 
 class _Use(NamedTuple):

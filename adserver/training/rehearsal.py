@@ -63,11 +63,11 @@ if TYPE_CHECKING:
 _LEAST_EXAMPLES: Final = 40
 WARM: Final = ", warm start"
 """What the name of a setting that begins at trained weights ends in."""
+# A learning rate whose first score is worse than the best by more than this is not repeated.
 _HOPELESS: Final = 0.02
-"""A learning rate whose first score is worse than the best by more than this is not repeated."""
 
+# Standard errors on either side of a 99 % interval.
 _OF_99: Final = 2.576
-"""Standard errors on either side of a 99 % interval."""
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "name": str,
     **dict.fromkeys(

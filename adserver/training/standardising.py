@@ -32,13 +32,13 @@ from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
+# The standard deviation that features are brought to, to the root of 2: about that of a uniform byte.
 _SPREAD: Final = 0.3
-"""The standard deviation that features are brought to, to the root of 2: about that of a uniform byte."""
 _MOST_DOUBLINGS: Final = 6
+# A loss below this share of the base rate's is one of weights that were trained.
 _KNOWS: Final = 0.99
-"""A loss below this share of the base rate's is one of weights that were trained."""
+# Of more, such as pixels, many are the same in nearly all records: their scale would be one of chance.
 _MOST_FEATURES: Final = 100
-"""Of more, such as pixels, many are the same in nearly all records: their scale would be one of chance."""
 _BYTE: Final = 256.0
 _CENTRES, _SCALE, _CENTRED, _STANDARDISED = (
     f"standardised.{part}" for part in ("centres", "scale", "centred", "features")

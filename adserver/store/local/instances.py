@@ -35,8 +35,8 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.randomness import Randomness
 from maskedlark.runtime.database import reading
 
+# The weight of the newest update in the live measure of how many are in flight.
 _SMOOTHING: Final = 0.01
-"""The weight of the newest update in the live measure of how many are in flight."""
 
 _OF_JOB: Final = jobs.c.job_id == bindparam("job")
 _LOCKED: Final = select(jobs.c.state, jobs.c.updates, jobs.c.in_flight).where(_OF_JOB).with_for_update()
@@ -50,10 +50,10 @@ _WRITTEN: Final = (
     .where(model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("at"))
     .values(encoded=bindparam("by"))
 )
+# Statements are built once: building one takes as long as running it.
 _COUNTED: Final = (
     update(jobs).where(_OF_JOB).values(updates=bindparam("returned"), in_flight=bindparam("flying"))
 )
-"""Statements are built once: building one takes as long as running it."""
 
 
 @dataclass(kw_only=True, eq=False, slots=True)

@@ -20,8 +20,8 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 
 OLDEST_S: Final = 0.02
+# Of a job's instances at hand.
 _MOST_BYTES: Final = 64 << 20
-"""Of a job's instances at hand."""
 
 
 @frozen(eq=False)

@@ -27,8 +27,8 @@ from maskedlark.releases.update import UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 
 _EVALUATIONS = 50
+# What a strategy takes.
 _MOST_NOISE = 1e6
-"""What a strategy takes."""
 
 
 def plan_federated(
