@@ -78,6 +78,7 @@ def check(project: Project) -> Checked:
     problems = list(_problems_of_names(settings))
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
     reported, devices = _count_reported(rows, settings), None
+    # Without a label, reading the table would raise and hide the other problems.
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
@@ -250,6 +251,7 @@ def _problems_of_training(settings: Settings, reported: int, devices: int | None
     task, training, measure = settings.task, settings.training, settings.measure
     if measure.is_asked and not settings.data.csv:
         yield "[measure] names columns, but [data] csv is empty: name your table"
+    # Training that is over the budget alone has its own line below.
     if measure.is_asked and training.epsilon + measure.epsilon > task.epsilon >= training.epsilon:
         yield (
             f"[measure] epsilon is {measure.epsilon:g}, but [training] epsilon leaves "
@@ -301,6 +303,7 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
         if settings.onnx:
             encoded = separate_parameters(read_model(project.path(settings.onnx)))
         else:
+            # The encoder of the default network does not exist yet: a dense one has the same outputs.
             outputs = usual_outputs(classes, is_on_devices=bool(project.settings.federated.person))
             encoded = dense_network(
                 [features, *(settings.hidden or ()), outputs], "relu", seed=settings.seed, final="linear"
@@ -317,6 +320,7 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
     except InvalidModel as error:
         yield f"[training] loss: {error}"
         return
+    # Devices train any model themselves; helpers only add up their updates.
     is_of_reports = not project.settings.federated.person
     if is_of_reports and (reasons := why_general(model, loss)) and find_spec("torch") is None:
         yield (

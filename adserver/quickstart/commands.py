@@ -73,6 +73,7 @@ class ProjectCommands:
                         return subprocess.CompletedProcess(child.args, child.returncode, out, err)
                     except subprocess.TimeoutExpired:
                         self._watched()
+            # Ctrl-C as well: a command that went on alone would change what its owner believes to be stopped.
             except BaseException:
                 child.terminate()
                 raise

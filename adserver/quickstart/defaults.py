@@ -21,6 +21,7 @@ _WIDE: Final = 100
 _HIDDEN: Final = (64,)
 _SIGNAL_OF_RATE_1: Final = 170.0
 _LEAST_RATE: Final = 0.1
+# Adult gains nothing at 12 or 16.
 _MOST_RATE: Final = 8.0
 # Hidden layers above tables of words, or of a person's own widths, do worse at longer steps.
 _MOST_RATE_OF_HIDDEN: Final = 2.0
@@ -107,6 +108,7 @@ def choose_learning_rate(
         most = _MOST_RATE_OF_HIDDEN
     elif network.clip_norm is not None:
         most = _MOST_RATE_OF_RARE
+    # Last, because it holds for every network.
     if rows * epsilon < _LARGE:
         most = _MOST_RATE_OF_SMALL
     rate = min(most, max(_LEAST_RATE, (signal / _SIGNAL_OF_RATE_1) ** 1.5))

@@ -21,6 +21,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plural import plural
 
+# The strategy's own default: task and job must agree.
 _FRAC_BITS: Final = 24
 # A round ends once all devices have answered; on a busy machine that takes minutes.
 _WINDOW_S: Final = 600
@@ -35,10 +36,12 @@ class DeviceRecipe(Recipe):
     def _train(self, described: TableDescription, _loss: Loss) -> FinishedJob:
         steps, division = self._steps, self._division
         panel = steps.do("panel", self._encode_panel)
+        # No step of its own: the file is deleted at the end, and a run that is gone on with needs it again.
         write_durably(self._held, write_table(division.on_devices))
         if self._is_compared:
             self._encode(self._held, self._steps.folder / REPORTED)
         untrained = self._model(described, rows=len(division.on_devices))
+        # After the model, because helpers sign how many parameters an update has.
         task = steps.do("task", lambda: self._task(described, *self._updates(untrained)))
         job_id = steps.do("job", lambda: self._submit_rounds(task, untrained))
         self._tell_of_training(job_id)
@@ -87,6 +90,7 @@ class DeviceRecipe(Recipe):
         rows, division = self._steps.folder / "panel.csv", self._division
         write_durably(rows, write_table(division.panel))
         encoded = self._encode(rows, self._panel)
+        # In clear, and no longer needed.
         rows.unlink()
         self._tell(
             f"{plural(len(division.on_devices), 'row is', 'rows are')} on the devices of "
@@ -147,6 +151,7 @@ class DeviceRecipe(Recipe):
             *("browser-sim", "devices", "--site", f"http://{data.servers.adserver_http}", "--insecure"),
             *("--task", task, "--store", str(self._answers), "--trainer", "torch"),
             *("--holding", "csv", "--csv", str(self._held), "--user", data.federated.person),
+            # With no round left, after an interruption, this only counts devices and rows again.
             *("--rounds", str(max(1, left)), "--idle", str(_IDLE_S if left else 0.1)),
         )
         self._tell(

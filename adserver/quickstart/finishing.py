@@ -56,6 +56,7 @@ class ModelFinisher:
         from adserver.training.plain_twin import train_plain_twin
 
         folder = self.folder
+        # A run that was interrupted may be gone on with by another command than began it.
         if not (folder / REPORTED).exists():
             self.tell("this run was begun without --compare-plain: the next one can be compared")
             return None
@@ -82,6 +83,7 @@ class ModelFinisher:
             made = self.commands.read(
                 "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel
             )
+        # The model is trained and paid for: it is worth having without this.
         except InvalidTask as error:
             self.tell(f"the model is not calibrated: {error}")
             return None

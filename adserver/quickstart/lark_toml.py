@@ -135,6 +135,7 @@ def _table(one: Measured) -> str:
 
 
 def _note(value: str, notes: Mapping[str, str]) -> str:
+    # Escaped: a line break in a cell would end the comment and set a setting.
     return f"  # {escape(notes[value])}" if value in notes else ""
 
 
@@ -148,4 +149,5 @@ def _list(values: tuple[str, ...], notes: Mapping[str, str]) -> str:
 
 def _text(value: str) -> str:
     """Format a TOML string."""
+    # JSON's strings are TOML's, but for DEL, which TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace(DELETE, "\\u007f")

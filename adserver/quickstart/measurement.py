@@ -171,6 +171,7 @@ def _plan_value(table: Table, one: Measured, name: str) -> _PlannedValue:
         return _PlannedValue(name=name, column=one.column, read_as=read_as, low=0, high=1, unit=1, beyond=0)
     filled = [value for value in _numbers(table, one.column) if value is not None]
     unit = 10 ** _decimals(table, one.column, one.most)
+    # In decimals: as floats 1.1 times 100 is a little more than 110, and would be rounded up to 111.
     high = math.ceil(Decimal(repr(one.most)) * unit)
     if high > MAX_MAGNITUDE:
         raise InvalidTask(
@@ -239,8 +240,10 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
             f"[measure] keys: column {column!r} looks like identifiers ({found}), and a task is public: name "
             "another one, or name it in [data] publish"
         )
+    # Browsers look a cell up in the same spelling.
     counts = Counter(cell.removesuffix(".0") for cell in cells if cell is not None)
     large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
+    # A word that is spelled like the rest is counted there; a task takes words of 100 characters.
     words = [word for word in large if word != OTHER and len(word) <= 100]
     if not words:
         raise InvalidTask(
@@ -262,6 +265,7 @@ def _cells(table: Table, column: str, setting: str) -> Cells:
 def _name(column: str, taken: set[str]) -> str:
     """Return a column's name as a task may declare it, and add it to those that are taken."""
     plain = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")[:48]
+    # A task's names begin with a letter.
     plain = plain if re.match(r"[a-z]", plain) else f"column_{plain}".strip("_")
     name = next(
         one for one in (plain, *(f"{plain}_{count}" for count in range(2, 1_000))) if one not in taken
@@ -273,6 +277,7 @@ def _name(column: str, taken: set[str]) -> str:
 def _round_up(value: float) -> float:
     """Return the least number of two digits that is no smaller."""
     digits = 1 - math.floor(math.log10(value))
+    # Without `round`, .07 would become .08: as floats .07 times 100 is a little more than 7.
     return float(math.ceil(round(value * 10.0**digits, 6))) / 10.0**digits
 
 

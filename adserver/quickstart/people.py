@@ -52,6 +52,7 @@ def divide(table: Table, data: DataSettings, person: str) -> Division:
             left_out[why or f"column {person!r}: no person"] += 1
         else:
             rows_of.setdefault(name, []).append(row)
+    # By name and not by first row: a table in another order is divided in the same way.
     names = sorted(rows_of)
     order = shuffle(len(names), seeded(_SEED, "panel of people")).tolist()
     of_panel = {names[place] for place in order[: round(data.panel * len(names))]}

@@ -26,6 +26,7 @@ def free_ports(count: int) -> list[int]:
     for port in secrets.SystemRandom().sample(_PORTS, count + _TRIES):
         if len(found) == count:
             break
+        # Bound and let go: it may be taken again before the server starts, which then says so.
         with suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
             found.append(port)

@@ -44,6 +44,7 @@ class Project:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidTask(f"{path} is not valid TOML: {error}") from None
         try:
+            # Absolute: servers are found again by a path among their arguments, from any folder.
             return cls(folder=folder.resolve(), settings=build(Settings, said))
         except InvalidTask as error:
             raise InvalidTask(f"{path}: {str(error).removeprefix('Settings: ')}") from None

@@ -35,6 +35,7 @@ def run_project(
     if compare_plain and find_spec("torch") is None:
         raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[torch]'")
     running = RunningFleet(project, tell)
+    # Servers that their owner started stay: this command ends only its own.
     was_up = running.is_up
     recipe: Recipe | None = None
     try:
@@ -42,6 +43,7 @@ def run_project(
         kind = DeviceRecipe if project.settings.federated.person else Recipe
         recipe = kind(project, tell, running.require, name=name, note=note, compare_plain=compare_plain)
         return recipe.run()
+    # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):
         tell(_how_to_go_on(project, recipe, is_up=was_up))
         raise

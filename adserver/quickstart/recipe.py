@@ -130,10 +130,12 @@ class Recipe:
         chosen = exported["rounds_done"]
         if curves:
             self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
+        # `last` is kept apart because the choice by the panel flatters what is chosen.
         tested = last = finisher.test(trained)
         calibration = finisher.calibrate(ran.job_id, trained, tested)
         if calibration is not None:
             before = {name: tested.get(name) for name in ("loss", "accuracy", "mean_over_rate")}
+            # Calibration has overwritten the file that was tested, and keeps only the AUC as it was.
             calibration, tested = {**calibration, **before}, finisher.test(trained)
         if chosen != ran.job["rounds_done"]:
             self._commands.run("adserver", "model", "export", "--job", ran.job_id, str(folder / "last.onnx"))
@@ -141,6 +143,7 @@ class Recipe:
         plain = (
             steps.do("plain", lambda: finisher.train_plainly(ran.untrained)) if self._is_compared else None
         )
+        # Rows in clear: deleted before `finish`, after which no run would come back to do it.
         (folder / REPORTED).unlink(missing_ok=True)
         result = Trained(
             run=folder.name,
@@ -175,9 +178,11 @@ class Recipe:
         """Run everything up to the job's end: with reports, a dataset of them, and a job over it."""
         steps = self._steps
         task = steps.do("task", lambda: self._task(described))
+        # Sent again, each row would be reported twice: a run that was cut off here is not gone on with.
         sent = steps.do("reports", lambda: self._report(task, self._panel), is_begun_once=True)
         dataset = steps.do("dataset", lambda: self._seal(task))
         measured = steps.do("measured", lambda: self._measure(task, dataset)) if self._measured else None
+        # No step of its own: the same seed and panel make the same file again.
         untrained = self._model(described, rows=dataset["admitted"], loss=loss)
         job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
         self._tell_of_training(job_id)
@@ -228,6 +233,7 @@ class Recipe:
 
     def _fit(self, data: DataSettings, encoder: Path) -> Any:
         table = str(self._project.path(data.csv))
+        # Measured columns are secret and a person's is no feature: neither may stand in the public encoder.
         secret = self._measured.table_options if self._measured else ()
         if self._are_devices:
             secret = (*secret, "--ignore", self._project.settings.federated.person)
@@ -244,6 +250,7 @@ class Recipe:
         """Return the options that say what vocabularies are planned for, if any is."""
         if None not in data.vocabularies().values():
             return ()
+        # Planned for what browsers will report, not for the rows of the file: a part of them is the panel.
         reports, epsilon = check(self._project).reported, self._project.settings.training.epsilon
         return ("--planned-reports", str(reports), "--planned-epsilon", str(epsilon))
 
@@ -310,6 +317,7 @@ class Recipe:
 
     def _seal(self, task: str) -> Any:
         """Seal the reports into a dataset, unless an interrupted run has done so."""
+        # Each run has a task of its own, so a committed dataset of this task is this run's.
         known = [one for one in self._commands.read("adserver", "dataset", "list") if one["task_id"] == task]
         sealed = [one for one in known if one["state"] == "committed"]
         dataset = sealed[0] if sealed else self._commands.read("adserver", "dataset", "seal", "--task", task)
@@ -349,6 +357,7 @@ class Recipe:
             # The same id if this run is gone on with: an answer is charged once.
             *("--query-id", sha256(f"measured {task}".encode()).hexdigest()[:32]),
         )
+        # Derived from the sums, and no field of the message that is read back.
         said.pop("statistics")
         result = plan.in_units(ResultMessage.model_validate(said).value())
         files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
@@ -400,6 +409,7 @@ class Recipe:
         labels = np.load(self._panel, allow_pickle=False)["labels"]
         if labels.max(initial=1) > 1:
             return None
+        # A panel without one of the labels would give an infinite logit to begin at.
         return float((labels.sum() + 0.5) / (len(labels) + 1))
 
     def _own_model(self, loss: Loss | None) -> Path:
@@ -438,6 +448,7 @@ class Recipe:
             form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
             form += ["--base-rate", f"{self._base_rate:.6f}"] if network.clip_norm is not None else []
         if not network.are_numbers_in_tables:
+            # A direction that all records share would take most of the clip bound and teach nothing.
             form += ["--centred-on", str(self._panel)]
         form += ["--seed", str(model.seed)]
         self._commands.run("adserver", "model", "create", str(untrained), *form)
@@ -461,8 +472,10 @@ class Recipe:
             )
         if clip is None:
             return ["--learning-rate", str(rate)]
+        # Helpers refuse a bound above the one that they signed.
         clip = min(clip, settings.task.clip_norm)
         self._tell(f"a label is rare: the clip bound is {clip:g} in all rounds")
+        # A fixed bound divides no gradient, while the rule's rate is of gradients over the bound.
         return ["--learning-rate", str(rate / clip), "--clip-norm", str(clip)]
 
     def _parameters(self, model: Path) -> int:
@@ -533,6 +546,7 @@ class Recipe:
         Raises:
             InvalidTask: it was refused, failed or cancelled; the message has its cause.
         """
+        # Not `read`: the status of a job that failed is not 0, and its JSON holds the cause.
         ended = self._commands.end("adserver", "job", "watch", job_id, "--json")
         job = json.loads(ended.stdout) if ended.stdout.strip() else None
         if job is None:

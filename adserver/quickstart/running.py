@@ -73,6 +73,7 @@ def command(program: str) -> str:
     Raises:
         InvalidTask: it is not installed.
     """
+    # This Python's folder first: a virtual environment need not be activated to be used.
     found = shutil.which(
         program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
@@ -152,6 +153,7 @@ class RunningFleet:
         try:
             for one in started:
                 self._await(one)
+        # Ctrl-C too: no half of a fleet stays behind.
         except BaseException:
             self.down()
             raise
@@ -160,6 +162,7 @@ class RunningFleet:
 
     def down(self) -> None:
         """Ask the servers to finish what is under way, and return when they have ended."""
+        # All are told before one is waited for, so that they end at the same time.
         running = [(one, pid) for one in reversed(self._servers()) if (pid := self._pid(one)) is not None]
         for _, pid in running:
             _tell_to_end(pid, signal.SIGTERM)
@@ -168,6 +171,7 @@ class RunningFleet:
                 _tell_to_end(pid, signal.SIGKILL)
             self._pid_file(one).unlink(missing_ok=True)
         for child in self._children.values():
+            # One that is not waited for stays in the table of processes, as if it ran.
             child.wait()
 
     def _servers(self) -> tuple[Server, ...]:
@@ -229,8 +233,10 @@ class RunningFleet:
         if server.keygen and not (self._project.parties / server.name).exists():
             program, *arguments = server.keygen
             subprocess.run([command(program), *arguments], check=True, stdout=subprocess.DEVNULL)  # noqa: S603  our own program
+        # An earlier start's file would say that this one answers.
         server.ready.unlink(missing_ok=True)
         program, *arguments = server.serve
+        # Appended: the log of a start that failed is what its owner looks for.
         with self._log(server).open("ab") as log:
             child = subprocess.Popen(  # noqa: S603  our own program
                 [command(program), *arguments],
@@ -246,6 +252,7 @@ class RunningFleet:
         def is_over() -> bool:
             return server.ready.exists() or self._has_ended(server)
 
+        # Most starts take less, and say nothing.
         if not self._wait(is_over, _TELL_AFTER_S):
             self._tell(_describe_wait(server.name, self._log(server)))
         if not self._wait(is_over, _PATIENCE_S):
@@ -259,6 +266,7 @@ class RunningFleet:
         until = time.monotonic() + longest_s
         while not is_over() and time.monotonic() < until:
             time.sleep(_POLL_S)
+        # It may have come true in the last sleep.
         return is_over()
 
     def _has_ended(self, server: Server) -> bool:
@@ -271,6 +279,7 @@ class RunningFleet:
             return child.pid  # one that is just starting or ending shows no arguments
         with suppress(OSError, ValueError):
             pid = int(self._pid_file(server).read_text())
+            # The number may be another program's by now, but this path is in our arguments alone.
             if str(server.ready) in _arguments(pid):
                 return pid
         return None
@@ -314,6 +323,7 @@ def _arguments(pid: int) -> str:
     process = Path("/proc") / str(pid)
     if process.parent.joinpath("self").exists():
         return process.joinpath("cmdline").read_text(errors="replace") if process.exists() else ""
+    # Where there is no /proc, as on macOS.
     asked = [shutil.which("ps") or "/bin/ps", "-ww", "-p", str(pid), "-o", "args="]
     shown = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603  ps
     return shown.stdout

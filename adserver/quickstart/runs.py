@@ -133,6 +133,7 @@ class Steps:
             with suppress(OSError, ValueError):
                 found = json.loads((last / _PROGRESS).read_text())
                 begun = found.pop(cls._BEGUN, None)
+                # Begun and not done: it was cut off, and nobody knows how much of it happened.
                 if found.pop(cls._SETTINGS) == settings and (begun is None or begun in found):
                     return cls(last, settings, found)
         return cls(project.new_run(), settings, {})
@@ -140,6 +141,7 @@ class Steps:
     def do(self, name: str, step: Callable[[], Any], *, is_begun_once: bool = False) -> Any:
         """Run a step unless it is done, and remember what it returned."""
         if name not in self.done:
+            # Written before the step: a crash in it leaves the mark.
             self._write(begun=name if is_begun_once else None)
             self.done[name] = step()
             self._write(begun=None)
@@ -147,6 +149,7 @@ class Steps:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the run's summary; it is not gone on with any more."""
+        # The summary first: a run without one counts as interrupted and would be gone on with.
         write_durably(self.folder / _SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         (self.folder / _PROGRESS).unlink(missing_ok=True)
 
@@ -176,6 +179,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
 
 def _digest(project: Project) -> str:
     """Return a digest of the settings and the table."""
+    # The table's bytes and not its name: a run must not go on with other rows than it began with.
     csv = project.settings.data.csv
     table = project.path(csv).read_bytes() if csv else b""
     return sha256(encode(project.settings) + table).hexdigest()

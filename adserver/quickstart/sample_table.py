@@ -23,6 +23,7 @@ def sample_table() -> str:
 
 
 def _visits_of(person: int) -> Iterator[str]:
+    # A stream for each person: another number of people leaves the rows of the first ones as they are.
     chance = Random(person)  # noqa: S311  made up, and the same everywhere: a test has its digest
     device, taste = chance.choice(_DEVICES), chance.gauss(0, 3)
     for _ in range(chance.randint(*_VISITS)):

@@ -12,7 +12,9 @@ from maskedlark.model.losses import Loss
 PLANNED: Final = "planned"
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A column's name may hold = and line breaks: the last = ends it.
 ColumnWords = Annotated[str, Field(pattern=r"^(?s:.+)=(planned|[0-9]{1,7})$")]
+# Loopback alone, because the servers of a project talk without TLS.
 _ADDRESS: Final = r"^(127\.[0-9.]+|localhost|\[::1\]):[0-9]{1,5}$"
 Address = Annotated[str, Field(pattern=_ADDRESS)]
 

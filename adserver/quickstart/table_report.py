@@ -233,6 +233,7 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
     is_row_number = len(counts) >= NEARLY_ALL * filled and high - low + 1 <= _DENSE * len(counts)
     is_long = len(counts) >= NEARLY_ALL * filled and low >= _LONG_NUMBER
     is_id = bool(_ID_NAME.search(name))
+    # Before row numbers and identifiers: seconds are long, and mostly all different.
     if _TIME_NAME.search(name) and low >= _UNIX_YEARS.start and high < _UNIX_YEARS.stop:
         return Use.DATE, ""
     if is_row_number:
@@ -269,6 +270,7 @@ def _follows(cells: Cells, labels: Sequence[str | None]) -> bool:
     bin of `_PREDICTOR_BINS`; a gap counts as a separate word.
     """
     rows = [row for row, label in enumerate(labels) if label is not None]
+    # Spread over the file, since tables are often sorted by time or label.
     rows = rows[:: max(1, len(rows) // _PREDICTED_ROWS)]
     seen = [labels[row] for row in rows]
     by_key: dict[object, list[int]] = defaultdict(list)
@@ -309,6 +311,7 @@ def _spell_label(cell: str) -> str:
     value = number(cell)
     if value is None:
         return cell
+    # The encoder's spelling: counts and classes are looked up by it.
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
