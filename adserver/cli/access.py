@@ -40,6 +40,7 @@ def _login_command(
     from adserver.store.access import LOGIN_S, AccessStore
     from adserver.store.database import open_store
 
+    # Past `AdServer`: whoever may run this beside the server may log in, and nobody from afar (ADR 17)
     url = dashboard_url(data, patience_s=_PATIENCE_S if wait else 0.0)
     store = AccessStore(open_store(data, database), time.time)
     secret = store.make(GrantKind.LOGIN, scope, name="dashboard", lasts_s=LOGIN_S)

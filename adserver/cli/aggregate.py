@@ -72,6 +72,7 @@ def _aggregate_command(
     from adserver.views.query import ENDINGS, Statistic, json_of, print_groups, summary_lines, write_result
     from maskedlark.reports.measurement import COUNT
 
+    # Before anything is charged: a release that cannot be written would be paid for all the same
     check_parts(out or (), ENDINGS, "a result is")
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
@@ -81,6 +82,7 @@ def _aggregate_command(
         if again:
             result = server.repeat_aggregate(again)
         else:
+            # Only checked: a dataset is of one task, and is what a query names
             if task and not server.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
                 raise JobRefused(
                     JobReason.UNKNOWN_DATASET,
@@ -126,4 +128,5 @@ def _condition(typed: str) -> tuple[str, str]:
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:
+    # A sum that is asked for twice would be released twice, and share the budget with itself
     return tuple(dict.fromkeys(names))

@@ -44,6 +44,7 @@ def _export_command(*, server: "AdServer", first: FromOption = 0, out: OutOption
 
 def _server_or_none(**given: Any) -> "AdServer | None":
     """Return as `server_of`, or None where the options name no ad server."""
+    # A file is verified without an ad server: on the machine of whoever received it
     return server_of(**given) if given["data"] or given["url"] else None
 
 
@@ -75,6 +76,7 @@ def _verify_command(
 def _entries(server: "AdServer", first: int) -> "Iterator[AuditEntry]":
     """Yield the entries of an audit log from a number on."""
     after = first - 1
+    # Page by page, as the log only grows and may be too long for one answer
     while found := server.audit_log(after=after):
         yield from found
         after = found[-1].sequence

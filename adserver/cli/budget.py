@@ -55,6 +55,7 @@ def _budget_command(
             raise typer.BadParameter(
                 f"--plot draws one dataset, but {len(budgets)} match: name one with --dataset"
             )
+        # Over the admin API a use has its cost but not its charges, from which the curve is computed
         if any(one.spent.ad_server and not one.use.spent for one in budgets[0].uses):
             raise typer.BadParameter(
                 "--plot does not work with --url, because it needs each charge of a dataset: give "

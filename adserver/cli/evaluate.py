@@ -56,6 +56,7 @@ def _evaluate_command(
     # With a head a job may go with the model: the job's table says what each label means for the head
     if sum(map(bool, (model if not head else None, job, again))) != 1:
         raise typer.BadParameter("expected exactly one of --model, --job and --again")
+    # Before the charge, which a picture that cannot be drawn would not give back
     check_parts([plot] if plot else (), (".png",), "curves are")
     with trace(server, "evaluate", traces):
         if again:

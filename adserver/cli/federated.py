@@ -60,6 +60,7 @@ def _read_settings(
     Raises:
         InvalidTask: the file is no JSON object.
     """
+    # What is typed wins over the file; what is not typed leaves the file's setting
     given = {"rounds": rounds, "noise_multiplier": noise_multiplier}
     return settings_in(path) | {name: value for name, value in given.items() if value is not None}
 
@@ -131,11 +132,13 @@ def read_federated_options(
         raise InvalidTask(
             "--no-helpers requires --strategy line or draw-and-discard; --spam-test requires both"
         )
+    # Refused and not ignored: a device would train, clip and noise more than was asked for
     if train or freeze:
         raise InvalidTask(
             "--train and --freeze choose among the parameters of a job over a dataset; devices train all "
             "of a model: leave both out"
         )
+    # Only now: most commands that show these options submit no such job
     from adserver.records.submissions import FederatedSubmission
     from adserver.training.model_file import read_model
 

@@ -23,6 +23,7 @@ def read_loss(loss: Loss | None, heads: Path | None) -> "str | Heads | None":
         return loss
     if loss is not None:
         raise typer.BadParameter("expected only one of --loss and --heads")
+    # Numpy comes with it, which `--help` and jobs of one loss do without
     from maskedlark.model.heads import Heads
 
     try:

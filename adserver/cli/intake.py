@@ -28,12 +28,14 @@ def _intake_tls(
     """
     from maskedlark.rpc.tls_files import TlsFiles
 
+    # Both would leave open which of them holds
     if insecure and not (tls_cert or tls_key):
         return None
     if insecure or tls_cert is None or tls_key is None:
         raise typer.BadParameter(
             "TLS is not configured: give both --tls-cert and --tls-key, or only --insecure (loopback)"
         )
+    # No authorities: browsers have no certificates to check
     files = TlsFiles.without_peers(tls_cert, tls_key)
     for path in (files.certificate, files.private_key):
         if not path.is_file():
@@ -93,5 +95,6 @@ def _intake_command(
     configure_logging(log_format)
     with stop_on_signals() as stop:
         engine = open_database(database)
+        # A replica makes no tables: `serve` does, and must be of the same version
         check_tables(engine)
         serve_intake(engine, tls, intake, stop=stop)

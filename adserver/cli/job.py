@@ -50,6 +50,7 @@ def _submit_command(
         )
     asked = replace(asked, name=name, note=note)
     made = server.submit(asked)
+    # After the submission, so that a refused job says nothing of how it would be computed
     if not as_json:
         tell_path(asked, made.plan)
     _report_submission(server, made, wait=wait, as_json=as_json)
@@ -147,6 +148,7 @@ def _follow(server: "AdServer", job_id: bytes, *, as_json: bool) -> None:
         job = watch(
             server, job_id, is_shown=not as_json, tell=lambda what: typer.echo(f"waiting: {what}", err=True)
         )
+    # The job belongs to the server: to stop watching it must not look like stopping it
     except KeyboardInterrupt:
         name = job_id.hex()[:12]
         typer.echo(
@@ -156,6 +158,7 @@ def _follow(server: "AdServer", job_id: bytes, *, as_json: bool) -> None:
         )
         raise typer.Exit(INTERRUPTED) from None
     _show(job, server.history(job_id), as_json=as_json)
+    # So that a script that waits for a model stops where there is none
     if job.state is not JobState.DONE:
         raise typer.Exit(STOPPED_EARLY)
 

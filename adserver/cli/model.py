@@ -150,6 +150,7 @@ def _show_command(
 
     encoded = separate_parameters(read_model(file))
     num_features = num_features or declared_width(encoded)
+    # Some ONNX files leave the width of their input open, as exporters write it for dynamic axes
     if num_features is None:
         raise typer.BadParameter(f"{file} does not say how wide its input is: give --num-features")
     whole = parse(encoded, num_features=num_features)
@@ -225,6 +226,7 @@ def _evaluate_command(
     if measured is None:
         raise typer.BadParameter("expected exactly one of --loss and --heads")
     trained = trained_loss(measured)
+    # Against the heads' own number of codes, as no task is there to say how many labels it has
     if isinstance(trained, Heads):
         check_trained(model, trained, len(trained.heads[0].targets))
     examples.check_fits(model, trained)
@@ -286,6 +288,7 @@ def _predict_command(
     table = parse_table(csv.read_bytes(), csv.name)
     scored = score_table(read_model(file), read_encoder(encoder.read_bytes().rstrip(b"\n")), table, loss)
     added = (*scored.columns, NOT_SCORED)
+    # A second column of the name would make the file's readers take either
     if taken := [name for name in added if name in table.columns]:
         raise typer.BadParameter(f"{csv.name} has a column {taken[0]!r} already: rename it")
     nothing = ("",) * len(scored.columns)
@@ -293,6 +296,7 @@ def _predict_command(
         [*("" if cell is None else cell for cell in cells), *(found or nothing), why]
         for *cells, found, why in zip(*table.columns.values(), scored.rows, scored.why, strict=True)
     ]
+    # Every row is there, scored or not, so that the file can be laid beside the table
     write_durably(out, as_csv((*table.columns, *added), lines))
     left_out = scored.count_left_out()
     count = len(table) - sum(left_out.values())

@@ -24,6 +24,7 @@ def oidc_of(
         BadParameter: an option is missing, or a group's scope is unknown.
     """
     if issuer is None:
+        # Else a forgotten issuer would leave a dashboard without the sign-in that its operator set up
         if client_id or secret_file or groups or audience:
             raise typer.BadParameter("the --oidc-... options require --oidc-issuer")
         return None
@@ -40,6 +41,7 @@ def oidc_of(
 
 
 def _scope_of_group(given: str) -> tuple[str, Scope]:
+    # A provider's group names may hold =, scopes do not
     group, _, scope = given.rpartition("=")
     if not group or scope not in set(Scope):
         raise typer.BadParameter(

@@ -140,11 +140,13 @@ def _plan_command(
     from adserver.views.plan import print_plan
 
     if federated_job is not None:
+        # They divide a dataset's budget; devices spend a person's, over all rounds of the task
         if reports is not None or jobs > 1 or tests:
             raise typer.BadParameter("--reports, --jobs and --tests are of jobs over a dataset")
         expected = server.plan(federated_job)
         print_json(forecast_message(expected)) if as_json else print_forecast(expected)
         return
+    # The noise depends on the model only by its number of weights, which may be known before the model is
     if (model is None) == (parameters is None):
         raise typer.BadParameter("give one of --model, --parameters and --strategy")
     request = PlanRequest(

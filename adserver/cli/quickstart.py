@@ -56,6 +56,7 @@ def _sample_command(
     """Write a made-up table of people's visits to a shop, the same every time, to try quickstart on."""
     from adserver.quickstart.sample_table import PEOPLE, sample_table
 
+    # The name may be that of the owner's own table
     if out.exists():
         raise typer.BadParameter(f"{out} exists already: name another file")
     table = sample_table()
@@ -132,6 +133,7 @@ def _new_command(
     notes, bounds = dict[str, str](), dict[str, str]()
     if csv is not None:
         table = read_table(csv)
+        # Without the person: the report would call its column an identifier, and leave it out as such
         report = read_report(table.without(person) if person else table, label)
         _show_report(report)
         if person:
@@ -142,12 +144,14 @@ def _new_command(
                     f"empty in {plural(named[None], 'row')}"
                 )
             )
+        # Absolute, because the project's folder may lie anywhere
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
         # What a row adds to: each value and the count, at each level of the keys and in all
         sums = (len(value or ()) + 1) * (len(measure.keys) + 1)
         values = tuple(suggest_value(table, column, sums=sums) for column in value or ())
         bounds = {one.column: note for one in values if (note := describe_bound(table, one))}
         measure = replace(measure, values=values)
+        # Only for its errors: a project whose measurement cannot run is not made
         plan_measurement(table, data, measure)
     ports = free_ports(5)
     project = new_project(
@@ -170,6 +174,7 @@ def _new_command(
         notes,
         bounds,
     )
+    # Told and not refused: the file stays, and is what its owner corrects
     for problem in check(project).problems if model is not None else ():
         typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
     typer.echo(f"check {folder / 'lark.toml'}, then run: adserver quickstart run {folder}")
@@ -254,6 +259,7 @@ def _demo_command(
     """
     from adserver.quickstart.project import CONFIG
 
+    # A second demo in the folder is the first one's project, with whatever was changed in it
     if not (folder / CONFIG).exists():
         _new_command(folder)
     _run_command(folder, as_json)
@@ -280,6 +286,7 @@ def _up_command(
     if dashboard or opened:
         link = fleet.login_link()
         typer.echo(link)
+        # The link works once: it is printed before a browser that may not open takes it
         if opened and not webbrowser.open(link):
             _tell("no browser could be opened here: open the link yourself, within ten minutes")
 
@@ -399,6 +406,7 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
     names = dict(_NAMES)
     if result.devices is not None:
         names |= _NAMES_ON_DEVICES
+        # Devices send no reports and there is no dataset: zeros would read as a failure
         del told["reports"], told["dataset_size"]
     del told["measured"]
     return [

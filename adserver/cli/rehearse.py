@@ -87,6 +87,7 @@ def _rehearse_command(
         workers=workers or os.cpu_count() or 1,
         is_warm=warm_start is not None,
     )
+    # The task's clip, labels and floors are real; only the records are the owner's
     described = server.task(task).stored.bundle.task
     with rehearsal_progress(is_shown=not as_json) as progress:
         found = rehearse(submission, described, read_eval_set(examples.read_bytes()), wish, progress)

@@ -79,6 +79,7 @@ def _serve_command(
     from maskedlark.observability.tracing import tracing
 
     configure_logging(log_format)
+    # Signals first: one that comes while the server starts ends it as cleanly as later ones
     with stop_on_signals() as stop, tracing("adserver", traces):
         settings = AdserverSettings(
             data_dir=data,

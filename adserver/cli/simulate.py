@@ -100,6 +100,7 @@ def _simulate_command(
     held = read_examples(examples, label=label, user=user)
     population = _population(held, devices=devices, shard_size=shard_size, least=least_examples, seed=seed)
     given = {
+        # As many as there are: users of a table, or what the shards were enough for
         "devices": len(population),
         "sampling_rate": sampling_rate,
         "rounds": rounds,
@@ -184,10 +185,12 @@ def _result(strategy: "Strategy", done: "list[SimulatedRound]", delta: float) ->
     epsilon: float | None = None
     old: float | None = None
     unit = "user"
+    # LINE's noise protects each event by itself, the others' a user over all rounds
     if isinstance(strategy, Line):
         epsilon, delta, unit = strategy.epsilon, strategy.delta, "event"
     elif strategy.noise_multiplier and (charges := strategy.charges(done[-1].round)):
         epsilon = compose_epsilon(charges, delta)
+        # The papers' accountant is beside ours, so that their tables can be read against it
         steps = [
             MomentsStep(
                 sampling_rate=one.sampling_rate, noise_multiplier=one.noise_multiplier, rounds=one.rounds

@@ -68,8 +68,10 @@ def _simulate_draws_command(
     simulation = DrawSimulation(settings=settings, model=model, batches=clients, in_flight=in_flight)
     returns = 0
     with progress_bars() as bars:
+        # The last ones in flight never return
         bar = bars.add_task("draw-and-discard", total=len(order) - in_flight)
         for returns, _ in enumerate(simulation.run(models, order, stream), start=1):
+            # An update is faster than a redrawn bar
             if returns % _BAR_STEP == 0:
                 bars.update(bar, completed=returns)
     weights = settings.mean(models)
@@ -85,6 +87,7 @@ def _simulate_draws_command(
         "unit": unit.value,
         "epsilon": epsilon,
         "epsilon_of_a_whole_update": None if epsilon is None else settings.model_epsilon(model.size),
+        # About 1 if the instances keep the spread that the paper derives; one instance has none
         "variance_over_its_law": _variance(models, settings) / law if instances > 1 else None,
     }
     if as_json:

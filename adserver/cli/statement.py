@@ -97,6 +97,7 @@ def _verify_command(
 
 def _check_helpers(path: Path, evidence: "Evidence", known: set[str]) -> None:
     for one in evidence.task.helpers:
+        # Signatures only show that someone's keys made it; which helpers these are is for the reader to know
         if known and one.fingerprint not in known:
             raise InvalidTask(
                 f"{path}: the helper {one.name!r} has the fingerprint {one.fingerprint}: expected one of "
@@ -112,6 +113,7 @@ def _facts(evidence: "Evidence") -> dict[str, Any]:
         name: max((getattr(each.statement, name) or 0.0 for each in evidence.statements), default=0.0)
         for name in _EPSILONS
     }
+    # None is an infinite epsilon: JSON has no infinity, and 0 would read as free
     is_known = one.epsilon_after is not None
     return {
         "task": task.name,

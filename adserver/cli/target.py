@@ -89,6 +89,7 @@ def _far_of(
                 "a remote one"
             )
         return None
+    # Not one before the other: ADSERVER_DATA may be set in a shell whose user means the remote one
     if data is not None:
         raise typer.BadParameter(
             "two ad servers are named: give either --data (or ADSERVER_DATA) for one on this "
@@ -130,6 +131,7 @@ def _reach_of(
 ) -> _Reach:
     """Return how helpers are reached; raise typer.BadParameter as `tls_files`."""
 
+    # Later than the options are read: of a remote ad server neither TLS files nor helpers are looked for
     def reach(data: Path, helper_0: str, helper_1: str) -> "Peers":
         from adserver.peers.connect import Peers
         from maskedlark.terminal.tls_options import tls_files
@@ -243,6 +245,7 @@ def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False
     from maskedlark.errors import HelperUnavailable, InvalidTask
 
     def look() -> None:
+        # With a database elsewhere, that and not the folder holds the ad server
         if database is None and not folder.exists():
             raise HelperUnavailable(
                 f"{folder} does not exist: correct --data (or ADSERVER_DATA), or start `adserver serve` there"

@@ -30,6 +30,7 @@ def _show_command(
 
     shown = server.task(task)
     found, counts = shown.stored, asdict(shown.counts)
+    # The canonical form, so that what is shown is what both helpers signed
     task_settings = json.loads(encode(found.bundle.task))
     if as_json:
         print_json(

@@ -173,6 +173,7 @@ def _create_command(
         {
             **given,
             "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
+            # A proof is of masks and measured values, and updates have neither
             "proof": proof and updates is None,
         },
         labels=label_space(**labels, encoder=fitted),

@@ -18,6 +18,7 @@ from adserver.records.exported_model import CalibratedModel, ExportedModel, Inpu
 from maskedlark.frozen import frozen
 from maskedlark.privacy.relation import Relation
 
+# Only to name types: see above, no other room is loaded
 if TYPE_CHECKING:
     from adserver.budgets.planner import OnProgress
     from adserver.collecting.sealing import SealingProgress

@@ -100,6 +100,7 @@ class ApiSession:
     timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
+        # When it is made: no token is ever sent in the clear beyond loopback
         _check_address(self.url, self.token)
 
     def get(self, kind: type[_MessageT], path: str, **parameters: Any) -> _MessageT:
@@ -178,6 +179,7 @@ class ApiSession:
     ) -> _MessageT:
         status, content = self._exchange(method, path, body, bound, is_once=is_once)
         said = _parse(content)
+        # Every answer of the API is an object: anything else is some proxy's or another server's
         if not isinstance(said, dict) or status in _MOVED:
             told = f"the server at {self.url} is not an ad server's admin API: check the URL"
             raise HelperUnavailable(told + ("" if is_once else _MAY_BE_DONE))
@@ -193,6 +195,7 @@ class ApiSession:
         most, may_be_done, left_s = bound.most, False, max(bound.until_s - monotonic(), 0.001)
         connection = _connect(self.url, ca=self.ca, timeout_s=left_s)
         try:
+            # Apart from the request: only so is it known whether anything was sent
             connection.connect()
             # From here on: a request without a connection was not carried out
             may_be_done = not is_once
@@ -230,9 +233,11 @@ def _check_address(url: str, token: str) -> None:
     except (ValueError, HTTPException):
         raise InvalidTask(_WRONG_URL) from None
     is_plain = parts.scheme == "http" and is_loopback(host)
+    # A name and password, a path or a query would be dropped in silence, and are then a mistake
     is_more = "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment
     if not is_name or is_more or not (parts.scheme == "https" or is_plain):
         raise InvalidTask(_WRONG_URL)
+    # A line break in it would be another header of the request
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise InvalidTask(
             "the token is not valid: expected the output of `adserver token create`, without spaces or "
@@ -338,8 +343,10 @@ def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
     kind, reason, detail = (str(said.get(name, ""))[:_MOST_DETAIL] for name in ("error", "reason", "detail"))
     if kind == HelperUnavailable.__name__:
         return HelperUnavailable(detail)
+    # The grant allows less than the act needs: no error of an operation here would say so
     if status == HTTPStatus.FORBIDDEN and kind == _OF_THE_API:
         return JobRefused(JobReason.UNAUTHORIZED, f"{detail} ({reason})")
+    # InvalidTask has no reason: it is made below, from the whole answer
     if kind in REFUSALS and kind != InvalidTask.__name__:
         # A reason of a newer ad server's is none here: it is shown as text
         with suppress(ValueError):

@@ -73,6 +73,7 @@ class Connection:
             return
         if data is None or helpers is None:
             raise ValueError("no ad server is named: give either a data folder and helpers, or a url")
+        # Neither would be plaintext by oversight, both would leave open which holds
         if insecure == (tls is not None):
             raise ValueError("expected exactly one of insecure=True, for loopback, and tls")
         peers = Peers(
@@ -104,6 +105,7 @@ class Connection:
         if missing:
             raise InvalidTask(f"{missing[0]} is not set: source the project's env.sh, or set it")
         data, first, second = (os.environ[name] for name in _VARIABLES)
+        # As typer reads the same variable for commands
         insecure = os.environ.get("ADSERVER_INSECURE", "") not in ("", "0", "false")
         folder = Path(data)
         tls = TlsFiles(

@@ -50,6 +50,7 @@ class Job:
     @property
     def record(self) -> JobRecord:
         """The job as stored now."""
+        # Read each time: the job goes on while a notebook holds this object
         return self.at.job(self.job_id.hex())
 
     @property
@@ -158,6 +159,7 @@ class Job:
 
         Raises as `export`.
         """
+        # The server puts in the task's encoder; one that the task does not name is only known here
         if encoder is None:
             return self.at.export(self.job_id, takes, weights)
         from adserver.training.export import with_input

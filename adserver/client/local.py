@@ -96,6 +96,7 @@ class LocalAdServer:
     def close(self) -> None:
         """Close connections to the helpers and the database."""
         self._stack.close()
+        # Only one that was opened: reading the property would open it
         if "engine" in self.__dict__:
             self.engine.dispose()
 
@@ -177,6 +178,7 @@ class LocalAdServer:
         from adserver.records.dataset_state import DatasetState
 
         found = self._datasets.find(dataset)
+        # Its reports are used up at both helpers: given back, they would be dropped from every later dataset
         if found.state is DatasetState.COMMITTED:
             raise JobRefused(
                 JobReason.WRONG_STATE, "both helpers have committed this dataset: it cannot be abandoned"
@@ -287,9 +289,11 @@ class LocalAdServer:
         plan = self._jobs.get(job_id).plan
         if isinstance(plan, LocalPlan):
             raise InvalidTask("a job without helpers is not calibrated: calibrate one with helpers")
+        # Devices train with that loss alone
         loss = Loss.CROSS_ENTROPY if isinstance(plan, FederatedPlan) else plan.job.loss
         made = export_job(JobFiles(self.engine, self.data, job_id), plan, weights)
         if panel is None:
+            # Of the weights as exported: an evaluation of others would fit the wrong logits, and is refused
             counts = self.measuring.histogram(evaluation, made.encoded)
             calibrated = calibrate_by_histogram(made, counts, loss)
         else:
@@ -409,6 +413,7 @@ class LocalAdServer:
         """The jobs for reading only: where it can, without the modules that take half a second to load."""
         from adserver.store.sqlite_jobs import jobs_in
 
+        # Not for another database, nor where the engine is open already, and costs nothing more
         light = None if self._database or "engine" in self.__dict__ else jobs_in(self.data)
         return self._jobs if light is None else light
 
@@ -436,6 +441,7 @@ def _summary(grant: "Grant") -> GrantSummary:
 
 
 def _look_at(role: int, helper: "HelperClient") -> HelperSummary:
+    # The system's time may be set back in between
     begun = time.monotonic()
     try:
         status = helper.status()

@@ -87,7 +87,9 @@ class LocalMeasuring:
             "dataset": dataset,
         }
         chosen = ChosenId.of(query_id, "query", asked) if query_id else None
+        # Two requests under one id at the same time would both find nothing stored, and both be charged
         with self._exclusively(chosen):
+            # Looked for first: what was asked before is answered as then, whatever has changed since
             before = chosen and self._queries.before(chosen, QuerySpec)
             if chosen and before:
                 # Of its own dataset: an empty name may mean another one by now
@@ -123,6 +125,7 @@ class LocalMeasuring:
         asked = {"job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
         if head:
             asked["head"] = head
+        # Left out where it means what it always meant, so that ids of before keep their digests
         if weights is not ModelWeights.LATEST:
             asked["weights"] = weights
         files = () if model is None else (model,)
@@ -133,6 +136,7 @@ class LocalMeasuring:
                 return self.evaluator(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             planned = plan_evaluation(
+                # Exported once here, so that plan and answer are of the same weights though the job goes on
                 self._export_job(job, weights) if model is None else model,
                 task=self._task(found),
                 dataset=found,

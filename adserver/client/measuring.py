@@ -56,6 +56,7 @@ class Measuring(Connection):
             values=list(values),
             histograms=_names(histograms),
             group_by=_names(group_by),
+            # Codes as text, as the command line and the admin API have them: one request, one digest
             where={name: str(said) for name, said in (where or {}).items()},
             domains={name: _plain(said) for name, said in (domains or {}).items()},
             discover=discover,
@@ -103,6 +104,7 @@ class Measuring(Connection):
             job=job.job_id.hex() if isinstance(job, Job) else job,
             head=head,
             weights=choose(ModelWeights, "weights", weights),
+            # Also of numpy's integers, which JSON does not take
             bins=index(bins),
             epsilon=None if epsilon is None else float(epsilon),
             dataset=dataset,
@@ -139,4 +141,5 @@ def _plain(domain: Sequence[str | int] | Mapping[str, int]) -> list[str | int] |
     """Convert a domain to JSON's types, also from numpy's numbers."""
     if isinstance(domain, Mapping):
         return dict(domain)
+    # A float or a bool is passed on as it is: it is refused by name later, and not silently made a code
     return [one if isinstance(one, str | float | bool) else index(one) for one in domain]

@@ -97,6 +97,7 @@ class RemoteAdServer(ApiSession):
 
     def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
         """Create a task that both helpers sign, repeating the request until an answer arrives."""
+        # With the salt: every repetition asks for the same task
         body = CreateTask.of(fields, encoder)
         try:
             sent = self._repeat(TaskDetail, "/tasks", body)
@@ -105,6 +106,7 @@ class RemoteAdServer(ApiSession):
                 f"{away}; the task may have been created: check that ad server's tasks before you "
                 "create another"
             ) from None
+        # Verified here too: an ad server cannot show a task that its helpers did not sign
         with reading_answer():
             return sent.verify()
 
@@ -182,6 +184,7 @@ class RemoteAdServer(ApiSession):
         ]
         return (
             *(self._budget(one, planned, relation) for one in wanted),
+            # A planned job is one over a dataset: it says nothing of a person's budget
             *(self._budget(one, None, relation) for one in people),
         )
 
@@ -206,6 +209,7 @@ class RemoteAdServer(ApiSession):
         match request:
             case PlanRequest():
                 sent = self.post(PlanMessage, "/jobs/plan", _body_of(PlanJob, request), is_once=True)
+                # The plan names its task by id; its settings come from the bundle that both helpers signed
                 task = self._task(sent.task_id)
                 with reading_answer():
                     return sent.value(task)
@@ -222,6 +226,7 @@ class RemoteAdServer(ApiSession):
         """Check a job and queue it there."""
         match submission:
             case Submission():
+                # Never repeated by itself: a second request is a second job, with a budget of its own
                 return _job(self.post(JobItem, "/jobs", _body_of(SubmitJob, submission)))
             case FederatedSubmission():
                 body = _body_of(SubmitFederatedJob, submission)
@@ -305,6 +310,7 @@ class RemoteAdServer(ApiSession):
     ) -> AggregateResult:
         """Sum values over groups of a dataset's reports, repeating the request under one id."""
         lists = {"values": list(values), "histograms": list(histograms), "group_by": list(group_by)}
+        # What was not asked keeps the API's default, also one that a newer server has
         given = {name: value for name, value in {**lists, **asked}.items() if value is not None}
         sent = self._query(ResultMessage, "/queries", AskQuery, given, query_id)
         with reading_answer():
@@ -353,6 +359,7 @@ class RemoteAdServer(ApiSession):
     def queries(self) -> tuple[QuerySummary, ...]:
         """Return all queries and evaluations, oldest first."""
         found = [one.value() for path in ("/queries", "/evaluations") for one in self._list(QueryItem, path)]
+        # Two lists of the API, one of ours
         return tuple(sorted(found, key=lambda one: one.asked_at))
 
     # Access and state
@@ -374,6 +381,7 @@ class RemoteAdServer(ApiSession):
 
     def revoke_token(self, grant_id: str) -> GrantSummary:
         """Revoke one token or session, with immediate effect."""
+        # Before it becomes part of a path, where a slash would name another act
         if not grant_id or not set(grant_id) <= _DIGITS:
             raise InvalidTask(
                 f"the id is {grant_id!r}: expected hexadecimal digits, see `adserver token list`"
@@ -417,6 +425,7 @@ class RemoteAdServer(ApiSession):
         query_id: str,
     ) -> _MessageT:
         """Repeat a query until an answer arrives, always under one id, so that it is charged once."""
+        # Drawn here and not by the server, so that a lost answer can be asked for again
         named = query_id or os.urandom(QUERY_ID_BYTES).hex()
         try:
             return self._repeat(kind, path, _parse_body(body, {**given, "query_id": named}))
@@ -467,6 +476,7 @@ def _parse_body(kind: type[_BodyT], given: Mapping[str, Any]) -> _BodyT:
     Raises:
         InvalidTask: one is of another type, or out of range.
     """
+    # By way of JSON, so that plain values are checked as strictly as what the server reads
     return kind.read(to_json(given))
 
 

@@ -72,6 +72,7 @@ def task_fields(
     Raises:
         InvalidTask: settings do not go together.
     """
+    # An option that was not typed is None, and must not push a default aside
     given = {name: value for name, value in given.items() if value is not None}
     check_labels(labels, encoder)
     mechanism = Mechanism(given.get("mechanism", Mechanism.GAUSSIAN))
@@ -85,6 +86,7 @@ def task_fields(
     )
     is_of_updates = "updates" in given
     return {
+        # Else two tasks with equal settings would be one, with one budget
         "salt": os.urandom(_SALT_BYTES),
         "num_features": num_features(features, encoder),
         "encoder": None if encoder is None else encoder.digest,

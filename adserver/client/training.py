@@ -202,6 +202,7 @@ class Training(Connection):
             note=note,
         )
         made = self.server.submit(submission)
+        # To standard error, as the bar: what a program prints stays its own
         if progress:
             tell_path(submission, made.plan)
         job = Job(job_id=made.job_id, at=self.server)
@@ -251,6 +252,7 @@ class Training(Connection):
             raise InvalidTask(f"a Submission has its own settings: leave out {', '.join(training)}")
         given = training if asked is None else {"task": asked.task, "dataset": asked.dataset}
         of, dataset = given.get("task", ""), given.get("dataset", "")
+        # Before anything is collected there is a task but no dataset
         is_planned = bool(of) or reports is not None
         task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
         submission = asked or _submission(as_onnx(model, task.num_features), **training)
