@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault(
     "GRPC_VERBOSITY", "NONE"
 )  # before gRPC is imported: its own lines are no JSON, and some name who called
+# Before ONNX Runtime is imported: its builds report to their maker, unless this variable says that they must
+# not: of the machine, and when models are applied, and to how many rows. So no setting brings it back.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 if TYPE_CHECKING:
     from adserver.client import Client

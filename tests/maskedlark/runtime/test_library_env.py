@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,13 @@ def test_a_command_line_settles_libraries_before_they_load(main: str) -> None:
 
 def test_what_is_set_stays() -> None:
     assert told(MAINS[0], OPENBLAS_THREAD_TIMEOUT="26")[-1] == "26 __all__"
+
+
+@pytest.mark.parametrize("module", ["adserver.training.inference", "helper.gradient.exact.products.int8"])
+@pytest.mark.parametrize("asked", [{}, {"ORT_DISABLE_TELEMETRY": "0"}])
+def test_onnxruntime_reports_to_nobody(module: str, asked: dict[str, str], tmp_path: Path) -> None:
+    # Where it reports, importing it makes this machine an id, and a database of what is to be sent.
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("ORT_", "XDG_"))}
+    load = f"import {module}, onnxruntime"
+    subprocess.run([sys.executable, "-c", load], check=True, env=given | asked | {"HOME": str(tmp_path)})
+    assert not [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name or "deviceid" in path.name]
