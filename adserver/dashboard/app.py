@@ -79,12 +79,14 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
             found = await run_in_threadpool(site.jobs.find, name)
             with acting_as(actor_of(request, request.state.grant)):
                 await run_in_threadpool(acts[act], found.job_id)
+        # In the audit log, too, as the same act over the API is
         except MaskedLarkError as refusal:
             tried = AuditAct.CANCEL_JOB if act == "cancel" else AuditAct.RESUME_JOB
             who = actor_of(request, request.state.grant)
             await run_in_threadpool(site.refused.add, tried, who, refusal)
             content = pages.draw("refused.html", "jobs", request, {"detail": str(refusal)})
             return HTMLResponse(content, 409)
+        # 303: reloading the page repeats the look and not the act
         return RedirectResponse(f"/jobs/{found.job_id.hex()}", 303)
 
     async def download(request: Request) -> Response:
@@ -101,6 +103,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
             return HTMLResponse(content, 409)
         after = f"{found.updates}-updates" if found.rounds is None else f"round-{made.rounds_done}"
         of_columns = "-of-columns" if takes is InputForm.COLUMNS else ""
+        # Of our digits and words alone: a name that people chose could end the header
         name = f"{found.job_id.hex()[:12]}-{after}{of_columns}.onnx"
         headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
         return Response(made.encoded, headers=headers, media_type="application/octet-stream")
@@ -129,6 +132,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
         site,
         routes=[
             *pages.routes(),
+            # Before {act}, which would match it
             Route("/jobs/{job}/model.onnx", download, methods=["GET"], name="a job's model"),
             Route("/jobs/{job}/{act}", change, methods=["POST"], name="change a job"),
             Route(LOGIN_PATH, log_in, methods=["GET"], name="log in"),

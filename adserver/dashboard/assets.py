@@ -49,6 +49,7 @@ class _Assets:
 
     async def serve(self, request: Request) -> Response:
         """Serve one file."""
+        # A look-up among what was read at the start: no path of a request reaches the disk
         found = self._files.get(request.path_params["name"])
         if found is None:
             return problem(404, "no such file")

@@ -98,6 +98,7 @@ class Figures:
         """Read the values of a running ad server."""
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
+        # One thread: epsilons are pure computation, of which the server's jobs need the processor
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
         # A cache of this object's own: one on the class would keep every `Figures` alive
@@ -208,8 +209,10 @@ class Figures:
 
     def jobs(self, after: str, state: str) -> Values:
         """Return a page of jobs."""
+        # Of a URL, where anything may stand
         wanted = JobState(state) if state in set(JobState) else None
         counts = self.site.jobs.counts()
+        # One more than is shown tells whether there is a next page
         found = self.site.jobs.page(limit=ROWS + 1, before=PageMarker.read(after), state=wanted)
         items, figures = [_job_row(one) for one in found[:ROWS]], map(self._figures_of, found[:ROWS])
         compared = [{**item, **one} for item, one in zip(items, figures, strict=True) if any(one.values())]
@@ -284,6 +287,7 @@ class Figures:
         """Return one dataset's budgets, their charges, and the effect of a planned job."""
         try:
             found = self.site.datasets.find(dataset)
+        # One page for both kinds of budget: an id is a dataset's, or the task's of people
         except JobRefused as refusal:
             return self._of_people(dataset, refusal)
         jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])

@@ -59,6 +59,7 @@ class PlanForm:
         except ValueError:
             raise InvalidTask("every field of a plan but the task is a number") from None
         form = cls(**numbers)
+        # Everyone who may read can ask: the page's plans are kept as small as a page can show
         if form.jobs > MOST_SHOWN_JOBS or not 0 <= form.tests <= MOST_SHOWN_TESTS:
             raise InvalidTask(
                 f"this page plans up to {MOST_SHOWN_JOBS} jobs and {MOST_SHOWN_TESTS} tests: for more, use "
@@ -79,11 +80,13 @@ class PlanForm:
             tests=self.tests,
             test_share=min(max(self.test_share, 0), 100) / 100,  # any integer may be typed
         )
+        # For the comparison: what dividing the budget costs each job
         one = replace(request, jobs=1, tests=0)
         try:
             divided, alone = (
                 PlanMessage.of(site.server.plan(asked)).model_dump(mode="json") for asked in (request, one)
             )
+        # No refusal of the plan: it is not kept, and the next look asks again
         except HelperUnavailable:
             raise
         except MaskedLarkError as refusal:

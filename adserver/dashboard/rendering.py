@@ -45,6 +45,7 @@ def environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
+        # A misspelt name in a template is a bug, and must not show as an empty cell of a budget
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -52,6 +52,7 @@ def open_dashboard(
         InvalidTask: the address is taken, or may not be used without TLS.
     """
     host = settings.listen.rsplit(":", 1)[0].strip("[]")
+    # A session's cookie and every token would cross the network in the clear
     if tls is None and not is_loopback(host):
         raise InvalidTask(
             f"the dashboard's address {settings.listen} is not on loopback: without TLS, only loopback "
@@ -61,6 +62,7 @@ def open_dashboard(
     watch.start()
     stack.callback(watch.stop)
     refused = RefusedActs(partial(log_refusal, engine))
+    # Refusals are counted and logged in bulk: those of the last moments are still to be written
     stack.callback(refused.flush, is_over=True)
     site = AdminContext(
         engine=engine,
@@ -83,6 +85,7 @@ def open_dashboard(
     stack.callback(server.stop)
     server.wait_until_started()
     url = f"{'http' if tls is None else 'https'}://{_link_host(settings, host)}:{server.port}"
+    # Only now, with the port that was bound: port 0 picks one, and a link must not come before the server
     write_durably(data / ADDRESS_FILE, f"{url}\n".encode())
     _LOG.info("dashboard on %s; `adserver dashboard login` prints a link that opens it once", url)
     return url

@@ -91,6 +91,7 @@ class TtlCache(Generic[_T]):
         """Return the entry of a key, evicting the least recently used one when the cache is full."""
         entry = self._entries.setdefault(key, _Entry())
         self._entries.move_to_end(key)
+        # Keys come from requests: without a bound anybody who may read could fill the memory
         while len(self._entries) > _MOST:
             self._entries.popitem(last=False)
         return entry
@@ -100,6 +101,7 @@ class TtlCache(Generic[_T]):
         is_young = self._elapsed() - entry.made_at < self._lasts_s
         if entry.last is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
             return entry.last
+        # One at a time for a key: all who wait get the same value
         if entry.making is None:
             entry.making = self._pool.submit(self._made, entry, make, stamp)
             self._making += 1
@@ -108,6 +110,7 @@ class TtlCache(Generic[_T]):
     def _made(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> _T:
         try:
             value = make()
+        # Whatever it was, else the entry would wait for it for ever
         except BaseException:
             with self._lock:
                 entry.making = None

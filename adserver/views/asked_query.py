@@ -25,6 +25,7 @@ def _about(asked: AskedQuery) -> str:
     """Describe a query in a line."""
     match asked.spec:
         case QuerySpec() as spec:
+            # A histogram is many measures of one value
             what = ", ".join(dict.fromkeys(measure.value for measure in spec.measures))
             by = ", ".join(axis.key for axis in spec.group_by)
             return f"{what} by {by}" if by else what

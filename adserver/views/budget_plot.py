@@ -71,6 +71,7 @@ def _growth(budget: DatasetBudget) -> tuple[_Point, ...]:
         for charge in charges:
             done = sum(one.rounds for one in so_far)
             for rounds in _steps(charge.rounds):
+                # All charges anew for each point: epsilons do not add up, only charges do
                 epsilons = spent([*so_far, replace(charge, rounds=rounds)], delta)
                 points.append(_Point(rounds=done + rounds, epsilons=epsilons, is_spent=is_spent))
             so_far.append(charge)
@@ -90,6 +91,7 @@ def _beyond(spent_charges: Sequence[Charge], held: Sequence[Charge]) -> Iterator
 
 def _steps(rounds: int) -> list[int]:
     """Return up to `_POINTS` numbers of rounds, evenly spaced up to all."""
+    # An epsilon takes a moment to compute, and a thousand rounds look no smoother than twelve
     return sorted({max(1, round(rounds * step / _POINTS)) for step in range(1, _POINTS + 1)})
 
 

@@ -83,6 +83,7 @@ def _draw_pair(
     if any(getattr(figures, second[0]) is not None for figures in history):
         right = left.twinx()
         lines += _draw(right, history, *second, color="tab:orange", style="--")
+        # From 0 to 1 always, so that pictures of several jobs can be laid side by side
         if second[0] == "accuracy":
             right.set_ylim(0, 1)
     left.legend(handles=lines, loc="best", fontsize=9)

@@ -54,6 +54,7 @@ def _png(result: EvaluationResult) -> bytes:
     _draw(roc, result.roc, f"ROC: {title}", "false positive rate", "true positive rate")
     _draw(pr, result.pr, "precision and recall", "recall", "precision")
     _draw(calibration, result.calibration, "calibration", "predicted", "observed")
+    # What guessing gives, and what a model gives whose predictions add up
     for axes in (roc, calibration):
         axes.plot([0, 1], [0, 1], ":", color="grey")
     return as_png(figure)
@@ -63,6 +64,7 @@ def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, u
     """Draw one curve with an error bar at every point."""
     # A point without an interval says nothing at this noise
     known = [point for point in points if math.isfinite(point.y.high)]
+    # An interval is clipped to [0, 1] and a noised value is not: matplotlib refuses a bar of negative length
     below = [max(0.0, point.y.value - point.y.low) for point in known]
     above = [max(0.0, point.y.high - point.y.value) for point in known]
     at, value = [point.x.value for point in known], [point.y.value for point in known]

@@ -55,6 +55,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
             rows = _rows(job, plan)
         case _:
             assert_never(plan)
+    # After the id, before everything that is measured: what its owner looks for first
     rows[1:1] = [(what, said) for what, said in (("name", job.name), ("note", job.note)) if said]
     if evaluated := last_evaluated(history):
         rows.append((f"after {plural(evaluated.rounds_done, 'round')}", _evaluation(evaluated)))
@@ -73,6 +74,7 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
     if best is not last:
         to_export = "`adserver model export --weights best` has these weights"
         rows.append((f"best after {plural(best.rounds_done, 'round')}", f"{_evaluation(best)}; {to_export}"))
+    # Noise keeps a loss high, but only too long steps raise it above that of the model as it was submitted
     if first.rounds_done == 0 and _loss_of(last) > _loss_of(first):
         rows.append(
             ("warning", f"the loss rose from {first.loss:.4f} before the first round: lower --learning-rate")
@@ -82,6 +84,7 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
 
 def _loss_of(figures: RoundFigures) -> float:
     """Return the loss; infinite for one that is no number."""
+    # Training that diverged has a loss that is no number, and compares with nothing
     loss = math.inf if figures.loss is None else figures.loss
     return math.inf if math.isnan(loss) else loss
 
@@ -204,6 +207,7 @@ def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], Non
             nonlocal evaluated, seen
             news = source.history(job_id, after_rounds=seen)
             evaluated = last_evaluated(news) or evaluated
+            # No news may be a round whose figures are not stored yet: the next look asks from the same place
             seen = max(job.rounds_done, seen) if news else seen
             progress.update(
                 bar,

@@ -59,6 +59,7 @@ def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _Compared
     """Return a job's row."""
     facts, best = job_facts(job, last_evaluated(history)), best_evaluated(history)
     same = ("rounds", "rounds_done", "name", "note")
+    # By name and with None, since a job on devices has no batch and one without helpers no loss
     figures: dict[str, Any] = {
         name: getattr(facts, name, None) for name in ("learning_rate", "noise_multiplier", "loss", "accuracy")
     }

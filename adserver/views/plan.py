@@ -97,8 +97,10 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
     from adserver.training.standardising import standardise_submission
     from maskedlark.model.exactness import why_general
 
+    # Devices train, and helpers only sum: no path is chosen
     if not isinstance(submission, Submission) or not isinstance(plan, TrainingPlan):
         return
+    # As the server does: a standardised graph has other operators, which may decide the path
     begun = standardise_submission(submission)
     model = parse_chosen(
         separate_parameters(begun.model),
@@ -121,6 +123,7 @@ def _warn_of_clip(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
         return
     rate = float((read_eval_set(submission.eval_set).labels == 1).mean())
     clipped = 1 - plan.adaptive_clip.quantile
+    # The evaluation set stands for the dataset, whose labels nobody may count for free
     if (rarer := min(rate, 1 - rate)) <= _RARE * clipped:
         yield (
             f"the rarer label is {rarer:.0%} of the evaluation set, and the clip bound cuts {clipped:.0%} of "

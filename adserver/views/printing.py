@@ -112,6 +112,7 @@ def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int],
         yield lambda _role, _count, _total: None
         return
     with progress_bars(is_shown=is_shown) as bars:
+        # One each, since helpers prepare at the same time and at speeds of their own
         rows = [bars.add_task(f"helper {role}", total=None) for role in (0, 1)]
 
         def show(role: int, count: int, total: int) -> None:

@@ -128,6 +128,7 @@ def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[st
 def _printed_cells(row: ResultRow) -> Iterator[str]:
     """Yield a row's estimates; of one that may be hidden, what such a cell may have."""
     for one in row.estimates:
+        # Its estimate is zero or noise: an interval says what it may be, a number and its error would not
         if row.may_be_hidden and one.no_interval is None:
             yield f"{one.low:,.0f} to {one.high:,.0f} (may be hidden)"
         else:
@@ -141,6 +142,7 @@ def format_estimate(estimate: Estimate) -> str:
     if estimate.no_interval is not None:
         return f"{estimate.value:,.3g} ({WITHOUT[estimate.no_interval]})"
     half = (estimate.high - estimate.low) / 2
+    # Without noise and sampling the figure is exact
     if half == 0:
         return f"{estimate.value:,.6g}" if estimate.value % 1 else f"{estimate.value:,.0f}"
     # Two significant digits of the half, and the estimate to the same place
@@ -215,6 +217,7 @@ def _parquet(written: _Written) -> bytes:
     from pyarrow import parquet
 
     columns = list(zip(*_file_rows(written), strict=True))
+    # So that a file alone says what it holds, and how noisy and how private it is
     about = ResultMessage.of(written[0]).model_dump_json(exclude={"rows"})
     table = pyarrow.table(dict(zip(_file_columns(written), map(list, columns), strict=True)))
     file = BytesIO()
@@ -265,6 +268,7 @@ class _Panel:
 
 
 def _panels(result: AggregateResult) -> list[tuple[str, list[str], list[Estimate]]]:
+    # Rolled-up rows are sums of the others: as bars beside them they would count twice
     finest = [row for row in result.rows if len(row.group) == 0 or row.group[-1] != "(all)"]
     panels = []
     for place, column in enumerate(result.columns):
@@ -284,6 +288,7 @@ def _panels(result: AggregateResult) -> list[tuple[str, list[str], list[Estimate
             if column.value == value and column.bucket is not None
         ]
         buckets = [result.columns[place].bucket or (0, 0) for place in places]
+        # Buckets of every cell would be a picture a cell
         first = result.rows[0]
         labels = [f"{low}..{high}" for low, high in buckets]
         title = f"reports by {value}" + (f" in {' · '.join(first.group)}" if first.group else "")

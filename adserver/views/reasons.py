@@ -102,6 +102,7 @@ def stop_remedy(reason: str) -> str:
     """Return what to do about a job that stopped with a reason; empty for an unknown reason."""
     if reason in JOB_STOPS:
         return JOB_STOPS[reason].follows.remedy
+    # A stored job has the reason's word without its kind
     for reasons in (JobReason, ModelReason):
         with suppress(ValueError):
             return contract(reasons(reason)).remedy

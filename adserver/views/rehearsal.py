@@ -96,6 +96,7 @@ def _png(found: Rehearsal) -> bytes:
         one = found.best(name)
         if one.scores:
             axes.axhline(one.value, linestyle=style, color="grey", label=name)
+    # Epsilons are tried in factors
     axes.set_xscale("log")
     axes.set_xlabel("epsilon against the ad server")
     axes.set_ylabel(_NAMES[found.metric])
