@@ -100,6 +100,7 @@ def _run_command(
     from browser_sim.people import DAY_S, HOUR_S, Habits
     from browser_sim.run import RunSettings, run
 
+    # Rows would be kept back, and written nowhere.
     if holdout is None and holdout_fraction is not None:
         raise typer.BadParameter("--holdout-fraction requires --holdout: give both, or neither")
     settings = RunSettings(
@@ -126,6 +127,7 @@ def _run_command(
         workers=workers,
         patience_s=LONG_S if wait else BRIEF_S,
     )
+    # Before the run: a person may still stop it.
     _warn(seed=seed, train_out=train_out)
     with _showing_progress() as progress:
         summary = run(settings, progress, tell=lambda what: typer.echo(f"waiting: {what}", err=True))

@@ -185,6 +185,7 @@ def _check_status(response: "httpx.Response") -> None:
             f"the ad server answered {status}",
             retry_after_s=retry_hint_s(response.headers.get("retry-after", "")),
         )
+    # Sent again, the same batch would be refused again.
     reason = {401: JobReason.UNAUTHORIZED, 403: JobReason.UNAUTHORIZED, 413: JobReason.TOO_LARGE}.get(
         status, JobReason.MALFORMED
     )

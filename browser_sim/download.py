@@ -117,6 +117,7 @@ def fetch_file(
 def session() -> httpx.Client:
     """Create a client for public files that soon abandons an unreachable mirror."""
     timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=_CONNECT_S)
+    # Redirects are harmless here: what comes is kept only by its digest.
     return BoundedClient(timeout=timeout, follow_redirects=True)
 
 

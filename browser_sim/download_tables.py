@@ -109,6 +109,7 @@ def _download_tables(
         InvalidSource: no mirror has a file, or what they have differs from what it should be.
     """
     with session() as client:
+        # All before any is written: half of a data set would look like the whole one.
         texts = [_fetch(client, table, mirrors or data.mirrors) for table in data.tables]
     folder.mkdir(parents=True, exist_ok=True)
     for table, text in zip(data.tables, texts, strict=True):

@@ -62,6 +62,7 @@ def _encode_command(
             "--labels IDX"
         )
     elif fit is not None:
+        # Rows whose label is not learned are told here, before browsers leave them out.
         fitted = fit_counting(table(fit))
         _write(fitted.encoder, out)
         told = _of_encoder(fitted.encoder) | {"rows": _of_rows(fitted.rows)}

@@ -173,6 +173,7 @@ class _World:
         self._delays = _chances(draws.stream("delays"))
         self._fake_coin = _chances(draws.stream("fake coin"))
         self._shown_at = uniform(len(converts), draws.stream("impression times")) * habits.duration_s
+        # Dealt at random: rows that stand together in a file are not one person's.
         person_of_place = np.arange(len(converts)) // habits.impressions_per_person
         person_of = np.empty_like(person_of_place)
         person_of[draws.permutation(len(converts), "people")] = person_of_place

@@ -116,8 +116,10 @@ def run(
         connect(settings.destination, settings.protection) as sender,
         progress(len(campaign.uploads)) as on_progress,
     ):
+        # Sealed while it is sent: at no time are all reports in memory.
         sealed = seal_all(bundle, campaign.uploads, records, settings.draws, workers=workers)
         delivered = deliver(sender, sealed, on_progress=on_progress)
+    # After delivery: a run that failed leaves no panel that looks like its own.
     _write_files(settings, cast, campaign)
     return _summary(
         settings.draws, bundle.task, cast, campaign=campaign, delivered=delivered, seconds=monotonic() - began
@@ -150,6 +152,7 @@ def _cast(settings: RunSettings, task: Task) -> _Cast:
         split = source.split_panel(settings.panel_fraction, settings.draws)
     available = len(split.reported)
     wanted = _count_to_report(settings, available)
+    # Chosen at random: the first rows of a sorted file would all have one label.
     if wanted < available:
         chosen = settings.draws.permutation(available, "limit")[:wanted]
         split = replace(split, reported=split.reported.take(chosen))

@@ -187,6 +187,7 @@ class Source:
         order = draws.permutation(len(self.records), "panel")
         count = round(share * len(order))
         return PanelSplit(
+            # Sorted: which rows are held back is drawn, their order in the file stays.
             reported=self.records.take(np.sort(order[count:])),
             panel=self.records.take(np.sort(order[:count])),
         )

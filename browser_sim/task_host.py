@@ -103,6 +103,7 @@ def encoder_for(
     """
     if task.encoder is None:
         return given
+    # The digest decides either way: a host cannot serve an encoder of its own choice.
     encoder = given or _load_encoder_of(location, protection)
     if encoder.digest != task.encoder:
         raise InvalidTask(
@@ -171,6 +172,7 @@ def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES
                 if len(body) <= limit and response.length:
                     raise IncompleteRead(body, response.length)
     except HTTPError as error:
+        # An error's body is not read: its words are the host's, and would be printed.
         status, body = error.code, b""
         error.close()
     except (OSError, HTTPException, ValueError) as error:  # the last of an answer that makes no sense

@@ -74,6 +74,7 @@ class AnswerStore(DeviceFile):
         key = (device, one.job.task_id, one.job.job_id, one.round_index)
         with self._database:
             self._database.execute(
+                # IGNORE, and then read: of two answers of one round the first stays, whoever wrote it.
                 "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (*key, one.round_id, report, Outcome.STORED),
             )

@@ -166,6 +166,7 @@ def _devices_command(
         local = LocalSettings(
             site=site,
             job_id=_id_of(local_job),
+            # A job without helpers has no task, and so no encoder that a signature names.
             holdings=holdings(lambda given: given),
             most_epsilon=most_epsilon,
             visits=visits,
@@ -215,6 +216,7 @@ def _id_of(typed: str) -> bytes:
 def _of_table(table: "TableSettings", user: str, least: int) -> "Holdings":
     from browser_sim.devices.device_data import table_by_user
 
+    # A name of the person as a feature would be learned by heart.
     held = table_by_user(replace(table, ignore=(*table.ignore, user)), user, least=least)
     for reason, count in held.rows.left_out.items() if held.rows else ():
         typer.echo(f"{plural(count, 'row is', 'rows are')} left out: {reason}", err=True)

@@ -67,11 +67,13 @@ class DeviceRequest:
             InvalidTask, InvalidModel: the bytes are no round, or the round is not one of the task and its
                 job; or the device cannot train the job's model.
         """
+        # A length that is too long needs no check: the bytes that are left are not canonical.
         end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
         one = decode(UpdateRound, body[_LENGTH_BYTES:end])
         if one.job.task_id != task.task_id:
             raise InvalidTask("the round belongs to another task")
         strategy, model = read_instructions(one.job)
+        # Helpers check the same: a device does not take a round on the ad server's word.
         check_fits(task, strategy, model)
         content = Round.decode(body[end:], model.size)
         if update_round(one.job, content) != one:
@@ -146,6 +148,7 @@ class Device:
         part = toss(asked.content.terms.sampling_rate, strategy.cover_rate, training)
         if part is Part.SILENT:
             return None
+        # Cover is sealed as updates are, so that neither its bytes nor its length tells them apart.
         vector = self.sealer.form.zeros()
         if part is Part.UPDATE and is_ready and len(self.examples):
             vector = self._update(asked, training)
@@ -171,6 +174,7 @@ class Device:
                     asked.model, asked.content, [self.examples], [training]
                 )
             vector: UpdateVector = vectors[0]
+            # What a helper would drop shows, too, that a device trained.
             form.check_vector(clip, vector)
         except Exception as error:  # noqa: BLE001  whatever it was, it must not show
             _LOG.debug("training failed, so the device sends cover: %s", type(error).__name__)

@@ -183,6 +183,7 @@ class _LocalFleet:
         else:
             held = self._settings.holdings.examples(device)
             waiting = self._waiting(_draw_and_discard_update(asked, held, self._stream(visit, device)))
+            # Stored first: a device that dies in between sends these bytes again, and no second update.
             self._store.put(device, waiting)
             updates = self._store.events(device, self._settings.job_id)
             self._spent(updates * cost_of(asked.job).whole_update)  # each uses all that the device holds
@@ -191,10 +192,12 @@ class _LocalFleet:
 
     def _line(self, device: int, line: Line, model: DenseModel, content: Round) -> None:
         """Train on logs that no update used, noise, and store both before anything is sent."""
+        # Computed here, not believed: the server does not choose another rate, or less noise.
         if content.terms != line.terms(content.terms.index):
             raise InvalidTask("the round's terms differ from those of its job")
         held = self._settings.holdings.examples(device)
         logs = self._store.logs(device, self._settings.job_id, len(held))
+        # An event of LINE is one whole batch of fresh logs: fewer wait for more.
         if len(logs.fresh) < line.local.batch_size:
             self.told.without_logs += 1
             return
@@ -224,6 +227,7 @@ class _LocalFleet:
 
     def _send(self, device: int, waiting: Waiting) -> None:
         """Send stored bytes, and again if no answer comes: an id counts once."""
+        # A stream of the id's own, so that how often a device comes leaves the others' luck as it is.
         again = float(np.frombuffer(self._draws.stream(f"twice {waiting.update_id.hex()}")(1), np.uint8)[0])
         for turn in range(2 if again < 256 * self._settings.twice else 1):
             reply = self._site.send(f"/v1/local/{waiting.job_id.hex()}", waiting.body, MEDIA_TYPE)

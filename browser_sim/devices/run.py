@@ -210,6 +210,7 @@ class _DeviceFleet:
                 continue
             if answer.report is None:
                 self.told.silent += 1
+                # Nothing is sent and nothing is waited for: silence is an answer.
                 self._answers.mark(device.number, asked.round, Outcome.ANSWERED)
             elif drops < churn.drop_out or lates < churn.late:
                 self._late.append((device, asked))

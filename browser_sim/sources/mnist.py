@@ -50,6 +50,7 @@ def _names(records: SourceRecords, encoder: "Encoder | None") -> tuple[str, ...]
 
 def _records(folder: Path, names: tuple[str, str], encoder: "Encoder | None") -> SourceRecords:
     found = idx_pair(names, lambda name: _read(folder, name))
+    # The names of classes are digits: a file of letters (EMNIST) would be read without a word.
     if len(found.labels) and found.labels.max() >= _CLASSES:
         raise InvalidSource(f"{names[1]} contains a label that is not a digit from 0 to 9")
     features = (

@@ -256,6 +256,7 @@ def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> N
 
 
 def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
+    # The label may be measured, too, and is no feature anyway.
     left_out = {*settings.ignore, *(_column(of, table) for of in settings.values.values())} - {label}
     with _locating(table):
         parts = {

@@ -36,5 +36,6 @@ def load_wbcd() -> Source:
 
 
 def _bytes(values: list[float]) -> NDArray[np.uint8]:
+    # The encoder's own bins, so that the sample's bytes are those that a table of the same numbers has.
     column = number_column("any", values, has_missing=False, binning=Binning.RANGE, bins=256)
     return np.array([column.byte_of_bin(bisect_right(column.edges, value)) for value in values], np.uint8)
