@@ -114,6 +114,7 @@ def _ledger_of(data: Path, database: str | None) -> "Iterator[Ledger | None]":
     from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
     from maskedlark.runtime.database import open_database
 
+    # Keys may be made and rotated before the helper ever served; opening a ledger would create it.
     if database is None and not (data / LEDGER_FILE).is_file():
         yield None
         return

@@ -231,6 +231,7 @@ def _cluster_of(
     """Return the cluster of the options, or None."""
     if address is None:
         return None
+    # Refused and not left out: orders hold keys of records, and must not go in the clear.
     if worker_tls is None:
         raise InvalidTask(
             "--ray requires --ray-worker-tls: create the folder with `lark-helper cluster init` and "

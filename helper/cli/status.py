@@ -45,6 +45,7 @@ def _describe_trust(tls: TlsFiles | None) -> str:
 
 def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
     signed = decode(SignedKeyList, reply.key_list)
+    # Only shows that the list and the key belong together: the fingerprint is for people to compare.
     signed.verify(reply.verify_key)
     keys = ", ".join(f"{key.key_id} ({key.suite.value})" for key in signed.key_list.keys)
     identity = build(
@@ -54,6 +55,7 @@ def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
     return {
         "name": reply.name,
         "version": reply.version,
+        # A helper of before versions were told says nothing, which means 1 (ADR 54).
         "protocols": ", ".join(map(str, reply.protocols)) or "1",
         "verify_key": reply.verify_key.hex(),
         "agreement_key": reply.agreement_key.hex(),

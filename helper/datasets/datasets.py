@@ -187,9 +187,11 @@ class Datasets:
         )
         # One at a time: the second call of one commit finds what the first one has made.
         with self._committing.hold(task_id):
+            # A repetition whose first answer was lost: the reports are used up, and by this very dataset.
             known = self._find_committed(expected_id, task_id)
             if known is not None:
                 return known.size
+            # Lent, not taken: what evicts preparations passes this one over while it is stored.
             with self.prepared.lent(key, PreparedReports) as prepared:
                 if prepared is None or not prepared.writer.takes(expected_id):
                     raise JobRefused(
@@ -198,6 +200,7 @@ class Datasets:
                     )
                 rows = prepared.chosen(_chosen_rows(prepared.is_admitted, chosen))
                 ids, tags = prepared.report_ids, prepared.view_tags
+                # Of what this helper opened: the ad server cannot have it commit to other reports or views.
                 _check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
                 size = self._store(task_id, prepared, rows, expected_id, actor)
             # Only now: a commit that fails may be tried again with what is prepared.

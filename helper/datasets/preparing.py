@@ -203,6 +203,7 @@ class Preparation:
         is_admitted, came = opened.admitted.is_admitted, np.zeros(len(ids), np.bool_)
         came[is_admitted] = self._seen.add(ids[is_admitted])  # junk under an id displaces no report
         kept = _without(opened, came, ReportReason.DUPLICATE_ID)
+        # Looked up chunk by chunk, and decided only by the commit: another dataset may use them until then.
         used = self._ledger.find_used(self._handle.task_id, Ids(ids[kept.admitted.is_admitted])[:])
         if used:
             is_used = np.array([report_id in used for report_id in Ids(ids)[:]], np.bool_)
@@ -261,6 +262,7 @@ class Preparation:
                 JobReason.DATASET_TOO_LARGE,
                 f"a dataset of this task has at most {self._most_reports} reports: seal several",
             )
+        # Before it is opened: what a chunk takes is known from the task, not from its bytes.
         if count * self._share_length > MAX_CHUNK_BYTES:
             raise JobRefused(
                 JobReason.TOO_LARGE, f"a chunk of {count} reports is over {MAX_CHUNK_BYTES} bytes when opened"

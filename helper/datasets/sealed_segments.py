@@ -71,6 +71,7 @@ class SegmentSealer:
     def seal_ranks(self, ranks: Ranks, number: int, tail: Tail, name: bytes) -> bytes:
         """Seal the ranks of a segment's records in a dataset."""
         header = self._header(RANKS_MAGIC, number, len(ranks))
+        # By the name: what is stored anew after a withdrawal has other ranks, and needs another key.
         cipher = ChaCha20Poly1305(self._key_for(b"ranks" + name + self._salt))
         frame = ranks.astype("<u4").tobytes()
         return header + cipher.encrypt(nonce(number, 0), frame, header + tail.encoded)

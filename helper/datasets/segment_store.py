@@ -61,6 +61,7 @@ class FolderStore:
         """See `SegmentStore`."""
         name = fresh_name()
         path = self._path(name)
+        # Whole or not there: a crash while it is written leaves only what the next start removes.
         with replacing(path, path.with_suffix(_UNFINISHED)) as stream:
             stream.write(content)
         return name

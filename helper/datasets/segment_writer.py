@@ -207,6 +207,7 @@ class SegmentWriter:
         together = SegmentRows.join(self._waiting)
         for start in range(0, len(together) - size + 1, size):
             self._put_segment(together.rows(slice(start, start + size)))
+        # A copy, so that the small rest does not keep the whole of what came in memory.
         rest = together.rows(slice(len(together) // size * size, None))
         self._waiting, self._num_waiting = [rest] if len(rest) else [], len(rest)
 
@@ -249,6 +250,7 @@ class SegmentWriter:
         if self._stored is None:
             self._writer.drop(_sizes(self._segments))
         else:
+            # Neither dropped nor kept: after a commit whose answer was lost, only the ledger knows.
             objects = _sizes([*self._segments, *self._stored.ranks])
             self._writer.release(objects, is_committed=self._is_committed)
         if not self._is_committed:

@@ -77,6 +77,7 @@ class Sweeper:
             HelperUnavailable: the store does not answer; the rest goes the next time.
             OSError, SQLAlchemyError: the same of the disk and the ledger.
         """
+        # First: an older ledger would make orphans of all that it has forgotten.
         self.check_ledger()
         self.prepared.forget_abandoned(ORPHAN_S)
         self.vault.count_once()
@@ -95,6 +96,7 @@ class Sweeper:
                 break
             if self._fate(dataset_id) is _Fate.EXPIRED:
                 manifest = self.ledger.manifests.of(dataset_id)
+                # False where a job was opened since, or a round's answer has dropped it already.
                 if self.ledger.manifests.drop(dataset_id):
                     self.vault.forget(dataset_id, manifest)
                     expired += 1

@@ -90,6 +90,7 @@ class Vault:
         """
 
         def part(of: bytes) -> str:
+            # Of the storage key: a name tells nobody else whose ledger it is of.
             return key_for(of + ledger.manifests.ledger_id())[:_FOLDER_BYTES].hex()
 
         self._ledger = ledger
@@ -355,6 +356,7 @@ class Vault:
     ) -> SegmentSlice | None:
         """Return the chosen records of a segment; None if there are none."""
         one = self._describe(segment, tail, name)
+        # Records that nobody chose are not read: only their ranks were.
         if not one.is_chosen.any():
             return None
         sealed = self._read(segment.rows, slice(0, 0) if has_features else features_of(one))
@@ -391,6 +393,7 @@ def _folder_in(name: str) -> str:
 
 def _await(fetched: Future[SegmentSlice | None], interrupt: Interrupt) -> SegmentSlice | None:
     interrupt()
+    # Not without end: a caller that has gone must not hold a thread until a bucket answers.
     while not wait([fetched], timeout=_INTERRUPTED_EVERY_S).done:
         interrupt()
     return fetched.result()
@@ -406,6 +409,7 @@ def _pair(manifest: Manifest) -> list[_Segment]:
     segments = [
         _Segment(rows=rows, ranks=ranks) for rows, ranks in zip(manifest[::2], manifest[1::2], strict=True)
     ]
+    # Told before anything is read. A missing last one shows as well: ranks open beside the right tail alone.
     for number, one in enumerate(segments):
         places = (one.rows.number, one.rows.holds_ranks, one.ranks.number, one.ranks.holds_ranks)
         if places != (number, False, number, True):

@@ -35,4 +35,5 @@ def number(text: str) -> float | None:
     if len(text) > _MAX_NUMBER_LENGTH or not _NUMBER.fullmatch(text):
         return None
     value = float(text)
+    # 1e999 is written as a number and read as infinity, which no bin holds.
     return value if math.isfinite(value) else None

@@ -113,6 +113,7 @@ def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]
         f"{name}{_AT}{DAY}": [None if one is None else str((one.day - _EPOCH).days) for one in found],
         f"{name}{_AT}{HOUR}": [None if one is None or one.hour is None else str(one.hour) for one in found],
     }
+    # Dates without times have no hour, and a column of nothing but gaps would be a feature.
     if all(one is None or one.hour is None for one in found):
         del made[f"{name}{_AT}{HOUR}"]
     return made
@@ -128,6 +129,7 @@ def with_parts(columns: Mapping[str, Cells], wanted: Sequence[str]) -> dict[str,
     made: dict[str, Cells] = {}
     for of in dict.fromkeys(map(part_of, lacking)):
         if of is not None:
+            # A table without times has no hours to give an encoder that was fitted to some: they are missing.
             nothing: list[str | None] = [None] * len(columns[of])
             found = parts(columns, of)
             made |= {name: found.get(name, nothing) for name in lacking if part_of(name) == of}
@@ -164,6 +166,7 @@ def _order(cells: set[str]) -> _Order | None:
     ) < len(cells):
         return None
     is_day, is_month = any(int(one[1]) > 12 for one in found), any(int(one[2]) > 12 for one in found)
+    # Guessed, a wrong order would read most dates without an error, and all of them wrongly.
     if is_day == is_month:
         raise InvalidTask(
             "its dates with slashes do not show whether the day or the month stands first: write 2026-11-28"

@@ -433,6 +433,7 @@ def coder(column: CodedColumn) -> Callable[[str | None], int]:
         case NumberColumn() | CategoryColumn():
             return column.byte
         case IdColumn():
+            # A dictionary, once: vocabularies have up to a million words.
             places = {word: ID_ROWS + place for place, word in enumerate(column.words)}
             return lambda cell: 0 if cell is None else places.get(cell, 1)
         case HashColumn():
@@ -448,6 +449,7 @@ def _hash_word(word: str) -> int:
     state = _FNV_OFFSET
     for byte in word.encode():
         state = (state ^ byte) * _FNV_PRIME & _WORD_MASK
+    # FNV's lowest bits depend on the lowest bits of the word's bytes alone, and the remainder reads them.
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _WORD_MASK
     state = (state ^ state >> 27) * 0x94D049BB133111EB & _WORD_MASK
     return state ^ state >> 31

@@ -59,6 +59,7 @@ def _hog(pixels: NDArray[np.int64]) -> NDArray[np.uint8]:
     entries = np.stack([_cells(np.where(octant == one, length, 0)) for one in range(OCTANTS)], axis=-1)
     energy = np.pad((entries * entries).sum(axis=-1), ((0, 0), (1, 1), (1, 1)))
     around = _triples(_triples(energy).transpose(0, 2, 1)).transpose(0, 2, 1)
+    # The least keeps the noise of a flat region from being blown up to the size of an edge.
     norm = _LEAST_NORM + _root(around)
     found = np.minimum(_root(_SQUARED_TOP * entries // norm[..., None]), _TOP)
     return found.astype(np.uint8).reshape(len(pixels), -1)

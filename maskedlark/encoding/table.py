@@ -106,6 +106,7 @@ def parse_table(content: bytes, name: str) -> Table:
         _check_header(header, name)
         columns: dict[str, list[str | None]] = {one: [] for one in header}
         for cells in reader:
+            # Empty lines, such as exports end with, are no rows.
             if cells:
                 line = reader.line_num + skipped
                 if len(cells) != len(header):
@@ -180,6 +181,7 @@ def _fit_of_delimiter(text: str, delimiter: str) -> tuple[float, int]:
         return 0, 0
     agreeing = sum(width == widths[0] for width in widths)
     is_one = bool(widths) and widths[0] > 1 and agreeing >= _AGREEING * len(widths)
+    # In tenths: one ragged row more must not decide against the delimiter that finds more columns.
     return (10 * agreeing // len(widths), widths[0]) if is_one else (0, 0)
 
 

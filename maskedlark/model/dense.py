@@ -17,6 +17,7 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.randomness import Randomness, seeded, uniform
 
+# The first with Gelu, which is among the activations.
 _OPSET: Final = 20
 _IR_VERSION: Final = 10
 

@@ -64,6 +64,7 @@ def parse(
     Raises:
         InvalidModel: every reason but UNKNOWN_LOSS and WRONG_LOSS.
     """
+    # Before protobuf: decoding a hostile file is what is to be avoided.
     scan(encoded, limits)
     proto = _decode(encoded)
     graph, is_batched = _read_graph(proto, num_features, limits)
@@ -100,6 +101,7 @@ def replace_parameters(encoded: bytes, model: Model, values: Sequence[NDArray[np
             raise InvalidModel(
                 ModelReason.WRONG_SHAPE, f"{parameter.name!r} has shape {parameter.shape}, not {value.shape}"
             )
+        # Helpers refuse such a file, and so would its owner's next job.
         if not np.isfinite(value).all():
             raise InvalidModel(ModelReason.NOT_FINITE, f"the new value of {parameter.name!r} is not finite")
         tensor = tensors[parameter.name]
@@ -170,6 +172,7 @@ def _read_initializers(graph: onnx.GraphProto, limits: Limits) -> dict[str, Cons
     """Read every initializer by name, in the file's order."""
     initializers: dict[str, Constant] = {}
     for tensor in graph.initializer:
+        # Of two with one name each reader could take another one.
         if not tensor.name or tensor.name in initializers:
             raise InvalidModel(
                 ModelReason.NOT_ONNX, f"the name {tensor.name[:80]!r} of an initializer is empty or repeats"
@@ -286,6 +289,7 @@ def _check_record_axis(graph: RawGraph, width: int, limits: Limits) -> None:
 
 
 def _model(graph: RawGraph, resolved: ResolvedGraph, width: int, trained: Sequence[str] | None) -> Model:
+    # A parameter that reaches no output would be clipped, noised and sent for nothing.
     used = {name for node in resolved.nodes for name in node.inputs}
     values = {name: value for name, value in graph.parameters.items() if name in used}
     if not values:

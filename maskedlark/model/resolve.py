@@ -367,4 +367,5 @@ def _fold(check: CheckedCall, values: Sequence[Constant]) -> Constant | None:
             result = values[0].astype(np.float32)
         else:
             return None
+    # A fresh array: a view would keep the whole of what it was cut from, and change with it.
     return np.array(result).reshape(check.outputs[0].shape)

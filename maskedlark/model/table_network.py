@@ -87,6 +87,7 @@ def table_network(
         for place, (column, (start, end)) in enumerate(zip(encoder.columns, pairwise(starts), strict=True))
         if (rows := _table_rows(column, are_numbers_in_tables=are_numbers_in_tables))
     ]
+    # Not in tables: a histogram's entry is an amount and no code.
     pictured = [
         at
         for column, (start, end) in zip(encoder.columns, pairwise(starts), strict=True)
@@ -112,6 +113,7 @@ def _table_rows(column: Column, *, are_numbers_in_tables: bool) -> int:
     """Return how many rows a column's table has; 0 for none."""
     match column:
         case CategoryColumn():
+            # The highest byte that the column gives: a row for each, none for bytes that never come.
             return max(column.other, column.missing) + 1
         case NumberColumn():
             return TOP + 1 if are_numbers_in_tables else 0

@@ -58,6 +58,7 @@ def to_array(tensor: onnx.TensorProto, limits: Limits) -> Constant:
         )
     shape = _shape(tensor, limits)
     flat = _contents(tensor, encoding, prod(shape))
+    # One infinite weight would make every gradient no number, for which no clip holds.
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         raise InvalidModel(ModelReason.NOT_FINITE, f"tensor {name!r} holds a value that is not finite")
     return flat.astype(encoding.kept).reshape(shape)

@@ -49,6 +49,7 @@ def quantise(tensor: NDArray[np.float32], name: str = "tensor") -> QuantisedTens
         MAX_EXPONENT if largest == 0.0 else min(MAX_EXPONENT, _MAGNITUDE_BITS - int(np.frexp(largest)[1]))
     )
     # Scaled, the largest is below 2^13 = 8192, and two digits reach 8127: what lies between is cut.
+    # In float64, where scaling by a power of two and rounding are exact on every machine.
     grid = np.rint(np.ldexp(tensor.astype(np.float64), exponent))
     return QuantisedTensor(
         values=grid.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.int16), exponent=exponent

@@ -107,6 +107,7 @@ class OperatorCall:
         """
         if not self.has(position):
             return self.integer_list(attribute)
+        # Two sources of one shape: which of them holds would depend on the reader.
         if attribute in self.attributes:
             self.refuse(f"{attribute} is given twice", ModelReason.UNSUPPORTED_ATTRIBUTE)
         self.require_kind(ValueKind.INTEGER, position)

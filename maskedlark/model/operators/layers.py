@@ -132,6 +132,7 @@ def _pool(call: OperatorCall) -> CheckedCall:
     return call.check(
         ValueType(ValueKind.FLOAT, (*source[:2], *shape)),
         attributes=attributes,
+        # A window's comparisons or additions, priced as multiplications: large windows are work, too.
         multiplications=prod(source[:2]) * prod(shape) * prod(kernel),
     )
 

@@ -41,6 +41,7 @@ def _reshape(call: OperatorCall) -> CheckedCall:
     wanted = call.integers("shape", 1)
     if wanted is None:
         call.refuse("the shape is missing")
+    # Bounded before products are formed: Python's integers grow, and time with them.
     if any(not -1 <= size < _MAX_DIMENSION for size in wanted) or wanted.count(-1) > 1:
         call.refuse(f"cannot reshape to {wanted}")
     source = call.shape()
