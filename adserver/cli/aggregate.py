@@ -128,5 +128,5 @@ def _condition(typed: str) -> tuple[str, str]:
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:
-    # A sum that is asked for twice would be released twice, and share the budget with itself
+    # Measures must be distinct, and a mean asks for sums that --value may name as well
     return tuple(dict.fromkeys(names))

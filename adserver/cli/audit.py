@@ -33,6 +33,7 @@ def _list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonO
     # The log is read forwards, by number: the newest entry, which is always there, says where its end begins
     (newest,) = server.audit_log(limit=1, is_newest=True)
     found = _entries(server, max(0, newest.sequence - limit + 1))
+    # Cut, since more may have been logged between the two requests
     print_entries(list(islice(found, limit)), as_json=as_json)
 
 

@@ -153,6 +153,7 @@ def _show_command(
     # Some ONNX files leave the width of their input open, as exporters write it for dynamic axes
     if num_features is None:
         raise typer.BadParameter(f"{file} does not say how wide its input is: give --num-features")
+    # The whole as well, for the tensors that a job would freeze
     whole = parse(encoded, num_features=num_features)
     model = parse_chosen(encoded, num_features=num_features, train=train or (), freeze=freeze or ())
     reasons = why_general(model, loss)
@@ -365,6 +366,7 @@ def _export_command(
         raise typer.BadParameter("--with-encoder and --with-bytes exclude each other: give only one")
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
     found = server.job(job)
+    # By way of `Job`, which puts in an encoder that the task does not name
     made = Job(job_id=found.job_id, at=server).exported(form, encoder_from(encoder), weights)
     write_durably(out, made.encoded)
     if as_json:

@@ -153,6 +153,7 @@ def _new_command(
         measure = replace(measure, values=values)
         # Only for its errors: a project whose measurement cannot run is not made
         plan_measurement(table, data, measure)
+    # Chosen once and written down, so that the servers come back at the same addresses
     ports = free_ports(5)
     project = new_project(
         folder,

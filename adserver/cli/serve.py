@@ -87,6 +87,7 @@ def _serve_command(
             dashboard=DashboardSettings(
                 listen=dashboard_listen,
                 hosts=dashboard_host or (),
+                # The same option for both listeners: the same proxies stand before them
                 trusted_proxies=intake.trusted_proxies or (),
                 oidc=oidc_of(
                     issuer=oidc_issuer,
@@ -113,12 +114,14 @@ def _keygen_command(
     from maskedlark.reports.origin import SPELLING, split_origin
     from maskedlark.rpc.certificates import write_certificate
 
+    # Helpers take tasks of the origin that the certificate names: a misspelt one would show only there
     if split_origin(origin) is None:
         raise typer.BadParameter(f"--origin is {origin!r}, which is not valid: {SPELLING}")
     # The private key will lie in it
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
+    # Helpers pin it: another one would shut this server out
     except FileExistsError:
         raise typer.BadParameter(f"{data} already has a TLS key: keeping it") from None
     typer.echo(

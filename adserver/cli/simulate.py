@@ -100,7 +100,7 @@ def _simulate_command(
     held = read_examples(examples, label=label, user=user)
     population = _population(held, devices=devices, shard_size=shard_size, least=least_examples, seed=seed)
     given = {
-        # As many as there are: users of a table, or what the shards were enough for
+        # With --user there are as many as users, whatever --devices says
         "devices": len(population),
         "sampling_rate": sampling_rate,
         "rounds": rounds,

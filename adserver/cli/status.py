@@ -45,6 +45,7 @@ def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     )
     for one in helpers:
         if one.cause:
+            # A helper's own words may be in it
             typer.echo(escape(one.cause))
     if intake is not None:
         rows = [("accepted", intake.accepted), ("duplicates", intake.duplicates), *intake.rejected.items()]

@@ -154,6 +154,7 @@ def submission_of(
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
 
     minimised = read_loss(loss, heads)
+    # None and no error: with --strategy the same command asks for no job over a dataset
     if model is None or minimised is None or learning_rate is None:
         return None
     if (rounds is None) != until_budget:
@@ -171,6 +172,7 @@ def submission_of(
         eval_every=eval_every,
         is_clip_per_layer=per_layer_clip,
         clip_norm=clip_norm,
+        # None lets the server choose, by what else is asked for
         adaptive_clip=None
         if adaptive_clip is None
         else build(

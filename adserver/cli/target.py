@@ -171,6 +171,7 @@ def _patience(*, wait: bool) -> "Backoff":
 
 def _tell(cause: Exception) -> None:
     """Report on standard error, in one line, what a command waits for."""
+    # Standard output is for programs
     sys.stderr.write(f"waiting: {cause}\n")
 
 

@@ -160,6 +160,7 @@ def _create_command(
     if no_noise:
         given["mechanism"] = Mechanism.NONE
     if updates is not None:
+        # A device's rows are its person's alone, so what an update costs is the person's
         given |= {
             "unit": PrivacyUnit.USER,
             "updates": {

@@ -105,7 +105,6 @@ class Connection:
         if missing:
             raise InvalidTask(f"{missing[0]} is not set: source the project's env.sh, or set it")
         data, first, second = (os.environ[name] for name in _VARIABLES)
-        # As typer reads the same variable for commands
         insecure = os.environ.get("ADSERVER_INSECURE", "") not in ("", "0", "false")
         folder = Path(data)
         tls = TlsFiles(

@@ -29,11 +29,11 @@ def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -
     for helper in helpers:
         try:
             status = helper.status()
-        # The bundle's old list is good until it ends: browsers go on with it
+        # The bundle's old list is good until it ends: browsers go on with it.
         except HelperUnavailable as error:
             _LOG.warning("cannot refresh the helpers' key lists: %s", error)
         else:
-            # By key and not by role: a task keeps the helpers that it names, whoever is configured now
+            # By key and not by role: a task keeps the helpers that it names, whoever is configured now.
             newest[status.identity.verify_key] = status.keys
     changed = [bundle for stored in store.all() if (bundle := _renew(stored.bundle, newest)) != stored.bundle]
     for bundle in changed:

@@ -68,7 +68,7 @@ def _forget(store: ReportStore, stored: StoredTask, is_stopped: IsStopped) -> in
     for handle in store.handles(stored.task_id):
         last: int | None = -1
         while last is not None and not is_stopped():
-            # In batches: intakes of other tasks wait for the same database
+            # In batches: intakes of other tasks wait for the same database.
             forgotten = store.forget(stored.task_id, handle, after=last, limit=_BATCH)
             count, last = count + forgotten.expired, forgotten.last
     return count
@@ -87,7 +87,7 @@ def _sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped]
     def expire(is_stopped: IsStopped) -> None:
         now_s = shared()
         ahead_s = now_s - own()
-        # Only ahead: a database's clock that is behind keeps reports longer, and loses none
+        # Only ahead: a database's clock that is behind keeps reports longer, and loses none.
         if ahead_s > APART_S:
             _LOG.warning(
                 "the database's clock is %d s ahead of this server's, so no report expires: correct "

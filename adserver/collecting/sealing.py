@@ -94,7 +94,7 @@ class DatasetSealer:
             self.task.task_id, self.randomness(HANDLE_BYTES), limit=limit, created_at=self.clock()
         )
         try:
-            # Before the helpers open anything, and again after: those that they do not admit add nothing
+            # Before the helpers open anything, and again after: those that they do not admit add nothing.
             _check_enough(dataset.received, least, "wait")
             admitted = self._at_both(lambda role, cancelled: self._prepare_at(dataset, role, cancelled))
             choice = _choice(self.task, self.task.task_id, store.report_ids(dataset), admitted)
@@ -114,7 +114,7 @@ class DatasetSealer:
             cancelled=cancelled,
             progress=lambda count: self.progress(role, count, dataset.received),
         )
-        # The helper saw another number than was stored: another run has changed the dataset meanwhile
+        # The helper saw another number than was stored: another run has changed the dataset meanwhile.
         if len(admitted.is_admitted) != dataset.received:
             raise taken_over()
         return admitted
@@ -123,7 +123,7 @@ class DatasetSealer:
         """Yield the shares for one helper; objects deleted with the dataset's reports are not lost."""
         try:
             for page in ReportStore(self.engine).share_pages(self.task, dataset.handle, role):
-                # Stops the upload to this helper: what the other one refused needs no more of it
+                # Stops the upload to this helper: what the other one refused needs no more of it.
                 if cancelled.is_set():
                     raise JobRefused(JobReason.CANCELLED, "the other helper did not prepare the dataset")
                 yield page
@@ -162,7 +162,7 @@ class DatasetSealer:
                 raise
             _LOG.info("helper %d no longer has the preparation; preparing again", role)
             admitted = self._prepare_at(dataset, role, cancelled)
-            # The other helper may have committed these reports: with fewer, the two datasets would differ
+            # The other helper may have committed these reports: with fewer, the two datasets would differ.
             if not admitted.is_admitted[is_chosen].all():
                 raise JobRefused(
                     JobReason.DATASET_CHANGED,
@@ -182,7 +182,7 @@ def _choice(
     """
     first, second = admitted
     is_chosen = first.intersect(second)
-    # An order that both helpers find by themselves, so that the id binds the same rows at both
+    # An order that both helpers find by themselves, so that the id binds the same rows at both.
     order = canonical_order(report_ids, np.flatnonzero(is_chosen))
     differing = int((first.is_admitted & second.is_admitted & ~is_chosen).sum())
     not_proven = Counter({ReportReason.NOT_PROVEN: differing} if task.proof and differing else {})

@@ -23,6 +23,6 @@ def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, 
     task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
     first, second = (helper.register_task(task) for helper in helpers)
     bundle = TaskBundle(task=task, signatures=(first, second), key_lists=(statuses[0].keys, statuses[1].keys))
-    # Before it is stored: browsers verify it again, and would refuse it only once it is served
+    # Before it is stored: browsers verify it again, and would refuse it only once it is served.
     bundle.verify()
     return bundle

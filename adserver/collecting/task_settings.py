@@ -67,7 +67,7 @@ def num_decoys(typed: str, labels: LabelSpace) -> int:
         InvalidTask: the text is not a number or `all`.
     """
     if typed == ALL_DECOYS:
-        # Not all labels of the space: of values, only those that privatisation can give can be real
+        # Not all labels of the space: of values, only those that privatisation can give can be real.
         return labels.num_reachable - 1
     if not typed.isdecimal():
         raise InvalidTask(f"--decoys is {typed!r}: expected a number or {ALL_DECOYS!r}")
@@ -98,7 +98,7 @@ def measurement_of_settings(settings: Any) -> Measurement:
         InvalidTask: a setting is wrong, or a value has a name that results use.
     """
     measurement = canonical.build(Measurement, _with_sizes(settings))
-    # A row of a result is one JSON object: such a value would stand in the place of its group
+    # A row of a result is one JSON object: such a value would stand in the place of its group.
     for reserved in (GROUP, MAY_BE_HIDDEN):
         if measurement.value(reserved) is not None:
             raise InvalidTask(
@@ -114,7 +114,7 @@ def encoder_from(path: Path | None) -> Encoder | None:
         InvalidTask: the file holds none.
     """
     try:
-        # Editors end a file with a line break, which canonical bytes do not have
+        # Editors end a file with a line break, which canonical bytes do not have.
         return None if path is None else read_encoder(path.read_bytes().rstrip(b"\n"))
     except OSError as error:
         raise InvalidTask(f"cannot read the encoder {path}: {error.strerror}") from None

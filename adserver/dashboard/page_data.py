@@ -98,7 +98,6 @@ class Figures:
         """Read the values of a running ad server."""
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
-        # One thread: epsilons are pure computation, of which the server's jobs need the processor
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
         # A cache of this object's own: one on the class would keep every `Figures` alive

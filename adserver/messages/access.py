@@ -49,5 +49,5 @@ class CreateToken(RequestBody):
 class TokenMessage(Message):
     """A new token. It is not stored and cannot be shown again."""
 
-    # Shown once, and so in no log of this message
+    # Shown once, and so in no log of this message.
     token: str = Field(repr=False)

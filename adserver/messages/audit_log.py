@@ -40,7 +40,7 @@ class AuditEntryMessage(Message):
         Raises:
             InvalidTask: it is malformed.
         """
-        # Back to the bytes that the digest is of: whoever reads the log from afar can verify the chain
+        # Back to the bytes that the digest is of: whoever reads the log from afar can verify the chain.
         plain = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return decode(AuditEntry, plain.encode())
 

@@ -84,7 +84,7 @@ def finite(value: float | None) -> float | None:
 
 
 def _decode(value: Any) -> Any:
-    # Bytes are those of a file that was read here, on the way out
+    # Bytes are those of a file that was read here, on the way out.
     return b64decode(value) if isinstance(value, str) else value
 
 
@@ -108,6 +108,6 @@ File = Annotated[
 
 def first_fault(error: ValidationError) -> str:
     """Return the first wrong field of a message and why it is wrong, without its value."""
-    # Neither input nor context: both may hold a token, a model or a record
+    # Neither input nor context: both may hold a token, a model or a record.
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"

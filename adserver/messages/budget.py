@@ -107,7 +107,7 @@ class BudgetMessage(Message):
     @classmethod
     def of(cls, budget: DatasetBudget) -> Self:
         """Describe budgets as the helpers' `lark-helper budget --json` does."""
-        # By way of the JSON that `budget --json` prints, so that both are the same to the last field
+        # By way of the JSON that `budget --json` prints, so that both are the same to the last field.
         return cls.model_validate_json(to_json(budget_json(budget)))
 
     def value(self, task: Task) -> DatasetBudget:
@@ -117,7 +117,7 @@ class BudgetMessage(Message):
             ValueError: a budget is infinite although the task adds noise.
         """
         for standing in (self.ad_server, self.colluding):
-            # Read without trust: with an infinite budget every plan would seem to fit
+            # Read without trust: with an infinite budget every plan would seem to fit.
             if task.mechanism is not Mechanism.NONE and not 0 < standing.budget < math.inf:
                 raise ValueError("a budget is not finite, or not above 0")
         dataset = BudgetedDataset(

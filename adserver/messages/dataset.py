@@ -48,6 +48,6 @@ class SealDataset(RequestBody):
     """A dataset to seal; see `adserver dataset seal` for each field's meaning."""
 
     task: str = Field("", description="The start of its id; may be omitted if there is only one.")
-    # Within the database's integers, and above every dataset
+    # Within the database's integers, and above every dataset.
     max_reports: int | None = Field(None, ge=1, le=1 << 40)
     allow_small: bool = False

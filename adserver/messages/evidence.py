@@ -16,7 +16,7 @@ class EvidenceMessage(Message):
     @classmethod
     def of(cls, evidence: Evidence) -> Self:
         """Describe the evidence of a release."""
-        # Any of them: `verify` has seen that they are of one release
+        # Any of them: `verify` has seen that they are of one release.
         one = evidence.statements[0].statement
         return cls(release_id=one.release_id.hex(), kind=one.kind, evidence=evidence.encode().decode())
 

@@ -98,7 +98,7 @@ class FederatedForecastMessage(Message):
             collusion_epsilon_budget=task.collusion_epsilon,
             coins_leaked=found.leaked,
             submit=found.submit_options,
-            # The whole plan, so that a client prints from afar what it would print here
+            # The whole plan, so that a client prints from afar what it would print here.
             plan=encode(found.plan).decode(),
             **pick_attributes(found, ("alone", "together", "noise_norm", "noise_to_signal")),
         )

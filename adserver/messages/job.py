@@ -72,7 +72,7 @@ class JobItem(JobProgress):
             lease_until_s=0.0,  # not sent: leases are between the workers
             **pick_attributes(self, _STORED),
         )
-        # Costs and phases are computed by this number, and have none beyond the plan
+        # Costs and phases are computed by this number, and have none beyond the plan.
         if found.rounds is not None and self.rounds_done > found.rounds:
             raise ValueError("rounds_done is more than the rounds of the plan")
         return found
@@ -263,7 +263,7 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
     }
     if isinstance(plan, FederatedPlan):
         strategy, model = plan.read_instructions()
-        # A job that is done is in no phase: it shows its last one
+        # A job that is done is in no phase: it shows its last one.
         phase = plan.job.phase(min(job.rounds_done, plan.job.rounds - 1))
         return {
             **found,

@@ -59,7 +59,7 @@ class EstimateMessage(Message):
     @classmethod
     def _read_null(cls, value: float | None, info: ValidationInfo) -> float:
         """Read null as `NOT_KNOWN` has it."""
-        # Each field has its own stand-in: the value is no number, the bounds are infinite
+        # Each field has its own stand-in: the value is no number, the bounds are infinite.
         return getattr(NOT_KNOWN, str(info.field_name)) if value is None else value
 
     def estimate(self) -> Estimate:
@@ -192,7 +192,7 @@ class CodesBetween(RequestBody):
 class AskQuery(RequestBody):
     """A query; see `adserver aggregate` for each field's meaning."""
 
-    # Twice what a task can declare: a name given twice is answered with a reason, a million are not read
+    # Twice what a task can declare: a name given twice is answered with a reason, a million are not read.
     values: list[str] = Field([], max_length=2 * MAX_VALUES)
     histograms: list[str] = Field([], max_length=2 * MAX_VALUES)
     group_by: list[str] = Field([], max_length=MAX_KEYS)

@@ -87,7 +87,7 @@ class SubmitJob(SamplingRequest):
     )
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
-    # Bounded, since both are stored and shown in every list
+    # Bounded, since both are stored and shown in every list.
     name: str = Field("", description="What you call the job.", max_length=MOST_JOB_NAME)
     note: str = Field("", description="What you want to remember of it.", max_length=MOST_JOB_NOTE)
 

@@ -82,7 +82,7 @@ class TaskDetail(TaskItem):
         from adserver.store.tasks import StoredTask
 
         bundle = decode(TaskBundle, self.bundle.encode())
-        # Here and not only there: that helpers signed a task is not for an ad server to say
+        # Here and not only there: that helpers signed a task is not for an ad server to say.
         bundle.verify()
         return StoredTask(task_id=bundle.task.task_id, bundle=bundle, created_at=self.created_at)
 

@@ -21,7 +21,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plural import plural
 
-# The strategy's own default: task and job must agree.
+# The default of strategies; that of tasks, 32, is for gradients of reports.
 _FRAC_BITS: Final = 24
 # A round ends once all devices have answered; on a busy machine that takes minutes.
 _WINDOW_S: Final = 600

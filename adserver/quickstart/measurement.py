@@ -277,7 +277,7 @@ def _name(column: str, taken: set[str]) -> str:
 def _round_up(value: float) -> float:
     """Return the least number of two digits that is no smaller."""
     digits = 1 - math.floor(math.log10(value))
-    # Without `round`, .07 would become .08: as floats .07 times 100 is a little more than 7.
+    # Without `round`, .14 would become .15: as floats .14 times 100 is a little more than 14.
     return float(math.ceil(round(value * 10.0**digits, 6))) / 10.0**digits
 
 

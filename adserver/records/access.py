@@ -21,7 +21,7 @@ class Scope(StrEnum):
 
     def allows(self, needed: "Scope") -> bool:
         """Return whether this scope includes the one that an act needs; each includes those before it."""
-        # The order of the members above is the order of scopes
+        # The order of the members above is the order of scopes.
         ascending = tuple(Scope)
         return ascending.index(self) >= ascending.index(needed)
 

@@ -46,7 +46,7 @@ def _lines(facts: Mapping[str, Any], indent: str = "") -> list[tuple[str, str]]:
 def _entries(facts: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield what has a value; of a list each entry by its place, from 1, or how many if they are long."""
     for name, value in facts.items():
-        # Long entries would push the rest off the screen: their number and how to reach them are enough
+        # Long entries would push the rest off the screen: their number and how to reach them are enough.
         if isinstance(value, list | tuple) and any(len(_text(one)) > _WIDTH for one in value):
             yield name, f"{len(value)}, from [{name!r}][0] on"
         elif isinstance(value, list | tuple):
@@ -60,5 +60,5 @@ def _text(value: object) -> str:
         return ", ".join(f"{name} {_text(one)}" for name, one in value.items() if one is not None)
     if isinstance(value, list | tuple):
         return " and ".join(map(_text, value))
-    # Names and causes come from others: a terminal would obey control characters in them
+    # Names and causes come from others: a terminal would obey control characters in them.
     return f"{value:.6g}" if isinstance(value, float) else escape(str(value))

@@ -38,7 +38,6 @@ class FederatedPlan:
     def _check(self) -> Self:
         if self.task.task_id != self.federated.task_id:
             raise ValueError("the job belongs to another task")
-        # Helpers add only noise for fewer, and charge it
         if self.least_devices < self.task.min_batch_size:
             raise ValueError(
                 "least_devices must be at least the task's min_batch_size: a round of fewer devices "

@@ -23,5 +23,5 @@ def _cell(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    # Control characters first, then markup: either alone lets the other through
+    # Control characters first, then markup: either alone lets the other through.
     return escape_html(escape(str(value)))

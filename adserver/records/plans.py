@@ -14,7 +14,7 @@ AnyPlan: TypeAlias = TrainingPlan | FederatedPlan | LocalPlan
 
 def plan_columns(plan: AnyPlan) -> dict[str, bytes | None]:
     """Return the columns of a plan by which a job can be looked up."""
-    # A column beside the plan, since no database looks into its JSON
+    # A column beside the plan, since no database looks into its JSON.
     dataset_id = plan.job.dataset_id if isinstance(plan, TrainingPlan) else None
     task_id = None if isinstance(plan, LocalPlan) else plan.job.task_id
     return {"task_id": task_id, "dataset_id": dataset_id}

@@ -60,7 +60,7 @@ class ReportEvent(StrEnum):
 _ARROWS: Final[Mapping[ReportEvent, Mapping[ReportState, ReportState]]] = {
     ReportEvent.TAKE: {ReportState.RECEIVED: ReportState.SEALED},
     ReportEvent.DROP: {ReportState.SEALED: ReportState.DROPPED},
-    # Dropped ones too: only of this dataset did a helper not admit them, and the next one asks again
+    # Dropped ones too: only of this dataset did a helper not admit them, and the next one asks again.
     ReportEvent.RELEASE: {
         ReportState.SEALED: ReportState.RECEIVED,
         ReportState.DROPPED: ReportState.RECEIVED,

@@ -52,7 +52,7 @@ def is_as_good(loss: float, least: float) -> bool:
 
     A loss that is not a number never is.
     """
-    # `abs`, since a loss of log-rates may lie below 0
+    # `abs`, since a loss of log-rates may lie below 0.
     return math.isfinite(loss) and loss <= least + _AS_GOOD * abs(least)
 
 
@@ -67,7 +67,7 @@ def best_evaluated(figures: Iterable[RoundFigures]) -> RoundFigures | None:
     best, least = None, math.inf
     for one in figures:
         loss = one.choosing_loss
-        # The least loss moves down only: else a slow rise within 1 % of each last one would lead anywhere
+        # The least loss moves down only: else a slow rise within 1 % of each last one would lead anywhere.
         if one.rounds_done and loss is not None and (best is None or is_as_good(loss, least)):
             best, least = one, min(least, loss)
     return best

@@ -27,5 +27,5 @@ class SamplingOptions:
 
     def sampling(self) -> dict[str, Any]:
         """Return these fields alone, by name."""
-        # Not `asdict`: subclasses have further fields, which belong elsewhere
+        # Not `asdict`: subclasses have further fields, which belong elsewhere.
         return {one.name: getattr(self, one.name) for one in fields(SamplingOptions)}

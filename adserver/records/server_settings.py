@@ -65,7 +65,7 @@ class IntakeSettings:
             browser (`maskedlark.rpc.sites`); None for none.
     """
 
-    # Loopback until an operator says otherwise
+    # Loopback until an operator says otherwise.
     grpc_listen: str = "127.0.0.1:0"
     http_listen: str = "127.0.0.1:0"
     addresses_file: Path | None = None

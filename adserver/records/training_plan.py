@@ -113,10 +113,10 @@ class TrainingPlan:
     def _check(self) -> Self:
         if self.task.task_id != self.job.task_id:
             raise ValueError("the job belongs to another task")
-        # Helpers go by the job, the ad server by this record: either alone would scale noise or steps wrongly
+        # Helpers go by the job, the ad server by this: either alone would scale noise or steps wrongly.
         if self.job.is_clip_adaptive != (self.adaptive_clip is not None):
             raise ValueError("adaptive_clip must be given exactly for jobs whose clip is adaptive")
-        # A warm-up that outlasts the job never reaches the rate that was asked for
+        # A warm-up that outlasts the job never reaches the rate that was asked for.
         if self.schedule.kind is ScheduleKind.LINEAR_WARMUP and self.schedule.warmup_rounds > self.job.rounds:
             raise ValueError("warmup_rounds must be at most the job's rounds")
         return self

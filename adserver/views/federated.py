@@ -86,7 +86,6 @@ def print_forecast(found: "FederatedForecast | LocalForecast") -> None:
         print_table(("", ""), _rows_of_local_forecast(found))
         return
     task = found.plan.task
-    # A job that is not submitted has no rounds behind it; its task is what was just named
     rows = [row for row in _settings_rows(found.plan, rounds_done=0) if row[0] != "task"]
     if task.mechanism is Mechanism.NONE:
         rows.append(("privacy", "no noise: no privacy"))

@@ -74,7 +74,7 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
     if best is not last:
         to_export = "`adserver model export --weights best` has these weights"
         rows.append((f"best after {plural(best.rounds_done, 'round')}", f"{_evaluation(best)}; {to_export}"))
-    # Noise keeps a loss high, but only too long steps raise it above that of the model as it was submitted
+    # With steps too long for the noise, weights end worse than they began
     if first.rounds_done == 0 and _loss_of(last) > _loss_of(first):
         rows.append(
             ("warning", f"the loss rose from {first.loss:.4f} before the first round: lower --learning-rate")

@@ -128,7 +128,7 @@ def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[st
 def _printed_cells(row: ResultRow) -> Iterator[str]:
     """Yield a row's estimates; of one that may be hidden, what such a cell may have."""
     for one in row.estimates:
-        # Its estimate is zero or noise: an interval says what it may be, a number and its error would not
+        # If it is hidden, the estimate is noise around zero: only the interval holds either way
         if row.may_be_hidden and one.no_interval is None:
             yield f"{one.low:,.0f} to {one.high:,.0f} (may be hidden)"
         else:

@@ -183,7 +183,7 @@ class _LocalFleet:
         else:
             held = self._settings.holdings.examples(device)
             waiting = self._waiting(_draw_and_discard_update(asked, held, self._stream(visit, device)))
-            # Stored first: a device that dies in between sends these bytes again, and no second update.
+            # Stored first: what a device dies over is sent again as these bytes.
             self._store.put(device, waiting)
             updates = self._store.events(device, self._settings.job_id)
             self._spent(updates * cost_of(asked.job).whole_update)  # each uses all that the device holds

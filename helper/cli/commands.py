@@ -51,6 +51,7 @@ def _keygen_command(
     from maskedlark.rpc.tls_files import TlsFiles
 
     keys = HelperKeys.generate(name=name, suite=suite)
+    # First: where there are keys already it refuses, and no certificate is made either.
     path = keys.write(data)
     if host:
         write_certificate(data, name=host[0], hosts=tuple(host), now=datetime.now(UTC))

@@ -31,6 +31,7 @@ def tls_of(
     tls_ca: Annotated[Path | None, _tls("PEM: the authorities that sign peers' certificates.")] = None,
 ) -> "TlsFiles | None":
     """Return the TLS files that the options name, or those in --data; see `tls_files`."""
+    # Without a folder, as in `status`, which runs anywhere, all files are named.
     from maskedlark.terminal.tls_options import tls_files
 
     return tls_files(

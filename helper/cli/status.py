@@ -29,6 +29,7 @@ def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> di
             stub = helper_pb2_grpc.HelperStub(channel)
             reply: helper_pb2.StatusReply = stub.GetStatus(helper_pb2.StatusRequest(), timeout=deadline_s)
     except HelperUnavailable as error:
+        # A certificate that is not trusted looks like a helper that is away.
         raise HelperUnavailable(f"{error}{_describe_trust(tls)}") from None
     return _rows(reply)
 
