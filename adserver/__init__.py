@@ -23,6 +23,13 @@ def __getattr__(name: str) -> Any:
     """`Client`, imported when it is asked for: the command line's help does without."""
     if name != "Client":
         raise AttributeError(f"module 'adserver' has no attribute {name!r}")
-    from adserver.client import Client
+    try:
+        from adserver.client import Client
+    except ModuleNotFoundError as error:
+        from maskedlark.terminal.exit_status import how_to_install
 
+        if error.name is None or error.name.partition(".")[0] in ("adserver", "maskedlark"):
+            raise  # a bug, and no extra that could be installed
+        told = how_to_install(error.name, __name__, needs="the Client")
+        raise ModuleNotFoundError(told, name=error.name) from None
     return Client

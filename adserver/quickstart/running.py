@@ -90,6 +90,7 @@ class RunningFleet:
         self._project = project
         self._tell = tell
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._log_began: dict[str, int] = {}
 
     @property
     def is_up(self) -> bool:
@@ -238,6 +239,7 @@ class RunningFleet:
         program, *arguments = server.serve
         # Appended: the log of a start that failed is what its owner looks for.
         with self._log(server).open("ab") as log:
+            self._log_began[server.name] = log.tell()
             child = subprocess.Popen(  # noqa: S603  our own program
                 [command(program), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -288,7 +290,9 @@ class RunningFleet:
         return self._project.parties / f"{server.name}.pid"
 
     def _end_of_log(self, server: Server) -> str:
-        said = self._log(server).read_text(errors="replace")[-2000:].strip()
+        # What earlier starts wrote says nothing of this one.
+        began = self._log_began.get(server.name, 0)
+        said = self._log(server).read_bytes()[began:].decode(errors="replace")[-2000:].strip()
         return said or f"its log is empty, {self._log(server)}"
 
     def _log(self, server: Server) -> Path:

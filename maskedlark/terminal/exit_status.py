@@ -19,8 +19,9 @@ REFUSED: Final = 1
 UNAVAILABLE: Final = 75
 """A helper did not answer; run the command again later (EX_TEMPFAIL)."""
 _OURS: Final = "masked-lark"
-# The extra of each party, by the name of its folder
+# The extra of each party, by the name of its folder; a project of quickstart starts all parties
 _ROOMS: Final = {"adserver": "adserver", "browser_sim": "browser", "helper": "helper"}
+_ALL_PARTIES: Final = "adserver.cli.quickstart"
 # Modules that are not named like what is installed
 _DISTRIBUTIONS: Final = {
     "grpc_health": "grpcio-health-checking",
@@ -44,7 +45,7 @@ def run(app: Callable[[], Any]) -> None:
         # A module of our own that is missing is a bug, and no extra that could be installed.
         if error.name is None or error.name.partition(".")[0] == needed_by.partition(".")[0]:
             _end_with_traceback()
-        sys.stderr.write(f"{escape(_how_to_install(error.name, needed_by))}\n")
+        sys.stderr.write(f"{escape(how_to_install(error.name, needed_by))}\n")
         sys.exit(REFUSED)
     except OSError as error:
         if error.filename is None:  # not about a file of the user's: a bug
@@ -61,26 +62,29 @@ def _end_with_traceback() -> NoReturn:
 
 
 def _module_of(error: BaseException) -> str:
-    """Return the name of the innermost module of ours in an error's traceback."""
+    """Return the name of the innermost module of ours in an error's traceback, or that of quickstart."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if _ALL_PARTIES in modules:
+        return _ALL_PARTIES
     return next((one for one in reversed(modules) if one.partition(".")[0] in _HOUSES), "")
 
 
-def _how_to_install(missing: str, needed_by: str) -> str:
+def how_to_install(missing: str, needed_by: str, needs: str = "this command") -> str:
     """Return one line: what is missing, and the command that installs it.
 
     Args:
         missing: The module that could not be imported.
         needed_by: The module that imports it: the extra of the module's party is named if several have the
             part.
+        needs: What cannot go on without it.
     """
     top = missing.partition(".")[0]
     distribution = _DISTRIBUTIONS.get(top, top)
     extras = [extra for name, extra in _extras() if _same(name, distribution)]
-    own = _ROOMS.get(needed_by.partition(".")[0])
+    own = "quickstart" if needed_by == _ALL_PARTIES else _ROOMS.get(needed_by.partition(".")[0])
     extra = own if own in extras else next(iter(extras), None)
     wanted = distribution if extra is None else f"{_OURS}[{extra}]"
-    return f"{top} is not installed, and this command needs it: pip install '{wanted}'"
+    return f"{top} is not installed, and {needs} needs it: pip install '{wanted}'"
 
 
 def _same(one: str, other: str) -> bool:
@@ -88,7 +92,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _extras() -> list[tuple[str, str]]:
-    """Return what each of our extras installs, and the extra, in their order."""
+    """Return what each of our extras installs, and the extra: in their order, those of extras after them."""
     # Here, so that only a command that fails pays for the import.
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -96,4 +100,12 @@ def _extras() -> list[tuple[str, str]]:
         declared = requires(_OURS) or []
     except PackageNotFoundError:  # run from a folder without being installed
         return []
-    return [(found[1], found[2]) for one in declared if (found := _REQUIREMENT.match(one))]
+    listed = [(found[1], found[2], one) for one in declared if (found := _REQUIREMENT.match(one))]
+    parts = [(name, extra) for name, extra, _ in listed if not _same(name, _OURS)]
+    return parts + [
+        (name, extra)
+        for of, extra, one in listed
+        if _same(of, _OURS)
+        for name, inner in parts
+        if inner in re.split(r"[\[\],]", one)
+    ]

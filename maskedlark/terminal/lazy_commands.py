@@ -6,12 +6,12 @@ The list of commands shows the first paragraph of each function's docstring, rea
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -46,7 +46,7 @@ class Lazy(NamedTuple):
     def load(self, name: str) -> Any:
         """Import the command, under the name that people type."""
         if not isinstance(self.source, str):
-            found: Any = lazy_app(self.help, self.source)
+            found: Any = _group(self.help, self.source, _no_options)
         else:
             module, _, attribute = self.source.partition(":")
             found = getattr(import_module(module), attribute)
@@ -107,19 +107,22 @@ class _LazyGroup(TyperGroup):
 
 
 def lazy_app(about: str, commands: Mapping[str, Lazy]) -> typer.Typer:
-    """Create a command line of commands that are imported when they are used.
+    """Create a command line of commands that are imported when they are used, with the option --version.
 
     Args:
         about: Its help.
         commands: By the name that people type, in the order in which they are shown.
     """
+    return _group(about, commands, _version_option)
 
+
+def _group(about: str, commands: Mapping[str, Lazy], options: Callable[..., None]) -> typer.Typer:
     class Group(_LazyGroup):
         sources = commands
 
     return typer.Typer(
         cls=Group,
-        callback=_no_options,
+        callback=options,
         no_args_is_help=True,
         # a traceback with its local variables would print features, labels and masks
         pretty_exceptions_enable=False,
@@ -128,4 +131,22 @@ def lazy_app(about: str, commands: Mapping[str, Lazy]) -> typer.Typer:
 
 
 def _no_options() -> None:
-    """Accept no options: the commands have options, the command line itself has none."""
+    """Accept no options: the commands have options, a group of them has none."""
+
+
+def _print_version(is_asked: bool) -> None:
+    # Here, so that no other command pays for the import.
+    from importlib.metadata import version
+
+    if is_asked:
+        typer.echo(version("masked-lark"))
+        raise typer.Exit
+
+
+def _version_option(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Accept one option, which ends the command before this is called."""

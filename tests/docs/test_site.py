@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import tomllib
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -182,3 +183,13 @@ def test_the_readme_renders_on_an_index_with_absolute_links_and_pictures_or_none
     assert ("https://forge.example/lark/raw/v1.0.0/docs/img/system.svg" in links) is (home is not None)
     assert "<table>" in shown
     assert "&lt;" not in shown.split("<pre")[0]
+
+
+def test_extras_that_pages_name_exist() -> None:
+    text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    phrases = re.findall(r"\bextras? ((?:`[a-z0-9]+`(?:,| and)? ?)+)", text)
+    lists = re.findall(r"masked-lark\[([a-z0-9,]+)\]", text)
+    named = {one for phrase in phrases for one in re.findall(r"[a-z0-9]+", phrase.replace(" and", ""))}
+    named |= {one for those in lists for one in those.split(",")}
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"torch"} < named <= set(declared)

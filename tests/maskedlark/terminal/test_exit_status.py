@@ -1,12 +1,14 @@
 """A command ends with one line where a part is missing, and with a traceback only at a bug."""
 
+import importlib.metadata
+import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
 
 from maskedlark.errors import HelperUnavailable, InvalidTask
-from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, _how_to_install, run
+from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, how_to_install, run
 
 
 def ended(app: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
@@ -66,6 +68,15 @@ def test_a_part_that_is_missing_is_named_with_the_extra_of_its_party(
     )
 
 
+def test_the_client_says_what_to_install_too() -> None:
+    script = "import sys; sys.modules['sqlalchemy'] = None; from adserver import Client"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: sqlalchemy is not installed, and the Client needs it: "
+        "pip install 'masked-lark[adserver]'"
+    )
+
+
 @pytest.mark.parametrize(
     ("missing", "needed_by", "wanted"),
     [
@@ -78,4 +89,21 @@ def test_a_part_that_is_missing_is_named_with_the_extra_of_its_party(
     ],
 )
 def test_extras(missing: str, needed_by: str, wanted: str) -> None:
-    assert _how_to_install(missing, needed_by).endswith(f"pip install '{wanted}'")
+    assert how_to_install(missing, needed_by).endswith(f"pip install '{wanted}'")
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"), [("numba", "quickstart"), ("onnx", "quickstart"), ("torch", "torch")]
+)
+def test_quickstart_names_the_extra_of_all_parties(
+    missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = [
+        'onnx>=1; extra == "adserver"',
+        'numba; extra == "helper"',
+        'torch==2; extra == "torch"',
+        'masked-lark[adserver,helper]; extra == "quickstart"',
+        'masked-lark[quickstart,torch]; extra == "all"',
+    ]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: declared)
+    assert how_to_install(missing, "adserver.cli.quickstart").endswith(f"pip install 'masked-lark[{extra}]'")

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import version
 from typing import Annotated
 
 import pytest
@@ -98,6 +100,12 @@ def loaded_by_help(module: str) -> tuple[str, set[str]]:
     script = SHOW_HELP.format(module=module)
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return shown.stdout, set(json.loads(shown.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("module", [*PARTIES, "maskedlark.terminal.lark"])
+def test_every_program_says_its_version(module: str) -> None:
+    result = CliRunner().invoke(import_module(module).app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"{version('masked-lark')}\n")
 
 
 @pytest.mark.parametrize("module", PARTIES)
