@@ -15,6 +15,7 @@ from adserver.measuring.evaluation_metrics import Histogram, Numbers, SmoothedCo
 from adserver.measuring.intervals import Interval
 from adserver.measuring.result import Estimate, ReleasedResult
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
+from adserver.records.html_table import html_table, text_table
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import deviation_of_both
@@ -105,6 +106,17 @@ class EvaluationResult(ReleasedResult):
     calibration: tuple[CurvePoint, ...]
     num_bins: int
     noise_scale: float
+
+    def __repr__(self) -> str:
+        """Show each figure with its interval, a line for each."""
+        return self.titled(text_table(*self._shown()))
+
+    def _repr_html_(self) -> str:
+        """Return each figure with its interval as a table, for a notebook."""
+        return html_table(*self._shown())
+
+    def _shown(self) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+        return ("metric", "value"), [(one.name, str(one.estimate)) for one in self.metrics]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each metric: its estimate, standard error and 99 % interval."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
-from adserver.records.html_table import html_table
+from adserver.records.html_table import html_table, text_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
@@ -55,6 +55,11 @@ class Estimate:
     low: float
     high: float
     no_interval: NoInterval | None = None
+
+    def __str__(self) -> str:
+        """Show the value and its interval."""
+        interval = f"{self.low:.6g} to {self.high:.6g}" if self.no_interval is None else "no interval"
+        return f"{self.value:.6g} ({interval})"
 
     def as_columns(self, name: str) -> dict[str, float]:
         """Return the four numbers as columns of a table."""
@@ -140,6 +145,14 @@ class ReleasedResult:
     cost: Epsilons
     dataset_spent: Epsilons
 
+    def titled(self, table: str) -> str:
+        """Return a table under a line that says what it is and what it cost."""
+        kind, cost = type(self).__name__, self.cost
+        return (
+            f"{kind} {self.query_id[:12]}: {self.records} reports, epsilon {cost.ad_server:.4g} "
+            f"({cost.colluding:.4g} with one helper)\n{table}"
+        )
+
 
 @frozen
 class AggregateResult(ReleasedResult):
@@ -189,15 +202,17 @@ class AggregateResult(ReleasedResult):
                 },
             }
 
+    def __repr__(self) -> str:
+        """Show the cells with their intervals, a line for each."""
+        return self.titled(text_table(*self._shown()))
+
     def _repr_html_(self) -> str:
         """Return the cells with their intervals as a table, for a notebook."""
-        return html_table(
-            (*self.group_by, *(column.name for column in self.columns)),
-            [
-                (*row.group, *(f"{one.value:.6g} ({one.low:.6g} to {one.high:.6g})" for one in row.estimates))
-                for row in self.rows
-            ],
-        )
+        return html_table(*self._shown())
+
+    def _shown(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        head = (*self.group_by, *(column.name for column in self.columns))
+        return head, [(*row.group, *map(str, row.estimates)) for row in self.rows]
 
     def estimate(self, column: str, *group: str) -> Estimate:
         """Return one number: a column of a group's cell; without a group, of the total or the only cell.

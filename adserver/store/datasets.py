@@ -54,6 +54,11 @@ class Dataset:
     dataset_id: bytes | None
     dropped: tuple[Counter[ReportReason], Counter[ReportReason]]
 
+    def __repr__(self) -> str:
+        """Show its id as commands take it, how far it is and its reports."""
+        named = (self.dataset_id or b"").hex()[:12] or "(no id yet)"
+        return f"Dataset({named} {self.state.value}: {self.size} of {self.received} reports)"
+
     def _repr_html_(self) -> str:
         """Return its reports and what became of them as a table, for a notebook."""
         dropped = [

@@ -40,6 +40,14 @@ class StoredTask:
     created_at: float
     refused_since: float | None = None
 
+    def __repr__(self) -> str:
+        """Show its id as commands take it, its name and its budgets."""
+        task = self.bundle.task
+        return (
+            f"StoredTask({self.task_id.hex()[:12]} {task.name!r}: {task.num_features} features, "
+            f"epsilon {task.epsilon:g}, with a helper {task.collusion_epsilon:g})"
+        )
+
     def _repr_html_(self) -> str:
         """Return what the task allows as a table, for a notebook."""
         task = self.bundle.task

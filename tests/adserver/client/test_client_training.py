@@ -1,6 +1,7 @@
 """`Client` does what the commands do: it makes tasks, trains, watches, shows figures and exports."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -202,11 +203,14 @@ def test_a_client_finds_its_ad_server_as_commands_do(
         Client.from_environment()
 
 
-def test_jobs_datasets_and_tasks_show_themselves_in_a_notebook(client: Client) -> None:
+def test_jobs_datasets_and_tasks_show_themselves(client: Client) -> None:
     job = client.train(module(), **{**settings(), "wait": False})
     assert repr(job) == f"Job({job.job_id.hex()!r})"
     assert "<td>state</td><td>queued</td>" in job._repr_html_()
     assert f"<td>received</td><td>{RECORDS}</td>" in client.dataset()._repr_html_()
+    # By ids that every call and command takes
+    for one, named in ((client.dataset(), client.dataset), (client.task(), client.task)):
+        assert named(re.findall("[0-9a-f]{12}", repr(one))[0]) == one
     assert f"<td>epsilon</td><td>{client.task().bundle.task.epsilon:g}</td>" in client.task()._repr_html_()
 
 

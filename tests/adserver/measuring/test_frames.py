@@ -58,6 +58,12 @@ def test_sums_become_a_row_for_each_cell() -> None:
     shown = result._repr_html_()
     assert "<th>month</th><th>count</th>" in shown
     assert "<td>5</td><td>7 (4 to 10)</td>" in shown
+    assert repr(result).splitlines() == [
+        "AggregateResult q: 50 reports, epsilon 0.5 (1 with one helper)",
+        "month  count",
+        "3      40 (37 to 43)",
+        "5      7 (4 to 10)",
+    ]
 
 
 def test_names_are_text_in_a_notebook() -> None:
@@ -99,6 +105,17 @@ def test_metrics_become_a_row_each() -> None:
             "no_interval": None,
         }
     ]
+
+
+def test_figures_show_their_intervals_or_that_there_is_none() -> None:
+    of = replace(NOT_KNOWN, value=0.5)
+    result = replace(evaluated(), metrics=(*evaluated().metrics, Metric(name="loss", estimate=of)))
+    assert repr(result).splitlines()[1:] == [
+        "metric   value",
+        "roc_auc  0.9 (-2.1 to 3.9)",
+        "loss     0.5 (no interval)",
+    ]
+    assert "<td>loss</td><td>0.5 (no interval)</td>" in result._repr_html_()
 
 
 def job_with(*figures: RoundFigures) -> Job:
