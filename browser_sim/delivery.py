@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, is_url, read_limited
+from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, is_url, read_limited, without_credentials
 from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.rpc.faults import calling, retry_hint_s
@@ -120,7 +120,8 @@ class _HttpSender(Sender):
                 _check_status(response)
                 reply = read_limited(response, _MAX_REPLY_BYTES)
         except httpx.HTTPError as error:
-            raise HelperUnavailable(f"{self._url} does not answer: {type(error).__name__}") from None
+            shown = without_credentials(self._url)
+            raise HelperUnavailable(f"{shown} does not answer: {type(error).__name__}") from None
         return _parse_reply(reply)
 
 

@@ -51,12 +51,13 @@ class Protection:
                 "use https" if is_url(destination) else "name its certificate's authority with --tls-ca"
             )
             raise InvalidTask(
-                f"{destination} would be contacted in plaintext: {protected}, or --insecure for a "
-                "loopback demo"
+                f"{without_credentials(destination)} would be contacted in plaintext: {protected}, "
+                "or --insecure for a loopback demo"
             )
         if not is_loopback(host):
             raise InvalidTask(
-                f"{destination} is not on loopback: without TLS, only loopback addresses are allowed"
+                f"{without_credentials(destination)} is not on loopback: without TLS, only loopback "
+                "addresses are allowed"
             )
 
     def http_client(self, destination: str) -> "httpx.Client":
@@ -95,6 +96,13 @@ def is_url(location: str) -> bool:
     return location.startswith(("http://", "https://"))
 
 
+def without_credentials(destination: str) -> str:
+    """Return a destination as messages show it: without the user and password that a URL may have."""
+    scheme, separator, rest = destination.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+
+
 def host_of(destination: str) -> str:
     """Return the host of a URL or of HOST:PORT, or raise InvalidTask."""
     try:
@@ -104,7 +112,8 @@ def host_of(destination: str) -> str:
     except ValueError:
         host, port = None, None
     if not host or (port is None and not is_url(destination)):
-        raise InvalidTask(f"the address is {destination!r}: expected HOST:PORT or an http(s) URL")
+        shown = without_credentials(destination)
+        raise InvalidTask(f"the address is {shown!r}: expected HOST:PORT or an http(s) URL")
     return host
 
 

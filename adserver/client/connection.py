@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
 
 _VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
+# What commands take for yes: a shell that gives them TLS must not give a Client plaintext.
+_YES: Final = ("1", "true", "t", "yes", "y", "on")
 
 
 class Connection:
@@ -105,7 +107,7 @@ class Connection:
         if missing:
             raise InvalidTask(f"{missing[0]} is not set: source the project's env.sh, or set it")
         data, first, second = (os.environ[name] for name in _VARIABLES)
-        insecure = os.environ.get("ADSERVER_INSECURE", "") not in ("", "0", "false")
+        insecure = os.environ.get("ADSERVER_INSECURE", "").lower() in _YES
         folder = Path(data)
         tls = TlsFiles(
             certificate=folder / "tls.crt",

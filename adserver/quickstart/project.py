@@ -4,6 +4,7 @@ project = Project.open(Path("play"))
 project.settings.training.rounds
 """
 
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,7 +74,9 @@ class Project:
         """Create a new, empty folder for one run's results: `runs/1`, `runs/2`, ..."""
         last = self.last_run()
         made = self.folder / "runs" / str(1 if last is None else int(last.name) + 1)
-        made.mkdir(parents=True)
+        made.parent.mkdir(exist_ok=True)
+        # A run keeps rows of the table, and with a network on devices what each of them answered.
+        made.mkdir(mode=0o700)
         return made
 
     def environment(self) -> dict[str, str]:
@@ -114,6 +117,6 @@ def new_project(
         raise InvalidTask(f"{folder / CONFIG} exists already: run it with `adserver quickstart run {folder}`")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(config_text(settings, notes or {}, bounds or {}), encoding="utf-8")
-    lines = [f"export {name}='{value}'\n" for name, value in project.environment().items()]
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in project.environment().items()]
     project.environment_file.write_text("".join(lines))
     return project

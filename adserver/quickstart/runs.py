@@ -130,8 +130,9 @@ class Steps:
         settings = _digest(project)
         last = project.last_run()
         if last is not None and not (last / _SUMMARY).exists():
-            with suppress(OSError, ValueError):
-                found = json.loads((last / _PROGRESS).read_text())
+            # Whatever a file holds that another program wrote or cut off: then a new run begins.
+            with suppress(OSError, ValueError, TypeError, KeyError):
+                found = dict(json.loads((last / _PROGRESS).read_text()))
                 begun = found.pop(cls._BEGUN, None)
                 # Begun and not done: it was cut off, and nobody knows how much of it happened.
                 if found.pop(cls._SETTINGS) == settings and (begun is None or begun in found):

@@ -2,6 +2,7 @@ from collections import Counter
 
 import pytest
 
+from adserver.quickstart.ports import free_ports
 from browser_sim import sealed_batch as sealed_batches
 from browser_sim.delivery import Delivered, Sender, _GrpcSender, _HttpSender, connect, deliver
 from browser_sim.endpoint import Protection
@@ -87,6 +88,20 @@ def test_a_refused_batch_is_not_sent_again(
     ):
         deliver(sender, [SealedBatch.of(some_reports)], pause=lambda _: pytest.fail("sent again"))
     assert refused.value.reason is reason
+
+
+def test_a_password_in_a_url_is_in_no_message(some_reports: list[Report]) -> None:
+    [port] = free_ports(1)
+    with (
+        _HttpSender(f"http://user:secret@127.0.0.1:{port}", INSECURE) as sender,
+        pytest.raises(HelperUnavailable, match=rf"^http://127\.0\.0\.1:{port}/") as unavailable,
+    ):
+        sender.send(SealedBatch.of(some_reports))
+    assert "secret" not in str(unavailable.value)
+    for refused in ("http://user:secret@ads.example/x", "user:secret@"):
+        with pytest.raises(InvalidTask) as plain:
+            Protection(insecure=True).check(refused)
+        assert "secret" not in str(plain.value)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])

@@ -203,6 +203,21 @@ def test_a_client_finds_its_ad_server_as_commands_do(
         Client.from_environment()
 
 
+@pytest.mark.parametrize(
+    ("variable", "insecure"),
+    [("1", True), ("True", True), ("on", True), ("0", False), ("off", False), ("no", False)],
+)
+def test_a_client_speaks_plaintext_only_where_commands_do(
+    monkeypatch: pytest.MonkeyPatch, variable: str, insecure: bool
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(Client, "__init__", lambda _self, **settings: made.append(settings["insecure"]))
+    for name, value in (("DATA", "play"), ("HELPER_0", "a:1"), ("HELPER_1", "a:2"), ("INSECURE", variable)):
+        monkeypatch.setenv(f"ADSERVER_{name}", value)
+    Client.from_environment()
+    assert made == [insecure]
+
+
 def test_jobs_datasets_and_tasks_show_themselves(client: Client) -> None:
     job = client.train(module(), **{**settings(), "wait": False})
     assert repr(job) == f"Job({job.job_id.hex()!r})"

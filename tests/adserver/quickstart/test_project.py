@@ -1,5 +1,6 @@
 """A project's settings are a file that people read and change; what is wrong in it is told by name."""
 
+import subprocess
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.quickstart.project import CONFIG, Project, new_project
+from adserver.quickstart.runs import Steps
 from adserver.quickstart.sample_table import sample_table
 from adserver.quickstart.settings import (
     DataSettings,
@@ -117,7 +119,28 @@ def test_the_command_makes_a_project_on_ports_of_its_own(tmp_path: Path) -> None
     servers = Project.open(tmp_path / "play").settings.servers
     assert len({getattr(servers, each.name) for each in fields(servers)}) == 5
     environment = (tmp_path / "play" / "env.sh").read_text()
-    assert f"export ADSERVER_HELPER_1='{servers.helper_1}'" in environment
+    assert f"export ADSERVER_HELPER_1={servers.helper_1}\n" in environment
+
+
+def test_a_shell_reads_a_folder_of_any_name(tmp_path: Path) -> None:
+    project = new_project(tmp_path / "it's $(here)", SETTINGS)
+    script = '. "$0" && printf %s "$ADSERVER_DATA"'
+    shown = subprocess.run(
+        ["/bin/sh", "-c", script, project.environment_file], capture_output=True, check=True
+    )
+    assert shown.stdout.decode() == str(project.parties / "adserver")
+
+
+def test_others_of_the_machine_see_no_results_of_a_run(tmp_path: Path) -> None:
+    made = new_project(tmp_path / "play", SETTINGS).new_run()
+    assert made.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("progress", ["[]", "{}", '{"settings": 1}', "3", '["settings"]', "{"])
+def test_a_run_whose_progress_makes_no_sense_is_not_gone_on_with(tmp_path: Path, progress: str) -> None:
+    project = new_project(tmp_path / "play", SETTINGS)
+    (project.new_run() / "progress.json").write_text(progress)
+    assert Steps.open(project).folder.name == "2"
 
 
 def test_a_table_without_its_column_of_labels_is_refused(tmp_path: Path) -> None:
