@@ -3,9 +3,10 @@
     found = suggest_value(table, "revenue")       # Measured(column="revenue", most=520.0)
     plan = plan_measurement(table, data, measure)
     plan.declared                                 # what both helpers sign
-    plan.browser_options                          # ("--value", "revenue=revenue*100", "--key", ...)
+    plan.browser_options                          # ("--value", "revenue_x100=revenue*100", "--key", ...)
 
-A sum in hundredths is what reports hold where the column has cents; results are in the column's own unit.
+A sum in hundredths is what reports hold where the column has cents, and the value's name says so; results
+are in the column's own unit, under its own name.
 """
 
 import json
@@ -129,7 +130,7 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         return None
     _check_keys(measure, data)
     taken = {COUNT}
-    values = [_plan_value(table, one, _name(one.word or one.column, taken)) for one in measure.values]
+    values = [_plan_value(table, one, taken) for one in measure.values]
     keys = {_name(column, taken): column for column in measure.keys}
     declared = {
         "min_cell_count": MIN_CELL_COUNT,
@@ -162,8 +163,9 @@ class _PlannedValue:
     beyond: int
 
 
-def _plan_value(table: Table, one: Measured, name: str) -> _PlannedValue:
+def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
     if one.word:
+        name = _name(one.word, taken)
         cells = _cells(table, one.column, "values")
         if one.word not in cells:
             raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}")
@@ -179,7 +181,7 @@ def _plan_value(table: Table, one: Measured, name: str) -> _PlannedValue:
             "most at so many decimals: round the column"
         )
     return _PlannedValue(
-        name=name,
+        name=_name(one.column, taken, _suffix(unit)),
         column=one.column,
         read_as=f"{one.column}*{unit}" if unit > 1 else one.column,
         low=-high if min(filled, default=0.0) < 0 else 0,
@@ -262,13 +264,20 @@ def _cells(table: Table, column: str, setting: str) -> Cells:
     return table.columns[column]
 
 
-def _name(column: str, taken: set[str]) -> str:
+def _suffix(unit: int) -> str:
+    # A sum that is asked for by hand is in the declared unit: who types the name knows it then.
+    return f"_x{unit}" if unit > 1 else ""
+
+
+def _name(column: str, taken: set[str], suffix: str = "") -> str:
     """Return a column's name as a task may declare it, and add it to those that are taken."""
     plain = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")[:48]
     # A task's names begin with a letter.
     plain = plain if re.match(r"[a-z]", plain) else f"column_{plain}".strip("_")
     name = next(
-        one for one in (plain, *(f"{plain}_{count}" for count in range(2, 1_000))) if one not in taken
+        one
+        for number in ("", *(f"_{count}" for count in range(2, 1_000)))
+        if (one := f"{plain}{number}{suffix}") not in taken
     )
     taken.add(name)
     return name
@@ -282,7 +291,13 @@ def _round_up(value: float) -> float:
 
 
 def _column_in(column: Column, unit: int) -> Column:
-    return replace(column, noise_scale=column.noise_scale / unit)
+    name = column.name.removesuffix(_suffix(unit))
+    return replace(
+        column,
+        name=name,
+        value=column.value.removesuffix(_suffix(unit)),
+        noise_scale=column.noise_scale / unit,
+    )
 
 
 def _estimate_in(estimate: Estimate, unit: int) -> Estimate:

@@ -42,15 +42,15 @@ def test_a_plan_says_the_same_to_the_task_to_browsers_and_to_the_query() -> None
     assert json.loads(plan.file) == {
         "min_cell_count": MIN_CELL_COUNT,
         "values": [
-            {"name": "revenue", "low": 0, "high": 4050, "is_clamped": True, "bucket_starts": []},
+            {"name": "revenue_x100", "low": 0, "high": 4050, "is_clamped": True, "bucket_starts": []},
             {"name": "yes", "low": 0, "high": 1, "is_clamped": True, "bucket_starts": []},
         ],
         "keys": [{"name": "campaign", "size": 3, "categories": ["Frühling", "7", "other"]}],
     }
-    secret = ("--value", "revenue=revenue*100", "--value", "yes=bought==yes")
+    secret = ("--value", "revenue_x100=revenue*100", "--value", "yes=bought==yes")
     assert plan.table_options == secret
     assert plan.browser_options == (*secret, "--key", "campaign=campaign")
-    summed = ("--value", "revenue", "--value", "yes", "--value", "count")
+    summed = ("--value", "revenue_x100", "--value", "yes", "--value", "count")
     assert plan.query_options == (*summed, "--group-by", "campaign", "--roll-up")
     assert plan.beyond == {"revenue": 19}
 
@@ -68,7 +68,8 @@ def test_sums_come_back_in_the_units_of_their_columns() -> None:
         cost=Epsilons(ad_server=0.5, colluding=1.0), dataset_spent=Epsilons(ad_server=0.5, colluding=1.0),
         group_by=("campaign",), min_cell_count=20,
         columns=tuple(
-            Column(name=name, value=name, bucket=None, noise_scale=100.0) for name in ("revenue", "count")
+            Column(name=name, value=name, bucket=None, noise_scale=100.0)
+            for name in ("revenue_x100", "count")
         ),
         rows=(ResultRow(group=("7",), estimates=(cents, count)),),
     )  # fmt: skip
@@ -77,6 +78,7 @@ def test_sums_come_back_in_the_units_of_their_columns() -> None:
     assert told.estimate("revenue", "7") == Estimate(value=12.5, standard_error=2.0, low=7.5, high=17.5)
     assert told.estimate("count", "7") == count
     assert [column.noise_scale for column in told.columns] == [1.0, 100.0]
+    assert [column.value for column in told.columns] == ["revenue", "count"]
 
 
 @pytest.mark.parametrize(

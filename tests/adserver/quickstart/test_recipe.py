@@ -366,9 +366,9 @@ ANSWER = {
     "mechanism": "gaussian", "epsilon": SPENT, "dataset_epsilon_spent": SPENT,
     "min_cell_count": 20, "threshold_noise": 3.0, "threshold_margin": 0.0, "statistics": {},
     "columns": [
-        {"name": name, "value": name, "bucket": None, "noise_scale": 2.0} for name in ("paid", "count")
+        {"name": name, "value": name, "bucket": None, "noise_scale": 2.0} for name in ("paid_x100", "count")
     ],
-    "rows": [{"group": {"device": "phone"}, "paid": PAID, "count": PAID}],
+    "rows": [{"group": {"device": "phone"}, "paid_x100": PAID, "count": PAID}],
 }  # fmt: skip
 
 
@@ -391,7 +391,7 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     Recipe(Project.open(project.folder), told.append).run()
     folder = project.folder / "runs" / "1"
     assert commands.ran.count("adserver aggregate --dataset") == 1
-    measured = "--value paid=paid*100"
+    measured = "--value paid_x100=paid*100"
     options = [measured, f"--measurement {folder / 'measurement.json'}", f"{measured} --key device=device"]
     assert all(wanted in " ".join(asked) for wanted, asked in zip(options, commands.asked[:3], strict=True))
     summary = json.loads((folder / "summary.json").read_text())
