@@ -3,7 +3,7 @@
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from maskedlark.terminal.options import option
 from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
+    from adserver.quickstart.project import Project
     from adserver.quickstart.runs import Trained
     from adserver.quickstart.settings import DataSettings
     from adserver.quickstart.table_report import TableReport
@@ -99,6 +100,23 @@ def _new_command(
 
     A table is read and described: what each column holds and becomes, and what is left out and why.
     """
+    project = _make_project(
+        folder, csv=csv, label=label, model=model, values=value or (), keys=key or (), person=person
+    )
+    typer.echo(f"check {folder / 'lark.toml'}, then run: adserver quickstart run {folder}")
+    typer.echo(f"to use other commands with these servers, first run: . {project.environment_file}", err=True)
+
+
+def _make_project(
+    folder: Path,
+    *,
+    csv: Path | None = None,
+    label: str = "",
+    model: Path | None = None,
+    values: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    person: str = "",
+) -> "Project":
     from adserver.quickstart.check import check, read_table
     from adserver.quickstart.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
     from adserver.quickstart.measurement import describe_bound, plan_measurement, suggest_value
@@ -118,18 +136,18 @@ def _new_command(
 
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")
-    if csv is None and (value or key or person):
+    if csv is None and (values or keys or person):
         raise typer.BadParameter(
             "--value, --key and --person name columns of a table: give --csv; `adserver quickstart sample` "
             "writes a made-up one"
         )
-    if person and (value or key):
+    if person and (values or keys):
         raise typer.BadParameter(
             "--person lets devices train, which report no values: leave out --value, --key"
         )
     if person and person == label:
         raise typer.BadParameter(f"--person and --label both name {label!r}: name the column of the person")
-    data, measure = DataSettings(), MeasureSettings(keys=tuple(key or ()))
+    data, measure = DataSettings(), MeasureSettings(keys=tuple(keys))
     notes, bounds = dict[str, str](), dict[str, str]()
     if csv is not None:
         table = read_table(csv)
@@ -147,12 +165,16 @@ def _new_command(
         # Absolute, because the project's folder may lie anywhere
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
         # What a row adds to: each value and the count, at each level of the keys and in all
-        sums = (len(value or ()) + 1) * (len(measure.keys) + 1)
-        values = tuple(suggest_value(table, column, sums=sums) for column in value or ())
-        bounds = {one.column: note for one in values if (note := describe_bound(table, one))}
-        measure = replace(measure, values=values)
+        sums = (len(values) + 1) * (len(measure.keys) + 1)
+        measured = tuple(suggest_value(table, column, sums=sums) for column in values)
+        bounds = {one.column: note for one in measured if (note := describe_bound(table, one))}
+        measure = replace(measure, values=measured)
         # Only for its errors: a project whose measurement cannot run is not made
         plan_measurement(table, data, measure)
+        for column in sorted({one.column for one in measured} - {label}):
+            typer.echo(
+                escape(f"{column!r} is measured, so nobody sees it, and the model does not learn from it")
+            )
     # Chosen once and written down, so that the servers come back at the same addresses
     ports = free_ports(5)
     project = new_project(
@@ -178,8 +200,7 @@ def _new_command(
     # Told and not refused: the file stays, and is what its owner corrects
     for problem in check(project).problems if model is not None else ():
         typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
-    typer.echo(f"check {folder / 'lark.toml'}, then run: adserver quickstart run {folder}")
-    typer.echo(f"to use other commands with these servers, first run: . {project.environment_file}", err=True)
+    return project
 
 
 @quickstart_app.command("check")
@@ -262,7 +283,7 @@ def _demo_command(
 
     # A second demo in the folder is the first one's project, with whatever was changed in it
     if not (folder / CONFIG).exists():
-        _new_command(folder)
+        _make_project(folder)
     _run_command(folder, as_json)
 
 
@@ -339,7 +360,8 @@ def _down_command(folder: FolderArgument) -> None:
     from adserver.quickstart.project import Project
     from adserver.quickstart.running import RunningFleet
 
-    RunningFleet(Project.open(folder), tell=_tell).down()
+    stopped = RunningFleet(Project.open(folder), tell=_tell).down()
+    _tell(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
 
 @contextmanager

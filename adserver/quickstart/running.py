@@ -161,8 +161,8 @@ class RunningFleet:
         if started:
             self._tell("two helpers and an ad server are running, each with its own folder in parties/")
 
-    def down(self) -> None:
-        """Ask the servers to finish what is under way, and return when they have ended."""
+    def down(self) -> list[str]:
+        """Ask the servers to finish what is under way, and return the names of those that have ended."""
         # All are told before one is waited for, so that they end at the same time.
         running = [(one, pid) for one in reversed(self._servers()) if (pid := self._pid(one)) is not None]
         for _, pid in running:
@@ -174,6 +174,7 @@ class RunningFleet:
         for child in self._children.values():
             # One that is not waited for stays in the table of processes, as if it ran.
             child.wait()
+        return [one.name for one, _ in running]
 
     def _servers(self) -> tuple[Server, ...]:
         at = self._project.settings.servers

@@ -57,9 +57,10 @@ def test_servers_are_started_once_found_again_and_ended(
         assert told == of_the_start
         assert {path.read_text() for path in project.parties.glob("*.pid")} == pids
     finally:
-        second.down()
+        stopped = second.down()
         is_up, files = first.is_up, list(project.parties.glob("*.pid"))
-        first.down()  # they are its children: only it can wait until they are gone
+        again = first.down()  # they are its children: only it can wait until they are gone
+    assert (sorted(stopped), again) == (["adserver", "helper-0", "helper-1"], [])
     assert not is_up
     assert not files
 
