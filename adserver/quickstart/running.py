@@ -234,7 +234,16 @@ class RunningFleet:
         """Start a server in a new session, so that it outlives this terminal."""
         if server.keygen and not (self._project.parties / server.name).exists():
             program, *arguments = server.keygen
-            subprocess.run([command(program), *arguments], check=True, stdout=subprocess.DEVNULL)  # noqa: S603  our own program
+            made = subprocess.run(  # noqa: S603  our own program
+                [command(program), *arguments],
+                check=False,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+            if made.returncode:
+                raise InvalidTask(f"{server.name} did not start: {made.stderr[-2000:].strip()}")
         # An earlier start's file would say that this one answers.
         server.ready.unlink(missing_ok=True)
         program, *arguments = server.serve

@@ -54,7 +54,7 @@ def as_onnx(model: Any, num_features: int) -> bytes:
         return _dense([weight.T], [np.atleast_1d(model.intercept_)], "relu")
     raise InvalidModel(
         ModelReason.NOT_ONNX,
-        f"the model is a {type(model).__name__}: expected an ONNX file, a torch module, or a fitted "
+        f"the model is of type {type(model).__name__}: expected an ONNX file, a torch module, or a fitted "
         "linear model or MLP of scikit-learn",
     )
 

@@ -117,6 +117,17 @@ def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
             running.up()
 
 
+def test_a_server_whose_keys_cannot_be_made_is_told_with_what_it_said(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho no disk >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(module, "command", lambda _: str(program))
+    with pytest.raises(InvalidTask, match=r"helper-0 did not start: no disk$"):
+        RunningFleet(project, lambda _: None).up()
+
+
 def test_servers_whose_arguments_cannot_be_read_while_they_start_or_end_are_awaited_and_ended(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

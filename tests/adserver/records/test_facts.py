@@ -28,6 +28,13 @@ def test_names_and_values_are_a_line_each_without_braces() -> None:
     assert dict(PLAN) == PLAN
 
 
+def test_a_time_is_shown_as_one_unless_no_calendar_has_it() -> None:
+    assert repr(Facts(submitted_at=86_400.5, ended_at=1e20)).splitlines() == [
+        "submitted_at: 1970-01-02 00:00:00 UTC",
+        "ended_at: 1e+20",
+    ]
+
+
 def test_a_notebook_shows_the_same_as_a_table() -> None:
     assert PLAN._repr_html_().startswith("<table><tbody><tr><td>rounds</td><td>30</td></tr>")
     assert "<td>alternatives 2</td><td>batch 128</td>" in PLAN._repr_html_()
