@@ -115,7 +115,7 @@ def run(out: Path, *, is_no_noise: bool) -> Summary:
             "job", "submit", "--task", task, "--dataset", dataset["dataset_id"], "--model", str(untrained),
             "--loss", "binary_cross_entropy_with_logits", "--rounds", str(ROUNDS), "--optimizer", "momentum",
             "--momentum", str(MOMENTUM), "--learning-rate", str(LEARNING_RATE), "--eval-set", str(panel),
-            "--clip-norm", str(CLIP_NORM), "--wait", *noise, options=False,
+            "--clip-norm", str(CLIP_NORM), "--as-it-is", "--wait", *noise, options=False,
         )  # fmt: skip
         trained = out / "trained.onnx"
         fleet.adserver("model", "export", "--job", job["job_id"], str(trained), options=False)

@@ -41,8 +41,8 @@ class Sealed:
         return self.fleet.adserver_json(
             "job", "submit", "--dataset", self.dataset, "--model", str(self.model), "--loss", LOSS,
             "--rounds", str(ROUNDS),
-            "--optimizer", "momentum", "--learning-rate", "0.3", "--eval-set", str(self.panel), *more,
-            options=False,
+            "--optimizer", "momentum", "--learning-rate", "0.3", "--eval-set", str(self.panel),
+            "--as-it-is", *more, options=False,  # for plain training begins with the same file
         )  # fmt: skip
 
     def export(self, job: str, name: str) -> bytes:
