@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from browser_sim.people import PeopleCounts
 from browser_sim.source import Source
@@ -15,6 +15,10 @@ from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+_MOST_NAMES: Final = 100
+"""Of more features, as of images, the first few names are shown."""
 
 
 def _json(document: dict[str, Any]) -> str:
@@ -126,7 +130,7 @@ class _Description:
         return _json(asdict(self))
 
     def to_table(self) -> "Table":
-        """Return a table: the balance of labels in full, the names of features in brief."""
+        """Return a table: the balance of labels in full, the names of features where they are few."""
         from rich.table import Table
 
         # Names come from files: `plain` takes out what a terminal would obey.
@@ -139,11 +143,11 @@ class _Description:
             if self.own_test
             else str(self.records),
         )
+        # All of a table's, in the order in which a model gets them; of an image, pixels say nothing.
+        shown = self.feature_names[: self.features if self.features <= _MOST_NAMES else 4]
         table.add_row(
             "features",
-            plain(
-                f"{self.features}: {', '.join(self.feature_names[:4])}{', ...' if self.features > 4 else ''}"
-            ),
+            plain(f"{self.features}: {', '.join(shown)}{', ...' if self.features > len(shown) else ''}"),
         )
         table.add_row("label kind", self.label_kind)
         for name, amount in self.labels.items():

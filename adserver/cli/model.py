@@ -143,12 +143,14 @@ def _show_command(
     """
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import declared_width, parse_chosen, read_model
+    from adserver.training.pipeline import check_is_scaled, notes_of
     from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
     from maskedlark.model.weights import length_in_bytes
     from maskedlark.numbers.field import ELEMENT_BYTES
 
     encoded = separate_parameters(read_model(file))
+    check_is_scaled(notes_of(encoded))
     num_features = num_features or declared_width(encoded)
     # Some ONNX files leave the width of their input open, as exporters write it for dynamic axes
     if num_features is None:

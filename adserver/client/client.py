@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adserver.client.connection import id_of
 from adserver.client.measuring import Measuring
 from adserver.client.tasks import read_encoder_of, read_measurement_of, task_fields
 from adserver.client.training import Training
@@ -99,7 +100,7 @@ class Client(Measuring, Training):
         self,
         *,
         task: str = "",
-        dataset: str = "",
+        dataset: Dataset | str = "",
         planned: PlannedJob | None = None,
         relation: Relation = Relation.ZERO,
     ) -> tuple[DatasetBudget, ...]:
@@ -111,7 +112,7 @@ class Client(Measuring, Training):
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
         """
-        return self.server.budgets(task=task, dataset=dataset, planned=planned, relation=relation)
+        return self.server.budgets(task=task, dataset=id_of(dataset), planned=planned, relation=relation)
 
     def statements(self, task: str = "") -> list[Evidence]:
         """Return what both helpers say, and signed, of each job and query of a task that they charged."""

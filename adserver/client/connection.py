@@ -9,6 +9,7 @@ from adserver.client.remote import RemoteAdServer
 from adserver.peers.connect import Peers
 from adserver.peers.deadlines import ROUND_DEADLINE_S
 from adserver.peers.retrying import BRIEF, Backoff
+from adserver.store.datasets import Dataset
 from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import Task
 from maskedlark.rpc.tls_files import TlsFiles
@@ -136,3 +137,16 @@ class Connection:
         """Return the task of a dataset, by the start of the dataset's id."""
         found = self.server.dataset(dataset)
         return self.server.task(found.task_id.hex()).stored.bundle.task
+
+
+def id_of(dataset: Dataset | str) -> str:
+    """Return the id of a dataset as text, or the start of one as it was given.
+
+    Raises:
+        InvalidTask: the dataset is not committed yet, and has none.
+    """
+    if isinstance(dataset, str):
+        return dataset
+    if dataset.dataset_id is None:
+        raise InvalidTask("the dataset is not committed yet: seal its task again")
+    return dataset.dataset_id.hex()

@@ -5,13 +5,14 @@ from operator import index
 from typing import Any
 
 from adserver.client.choices import choose
-from adserver.client.connection import Connection
+from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.records.summaries import QuerySummary
+from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
 
 
@@ -28,7 +29,7 @@ class Measuring(Connection):
         discover: bool = False,
         roll_up: bool = False,
         epsilon: float | None = None,
-        dataset: str = "",
+        dataset: Dataset | str = "",
         query_id: str = "",
     ) -> AggregateResult:
         """Sum values over groups of a dataset's reports. It is charged to the dataset's budget.
@@ -43,7 +44,7 @@ class Measuring(Connection):
             discover: Find the codes of other keys by a private release first.
             roll_up: Release the coarser levels too, up to the total, so that parts add to the whole.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
-            dataset: The start of its id; not needed if there is only one.
+            dataset: As `seal` returns it, or the start of its id; not needed if there is only one.
             query_id: 32 hex digits of your own choice, of 16 random bytes: the same request under the same
                 id has the same answer, and is charged once. By default a new one.
 
@@ -62,7 +63,7 @@ class Measuring(Connection):
             discover=discover,
             roll_up=roll_up,
             epsilon=None if epsilon is None else float(epsilon),
-            dataset=dataset,
+            dataset=id_of(dataset),
             query_id=query_id,
         )
 
@@ -75,7 +76,7 @@ class Measuring(Connection):
         weights: str = ModelWeights.LATEST,
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
-        dataset: str = "",
+        dataset: Dataset | str = "",
         query_id: str = "",
     ) -> EvaluationResult:
         """Evaluate a classifier on a dataset's reports: loss, accuracy, ROC and PR curves, calibration.
@@ -90,7 +91,7 @@ class Measuring(Connection):
             weights: Of the job: `latest`, or `best`, those that did best on its evaluation set.
             bins: How many score bins; more of them bear more noise.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
-            dataset: The start of its id; not needed if there is only one.
+            dataset: As `seal` returns it, or the start of its id; not needed if there is only one.
             query_id: As of `aggregate`.
 
         Raises:
@@ -98,7 +99,7 @@ class Measuring(Connection):
             MaskedLarkError: as `aggregate`.
         """
         if model is not None and not isinstance(model, bytes):
-            model = as_onnx(model, self._task_of(dataset).num_features)
+            model = as_onnx(model, self._task_of(id_of(dataset)).num_features)
         return self.server.evaluate(
             model,
             job=job.job_id.hex() if isinstance(job, Job) else job,
@@ -107,7 +108,7 @@ class Measuring(Connection):
             # Also of numpy's integers, which JSON does not take
             bins=index(bins),
             epsilon=None if epsilon is None else float(epsilon),
-            dataset=dataset,
+            dataset=id_of(dataset),
             query_id=query_id,
         )
 

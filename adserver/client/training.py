@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adserver.client.choices import choose
-from adserver.client.connection import Connection
+from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
 from adserver.records.defaults import TEST_SHARE
@@ -14,6 +14,7 @@ from adserver.records.facts import Facts
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
 from adserver.views.job_comparison import compare_jobs
 from adserver.views.plan import tell_path
@@ -48,7 +49,7 @@ class Training(Connection):
         public_samples: bool = False,
         train: Sequence[str] = (),
         freeze: Sequence[str] = (),
-        dataset: str = "",
+        dataset: Dataset | str = "",
         reports: int | None = None,
         task: str = "",
         jobs: int = 1,
@@ -72,7 +73,7 @@ class Training(Connection):
             InvalidModel, InvalidTask, JobRefused
         """
         request = PlanRequest(
-            model=None if model is None else as_onnx(model, self._width(dataset, task, reports)),
+            model=None if model is None else as_onnx(model, self._width(id_of(dataset), task, reports)),
             num_parameters=num_parameters,
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
@@ -85,7 +86,7 @@ class Training(Connection):
             clip_norm=clip_norm,
             train=tuple(train),
             freeze=tuple(freeze),
-            dataset=dataset,
+            dataset=id_of(dataset),
             reports=reports,
             task=task,
             jobs=jobs,
@@ -124,7 +125,7 @@ class Training(Connection):
         train: Sequence[str] = (),
         freeze: Sequence[str] = (),
         standardise: bool = True,
-        dataset: str = "",
+        dataset: Dataset | str = "",
         name: str = "",
         note: str = "",
         wait: bool = True,
@@ -165,7 +166,7 @@ class Training(Connection):
             standardise: Whether features of an untrained model are centred and scaled by the eval_set, and
                 the logit of two classes begins at its base rate. Weights that know something of its labels
                 stay as they are.
-            dataset: The start of its id; not needed if there is only one.
+            dataset: As `seal` returns it, or the start of its id; not needed if there is only one.
             name: What you call the job; helpers do not see it.
             note: What you want to remember of it; helpers do not see it.
             wait: Watch the job until it stops.
@@ -175,7 +176,7 @@ class Training(Connection):
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
         """
         submission = _submission(
-            as_onnx(model, self._task_of(dataset).num_features),
+            as_onnx(model, self._task_of(id_of(dataset)).num_features),
             loss=loss,
             learning_rate=learning_rate,
             rounds=rounds,
@@ -251,7 +252,7 @@ class Training(Connection):
         if asked is not None and training:
             raise InvalidTask(f"a Submission has its own settings: leave out {', '.join(training)}")
         given = training if asked is None else {"task": asked.task, "dataset": asked.dataset}
-        of, dataset = given.get("task", ""), given.get("dataset", "")
+        of, dataset = given.get("task", ""), id_of(given.get("dataset", ""))
         # Before anything is collected there is a task but no dataset
         is_planned = bool(of) or reports is not None
         task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
@@ -333,7 +334,7 @@ def _submission(
     freeze: Sequence[str] = (),
     standardise: bool = True,
     task: str = "",
-    dataset: str = "",
+    dataset: Dataset | str = "",
     name: str = "",
     note: str = "",
 ) -> Submission:
@@ -363,7 +364,7 @@ def _submission(
         freeze=tuple(freeze),
         is_standardised=standardise,
         task=task,
-        dataset=dataset,
+        dataset=id_of(dataset),
         name=name,
         note=note,
     )

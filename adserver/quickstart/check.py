@@ -22,6 +22,7 @@ from maskedlark.encoding.fit import PlannedTraining, id_column
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidModel, InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss
 
 SAMPLE_ROWS: Final = 569
@@ -100,7 +101,7 @@ def check(project: Project) -> Checked:
             learned = _select_learned(table, settings.data)
             planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
             features = sum(_width(learned, name, settings.data, planned) for name in kept)
-    loss = settings.training.loss or usual_loss(classes, is_on_devices=bool(settings.federated.person))
+    loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported, devices)
     problems += _problems_of_model(project, features, classes, loss)
     return Checked(
@@ -116,6 +117,23 @@ def check(project: Project) -> Checked:
 
 def _count_reported(rows: int, settings: Settings) -> int:
     return rows - round(settings.data.panel * rows)
+
+
+def choose_loss(project: Project, features: int, classes: int) -> Loss:
+    """Return the loss that the settings name, or the usual one for the classes and the model's outputs."""
+    from adserver.training.model_file import why_squashed_twice
+
+    settings = project.settings
+    usual = usual_loss(classes, is_on_devices=bool(settings.federated.person))
+    if settings.training.loss or not settings.model.onnx or usual is Loss.CROSS_ENTROPY:
+        return settings.training.loss or usual
+    try:
+        model = _own_model(project, features)
+    except (OSError, InvalidModel, InvalidTask):
+        return usual  # what is wrong with the file has a line of its own
+    if model.output_width == classes:
+        return Loss.CROSS_ENTROPY
+    return Loss.BINARY_CROSS_ENTROPY if why_squashed_twice(model, usual) else usual
 
 
 def usual_loss(num_classes: int, *, is_on_devices: bool = False) -> Loss:
@@ -289,10 +307,23 @@ def _problems_of_training(settings: Settings, reported: int, devices: int | None
         )
 
 
-def _problems_of_model(project: Project, features: int, classes: int, loss: Loss) -> Iterator[str]:
-    """Yield what is wrong with the model, and with the loss for it."""
+def _own_model(project: Project, features: int) -> Model:
+    """Read the model that the settings name.
+
+    Raises:
+        OSError, InvalidModel, InvalidTask: it cannot be read, or is no model of so many features.
+    """
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import read_model
+    from maskedlark.model.onnx_file import parse
+
+    path = project.path(project.settings.model.onnx)
+    return parse(separate_parameters(read_model(path)), num_features=features)
+
+
+def _problems_of_model(project: Project, features: int, classes: int, loss: Loss) -> Iterator[str]:
+    """Yield what is wrong with the model, and with the loss for it."""
+    from adserver.training.model_file import why_squashed_twice
     from maskedlark.model.dense import dense_network
     from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
@@ -301,14 +332,14 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
     where = "[model] onnx" if settings.onnx else "[model] hidden"
     try:
         if settings.onnx:
-            encoded = separate_parameters(read_model(project.path(settings.onnx)))
+            model = _own_model(project, features)
         else:
             # The encoder of the default network does not exist yet: a dense one has the same outputs.
             outputs = usual_outputs(classes, is_on_devices=bool(project.settings.federated.person))
             encoded = dense_network(
                 [features, *(settings.hidden or ()), outputs], "relu", seed=settings.seed, final="linear"
             )
-        model = parse(encoded, num_features=features)
+            model = parse(encoded, num_features=features)
     except OSError as error:
         yield f"{where}: cannot read {project.path(settings.onnx)}: {error.strerror}"
         return
@@ -320,6 +351,8 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
     except InvalidModel as error:
         yield f"[training] loss: {error}"
         return
+    if twice := why_squashed_twice(model, loss):
+        yield f"[training] loss: {twice}"
     # Devices train any model themselves; helpers only add up their updates.
     is_of_reports = not project.settings.federated.person
     if is_of_reports and (reasons := why_general(model, loss)) and find_spec("torch") is None:

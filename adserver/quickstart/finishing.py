@@ -53,6 +53,7 @@ class ModelFinisher:
         """Train the network on the same rows without privacy, and return how it does on the panel."""
         from adserver.training.eval_set import read_eval_set
         from adserver.training.model_file import read_model
+        from adserver.training.pipeline import LOSS_IS, describe
         from adserver.training.plain_twin import train_plain_twin
 
         folder = self.folder
@@ -67,7 +68,8 @@ class ModelFinisher:
             read_eval_set((folder / REPORTED).read_bytes()),
             read_eval_set(self.panel.read_bytes()),
         )
-        write_durably(folder / "plain.onnx", twin.model)
+        # So that `model predict` gives chances, as of the private model
+        write_durably(folder / "plain.onnx", describe(twin.model, **{LOSS_IS: self.loss.value}))
         found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
         return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
 

@@ -78,7 +78,7 @@ optimizer = {_text(training.optimizer)}
 schedule = {_text(training.schedule)}
 {_rate(training.learning_rate)}
 # batch_size = 256     # expected reports in a round; without it, all of them
-# loss = "cross_entropy"  # without it: by the labels
+# loss = "cross_entropy"  # without it: by the labels and the model's outputs
 
 [measure]              # sums, counts and means by groups; keys alone: counts; nothing without either
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most

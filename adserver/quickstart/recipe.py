@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from adserver.quickstart.check import check, read_table, usual_loss, usual_outputs
+from adserver.quickstart.check import check, choose_loss, read_table, usual_outputs
 from adserver.quickstart.commands import ProjectCommands, describe_refusal
 from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
 from adserver.quickstart.finishing import ModelFinisher
@@ -115,9 +115,7 @@ class Recipe:
         if steps.done:
             self._tell(f"going on with run {folder.name}, which was interrupted")
         described = self._describe(folder)
-        loss = self._project.settings.training.loss or usual_loss(
-            described.num_classes, is_on_devices=self._are_devices
-        )
+        loss = choose_loss(self._project, described.num_features, described.num_classes)
         ran = self._train(described, loss)
         finisher = ModelFinisher(
             commands=self._commands, folder=folder, panel=self._panel, loss=loss, tell=self._tell

@@ -32,11 +32,28 @@ from maskedlark.encoding.encoder import (
 )
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Model
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.limits import Limits
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
 _EXTERNAL: Final = onnx.TensorProto.EXTERNAL
 _TABLE_RANK: Final = 2
+
+
+def why_squashed_twice(model: Model, loss: TrainedLoss) -> str:
+    """Return what is wrong if a model ends with the function that its loss applies anyway, else nothing.
+
+    Nothing else would say so: such a job trains, of two classes towards chances between .5 and .73.
+    """
+    last = model.nodes[-1].operator
+    if last == "Sigmoid" and loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+        instead = f"use the loss {Loss.BINARY_CROSS_ENTROPY}, or leave out the Sigmoid"
+    elif last == "Softmax" and loss is Loss.CROSS_ENTROPY:
+        instead = "leave out the Softmax"
+    else:
+        return ""
+    return f"the model ends with {last}, which {loss} applies once more: {instead}"
 
 
 def read_model(path: Path, *, limits: Limits | None = None) -> bytes:

@@ -91,6 +91,19 @@ def notes_of(encoded: bytes) -> dict[str, str]:
         return {}
 
 
+def check_is_scaled(notes: Mapping[str, str]) -> None:
+    """Refuse a model whose notes say that it takes bytes or raw columns, and not what jobs train.
+
+    Raises:
+        InvalidTask
+    """
+    if notes.get(INPUT_IS, SCALED) != SCALED:
+        raise InvalidTask(
+            f"the model takes {notes[INPUT_IS]}: give the file that `adserver model export` writes without "
+            "--with-encoder and --with-bytes"
+        )
+
+
 def _notes_in(proto: onnx.ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adserver.training.inference import predict
 from adserver.training.logit_scaling import chances_of
-from adserver.training.pipeline import ENCODER_IS, INPUT_IS, LOSS_IS, SCALED, notes_of
+from adserver.training.pipeline import ENCODER_IS, LOSS_IS, check_is_scaled, notes_of
 from maskedlark.encoding import dates
 from maskedlark.encoding.encoder import ClassLabel, Encoder
 from maskedlark.encoding.table import Table
@@ -128,11 +128,7 @@ def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterat
 
 
 def _check_notes(notes: dict[str, str], encoder: Encoder) -> None:
-    if notes.get(INPUT_IS, SCALED) != SCALED:
-        raise InvalidTask(
-            f"the model takes {notes[INPUT_IS]}: give the file that `adserver model export` writes without "
-            "--with-encoder and --with-bytes"
-        )
+    check_is_scaled(notes)
     if notes.get(ENCODER_IS, encoder.digest.hex()) != encoder.digest.hex():
         raise InvalidTask(
             f"the model was trained with encoder {notes[ENCODER_IS][:12]}, but this one is "

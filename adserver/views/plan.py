@@ -93,9 +93,10 @@ def describe_path(reasons: Sequence[str]) -> list[str]:
 def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
     """Print the same lines of a job that was accepted, to standard error; none of a job on devices."""
     from adserver.training.merged_parameters import separate_parameters
-    from adserver.training.model_file import parse_chosen
+    from adserver.training.model_file import parse_chosen, why_squashed_twice
     from adserver.training.standardising import standardise_submission
     from maskedlark.model.exactness import why_general
+    from maskedlark.model.onnx_file import parse
 
     # Devices train, and helpers only sum: no path is chosen
     if not isinstance(submission, Submission) or not isinstance(plan, TrainingPlan):
@@ -110,6 +111,10 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
     )
     if begun.told:
         typer.echo(f"{begun.told} (--as-it-is or standardise=False leaves the file as it is)", err=True)
+    # Of the file as it was given: what begins at a base rate ends with that.
+    given = parse(separate_parameters(submission.model), num_features=plan.task.num_features)
+    if twice := why_squashed_twice(given, plan.job.loss):
+        typer.echo(twice, err=True)
     for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
         typer.echo(line, err=True)
 
@@ -128,7 +133,7 @@ def _warn_of_clip(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
         yield (
             f"the rarer label is {rarer:.0%} of the evaluation set, and the clip bound cuts {clipped:.0%} of "
             "the gradients, those of this label first: predictions will not add up until the model is "
-            "calibrated, by `adserver model calibrate --panel FILE`"
+            "calibrated, by `adserver model calibrate --panel FILE` or job.calibrate(panel=FILE)"
         )
 
 

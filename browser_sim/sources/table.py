@@ -3,7 +3,7 @@
 One that was fitted before, or one that is fitted to this table.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from decimal import Decimal, InvalidOperation
@@ -246,13 +246,17 @@ def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> N
                 cells = [cell for cell in cells if cell in kept]
             found = identifiers(cells)
             if found:
+                instead = f"read its dates with --date {column.name!r}, " if _holds_dates(cells) else ""
                 raise InvalidSource(
                     f"{table.name}: column {column.name!r} looks like identifiers ({found}), and an "
-                    "encoder is public: "
-                    f"leave it out with --ignore {column.name!r}, or let its words be published with "
-                    "--publish "
-                    f"{column.name!r}"
+                    f"encoder is public: {instead}leave it out with --ignore {column.name!r}, or let its "
+                    f"words be published with --publish {column.name!r}"
                 )
+
+
+def _holds_dates(cells: Iterable[str | None]) -> bool:
+    """Return whether cells are dates, whichever of day and month stands first."""
+    return all(cell is None or dates.is_date(cell) for cell in cells)
 
 
 def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:

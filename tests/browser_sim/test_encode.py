@@ -226,6 +226,16 @@ def test_an_encoder_holds_no_words_that_look_like_identifiers_unless_their_colum
         assert ("(e-mail addresses)" in made.output) == bool(status)
 
 
+def test_a_column_of_dates_that_nobody_named_is_told_its_option(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    for cell, is_told in (("2026-{:02}-{:02} 04:50", True), ("x{}y{}", False)):
+        cells = [cell.format(1 + row % 12, 1 + row // 12) for row in range(50)]
+        path.write_text("seen,y\n" + "".join(f"{one},{row % 2}\n" for row, one in enumerate(cells)))
+        made = invoke("encode", "--fit", path, "--label", "y", "--type", "seen=category")
+        assert made.exit_code == 1
+        assert ("--date 'seen'" in made.output) is is_told
+
+
 def test_dates_become_numbers_and_words_for_every_later_table(tmp_path: Path) -> None:
     path, out = tmp_path / "visits.csv", tmp_path / "encoder.json"
     path.write_text("seen,y\n2026-11-27 09:30,0\n28.11.2026 21:00,1\n,0\n")

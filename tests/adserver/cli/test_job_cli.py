@@ -241,6 +241,8 @@ def test_a_model_is_exported_with_what_it_takes_in_it(site: Site, adserver: Adse
     assert "raw columns" in adserver("model export raw.onnx --with-encoder --encoder encoder.json").stdout
     with pytest.raises(InvalidTask, match="names no encoder"):
         adserver("model export raw.onnx --with-encoder")
+    with pytest.raises(InvalidTask, match="takes one input a column"):
+        adserver("model show raw.onnx")
     features = encoder.features(columns)
     outputs = predict((tmp_path / "plain.onnx").read_bytes(), features)
     feed = {name: np.array([[0.0], [5.0], [9.0], [np.nan]]) for name in "abc"}

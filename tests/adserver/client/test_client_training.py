@@ -2,8 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,43 @@ def test_a_job_is_evaluated_as_it_was_returned_or_by_its_id(
     client.evaluate(job=job)
     client.evaluate(job=job.job_id.hex()[:12])
     assert asked == [job.job_id.hex(), job.job_id.hex()[:12]]
+
+
+def test_a_dataset_is_named_as_seal_returns_it_or_by_its_id(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = client.dataset()
+    asked: list[str] = []
+    for operation in ("submit", "plan", "evaluate", "aggregate", "budgets"):
+
+        def record(_: object, request: Any = None, **named: Any) -> None:
+            asked.append(named.get("dataset") or request.dataset)
+            raise StopIteration
+
+        monkeypatch.setattr(type(client.server), operation, record)
+    calls: list[Callable[..., object]] = [
+        partial(client.train, module(), **settings()),
+        partial(client.plan, module(), rounds=4),
+        partial(client.evaluate, module()),
+        partial(client.aggregate, "count"),
+        client.budgets,
+    ]
+    for given in (dataset, dataset.dataset_id.hex() if dataset.dataset_id else ""):
+        for call in calls:
+            with pytest.raises(StopIteration):
+                call(dataset=given)
+    assert asked == [OF.datasets[0].dataset_id.hex()] * 10
+    with pytest.raises(InvalidTask, match="not committed yet"):
+        client.budgets(dataset=replace(dataset, dataset_id=None))
+
+
+def test_a_model_that_ends_with_what_its_loss_applies_is_named(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squashed = torch.nn.Sequential(module(), torch.nn.Sigmoid())
+    for loss, is_told in (("binary_cross_entropy_with_logits", True), ("binary_cross_entropy", False)):
+        client.train(squashed, **settings(loss=loss, rounds=1))
+        assert ("ends with Sigmoid" in capsys.readouterr().err) is is_told
 
 
 def test_a_schedule_is_named_as_on_the_command_line(site: Site, client: Client) -> None:

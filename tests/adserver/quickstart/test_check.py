@@ -127,6 +127,39 @@ def test_a_model_of_another_width_is_named_at_once_and_may_be_given_its_columns_
     assert "3 features wanted, 2 given" in made.output
 
 
+@pytest.mark.parametrize(
+    ("widths", "final", "loss"),
+    [
+        ([3, 4, 1], "linear", Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
+        ([3, 4, 1], "sigmoid", Loss.BINARY_CROSS_ENTROPY),
+        ([3, 4, 2], "linear", Loss.CROSS_ENTROPY),
+    ],
+)
+def test_the_usual_loss_is_of_what_ones_own_model_puts_out(
+    widths: list[int], final: str, loss: Loss, tmp_path: Path
+) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    (play / "net.onnx").write_bytes(dense_network(widths, "relu", seed=1, final=final))
+    config = (play / CONFIG).read_text()
+    (play / CONFIG).write_text(config.replace('onnx = ""', 'onnx = "net.onnx"'))
+    found = check(Project.open(play))
+    assert (found.problems, found.loss) == ((), loss)
+
+
+def test_a_model_that_ends_with_what_its_loss_applies_is_named(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    (play / "net.onnx").write_bytes(dense_network([3, 4, 1], "relu", seed=1, final="sigmoid"))
+    config = (play / CONFIG).read_text().replace('onnx = ""', 'onnx = "net.onnx"')
+    (play / CONFIG).write_text(
+        config.replace('# loss = "cross_entropy"', 'loss = "binary_cross_entropy_with_logits"')
+    )
+    [problem] = check(Project.open(play)).problems
+    assert "[training] loss: the model ends with Sigmoid" in problem
+    assert "use the loss binary_cross_entropy" in problem
+
+
 def test_a_column_without_a_name_is_nobodys_person(tmp_path: Path) -> None:
     rows = [(str(row % 7), *cells) for row, cells in enumerate(visits())]
     assert new(tmp_path, Case(content=text(rows, header=("", *HEADER)).encode())).exit_code == 0

@@ -20,6 +20,7 @@ from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import describe_runs
+from adserver.training.pipeline import LOSS_IS, notes_of
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.model.dense import dense_network
 from tests.adserver.quickstart.test_project import SETTINGS, change
@@ -215,7 +216,7 @@ def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project
     folder = project.folder / "runs" / "1"
     assert trained.plain is not None
     assert trained.plain["auc"] > 0.95
-    assert (folder / "plain.onnx").exists()
+    assert notes_of((folder / "plain.onnx").read_bytes())[LOSS_IS] == "binary_cross_entropy_with_logits"
     assert not (folder / "reported.npz").exists()
     assert describe_runs(project)[0]["plain_auc"] == trained.plain["auc"]
 
