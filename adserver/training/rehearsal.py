@@ -198,8 +198,12 @@ class Rehearsal:
     told: str = ""
 
     def best(self, name: str) -> Rehearsed:
-        """Return the setting of a name whose mean score is the highest."""
-        return max((one for one in self.settings if one.name == name), key=lambda one: one.value)
+        """Return the setting of a name whose mean score is the highest, of those that were tried most often.
+
+        One that the first seed showed to be hopeless was tried once, on examples that may be easier.
+        """
+        named = (one for one in self.settings if one.name == name)
+        return max(named, key=lambda one: (len(one.scores), one.value))
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each setting: its mean score with spread and 99 % interval, loss and cost."""

@@ -353,6 +353,20 @@ def test_a_best_rate_at_the_edge_of_those_tried_says_where_to_go_on(best: int | 
     assert f"epsilon 1: {found.best('epsilon 1').value:.4f} at rate" in repr(found)
 
 
+def test_a_rate_that_was_tried_once_is_not_the_best_of_those_tried_on_all_examples() -> None:
+    tried = Rehearsed(
+        name="epsilon 1",
+        epsilon=1.0,
+        costs=None,
+        noise_multiplier=1.0,
+        learning_rate=0.3,
+        scores=tuple(Score(value=value, measured=value, loss=0.5) for value in (0.8, 0.7)),
+    )
+    hopeless = replace(tried, learning_rate=3.0, scores=(Score(value=0.77, measured=0.77, loss=0.5),))
+    refused = replace(tried, learning_rate=9.0, scores=())
+    assert Rehearsal(metric="roc_auc", settings=(hopeless, tried, refused)).best("epsilon 1") is tried
+
+
 def test_a_rehearsal_shows_how_far_its_seeds_are_apart() -> None:
     scores = tuple(Score(value=value, measured=value, loss=0.4) for value in (0.6, 0.8))
     one = Rehearsed(

@@ -1,5 +1,6 @@
 """The picture of a job's curves."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.views.curves import _png, _title, write_plot
+from adserver.views.curves import _draw_pair, _png, _title, write_plot
 from maskedlark.errors import InvalidTask
+from maskedlark.terminal.pictures import new_figure
 from tests.adserver.job_world import plan_for, sealed
 
 HISTORY = tuple(
@@ -37,6 +39,19 @@ HISTORY = tuple(
 )
 def test_a_picture_is_drawn_of_whatever_there_is(history: tuple[RoundFigures, ...]) -> None:
     assert _png(history, "a title\nof two lines", "norm").startswith(b"\x89PNG")
+
+
+def test_the_loss_that_chooses_weights_is_drawn_where_there_is_one() -> None:
+    def drawn(history: tuple[RoundFigures, ...]) -> list[str]:
+        axes = new_figure(4, 3).subplots()
+        _draw_pair(axes, history, ("loss", "loss"), ("accuracy", "accuracy"))
+        return [str(line.get_label()) for line in axes.get_lines()]
+
+    assert drawn(HISTORY) == ["loss"]
+    assert drawn(tuple(replace(one, calibrated_loss=0.5) for one in HISTORY)) == [
+        "the same, calibrated",
+        "loss",
+    ]
 
 
 def test_a_picture_goes_into_a_png_or_nowhere(tmp_path: Path) -> None:
