@@ -151,7 +151,7 @@ class MeasureSettings:
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything is measured."""
+        """Return whether anything is measured."""
         return bool(self.values or self.keys)
 
 

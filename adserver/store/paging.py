@@ -29,7 +29,7 @@ class PageMarker:
 
     @property
     def cursor(self) -> str:
-        """What a client sends to have the next page."""
+        """The text that a client sends to have the next page."""
         return base64.urlsafe_b64encode(f"{self.at!r} {self.key.hex()}".encode()).decode()
 
     @classmethod

@@ -138,7 +138,7 @@ class _Entrance:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the graph has a scale of its own for each feature, or reads features as words."""
+        """Return whether the graph has a scale of its own for each feature, or reads features as words."""
         reading = [node for node in self._graph.node if node.op_type == "Gather"]
         scaling = [node for node in self.readers() if node.op_type in ("Mul", "Div")]
         return bool(reading) or any(

@@ -86,7 +86,7 @@ class _Column:
 
     @property
     def num_bytes(self) -> int:
-        """How many features the column becomes."""
+        """The number of features that the column becomes."""
         return 1
 
 
@@ -194,7 +194,7 @@ class IdColumn:
 
     @property
     def num_bytes(self) -> int:
-        """How many features the column becomes."""
+        """The number of features that the column becomes."""
         return _bytes_of_row(self.rows)
 
 
@@ -219,7 +219,7 @@ class HashColumn:
 
     @property
     def num_bytes(self) -> int:
-        """How many features the column becomes."""
+        """The number of features that the column becomes."""
         return _bytes_of_row(self.rows)
 
 
@@ -246,7 +246,7 @@ class ImageColumn:
 
     @property
     def num_bytes(self) -> int:
-        """How many features the column becomes."""
+        """The number of features that the column becomes."""
         return hog_bytes(self.height, self.width)
 
     @property

@@ -128,7 +128,7 @@ class Evidence:
 
     @property
     def is_within_budget(self) -> bool:
-        """Whether what each helper says was spent after the release is within both of the task's budgets."""
+        """Return whether the spending that each helper states after the release is within both budgets."""
         return all(
             _amount(one.statement.epsilon_after) <= self.task.epsilon
             and _amount(one.statement.collusion_epsilon_after) <= self.task.collusion_epsilon

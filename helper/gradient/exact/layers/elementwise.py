@@ -39,7 +39,7 @@ class Activation(DescribedLayer):
 
     @property
     def is_straight(self) -> bool:
-        """Whether it has two slopes, 1 and `alpha`."""
+        """Return whether it has two slopes, 1 and `alpha`."""
         return self.curve <= Curve.LEAKY_RELU
 
 
