@@ -81,7 +81,9 @@ def _draw_pair(
     lines = []
     # By this loss weights are chosen: the plain one may rise while a model of a rare label learns
     if first[0] == "loss" and any(figures.calibrated_loss is not None for figures in history):
-        lines += _draw(left, history, "calibrated_loss", "the same, calibrated", color="tab:blue", style=":")
+        lines += _draw(
+            left, history, "calibrated_loss", "loss after calibration", color="tab:blue", style=":"
+        )
     lines += _draw(left, history, *first, color="tab:blue", style="-")
     left.grid(visible=True, alpha=0.3)
     if any(getattr(figures, second[0]) is not None for figures in history):
