@@ -120,6 +120,7 @@ class _HttpSender(Sender):
                 _check_status(response)
                 reply = read_limited(response, _MAX_REPLY_BYTES)
         except httpx.HTTPError as error:
+            # A URL may hold a password, and errors are printed.
             shown = without_credentials(self._url)
             raise HelperUnavailable(f"{shown} does not answer: {type(error).__name__}") from None
         return _parse_reply(reply)

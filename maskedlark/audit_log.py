@@ -139,6 +139,7 @@ class Deed:
             at=int(at),
             act=self.act,
             actor=self.actor,
+            # Here, where every entry is made: what a peer called itself is later read on terminals.
             subject={name: clean_name(value) for name, value in self.subject},
             outcome=self.outcome,
             count=self.count,

@@ -47,6 +47,7 @@ def canonical(cls: type[_T]) -> type[_T]:
 
     Its fields are checked, and its bytes are canonical.
     """
+    # Strict: text or a float in the place of an integer is a caller's bug, and not converted.
     config = ConfigDict(
         strict=True,
         extra="forbid",
@@ -59,6 +60,7 @@ def canonical(cls: type[_T]) -> type[_T]:
 
 
 def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    # Kept: to build an adapter takes far longer than to parse an object by it.
     if cls not in _ADAPTERS:
         _ADAPTERS[cls] = TypeAdapter(cls)
     return _ADAPTERS[cls]
@@ -102,6 +104,7 @@ def build(cls: type[_T], settings: Any) -> _T:
         InvalidTask: naming the settings that are wrong, at most five, and why.
     """
     try:
+        # Leniently: YAML and command lines give texts for enums and integers for floats.
         value: _T = _adapter(cls).validate_python(settings, strict=False)
     except ValidationError as error:
         raise InvalidTask(_explain(cls, error, most=_MOST_NAMED)) from None

@@ -251,6 +251,7 @@ class _Refusal(MaskedLarkError, Generic[_R]):
 
     def __reduce__(self) -> tuple[type[Self], tuple[_R, str]]:
         """Let another process of one's own raise it here."""
+        # Pickle would make an exception anew of its message alone, without the reason.
         return type(self), (self.reason, str(self))
 
 

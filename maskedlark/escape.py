@@ -41,6 +41,7 @@ def escape_values(value: Any, *, verbatim: Collection[str] = ()) -> Any:
         return [escape_values(one, verbatim=verbatim) for one in value]
     if isinstance(value, dict):
         return {
+            # Names too: a document's author chooses them as freely as its values.
             escape(name): one if name in verbatim else escape_values(one, verbatim=verbatim)
             for name, one in value.items()
         }

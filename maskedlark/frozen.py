@@ -27,6 +27,7 @@ def frozen(cls: type[_T] | None = None, /, *, eq: bool = True) -> type[_T] | Cal
         cls: The class; None in `@frozen(eq=False)`.
         eq: Whether two with equal fields are equal. Not for fields that are arrays: they compare by element.
     """
+    # By keyword: two numbers in the wrong order would pass every type check.
     declare = dataclass(frozen=True, slots=True, kw_only=True, eq=eq)
     return declare if cls is None else declare(cls)
 

@@ -26,6 +26,7 @@ Randomness = Callable[[int], bytes]
 system_randomness: Randomness = urandom
 
 STREAM_KEY_BYTES = 32
+# RFC 5869: an absent salt is zeros, as many as a hash has bytes.
 _NO_SALT = HmacKey(bytes(STREAM_KEY_BYTES))
 # No nonce: each key has one stream, and two parties with the key are to draw the same.
 _FROM_ZERO = modes.CTR(bytes(16))
@@ -63,6 +64,7 @@ def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
 
 
 def _info(purpose: bytes, context: bytes) -> bytes:
+    # The zero ends the purpose, which is text; the last byte is Expand's counter of its first block.
     return b"maskedlark/v1 " + purpose + b"\0" + context + b"\1"
 
 
@@ -86,6 +88,7 @@ def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:
     kept: list[NDArray[np.uint64]] = []
     missing = count
     while missing:
+        # Little-endian on every machine: parties that share a key must draw the same numbers.
         words = np.frombuffer(randomness(8 * missing), dtype="<u8").astype(np.uint64) & bits
         words = words[words < np.uint64(bound)]
         kept.append(words)
@@ -126,6 +129,7 @@ def _with_bits(bounds: range | tuple[int, ...]) -> tuple[int, tuple[tuple[int, i
 def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:
     """`count` uniform multiples of 2^-53 in [0, 1): for simulated behaviour, never for privacy noise."""
     words = np.frombuffer(randomness(8 * count), dtype="<u8").astype(np.uint64)
+    # The upper 53 bits, as many as a float64 holds: of all 64 the largest would round up to 1.
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -166,6 +166,7 @@ class NoisyCounts:
             + (low * above * both[1]).sum(-1)
             - (high * _below(low)).sum(-1),
             v2=(high * both[0] ** 2).sum(-1) + (low * both[1] ** 2).sum(-1) - high.sum(-1) * low.sum(-1),
+            # Never read: `_interval` is given the clearness of both rows instead.
             deviation_below=np.array(np.nan),
         )
         value = ratio.value[..., None]
@@ -192,6 +193,7 @@ class NoisyCounts:
             v0=(slopes**2 * variances).sum((-1, -2)),
             v1=(slopes[..., 1, :] * variances[..., 1, :]).sum(-1),
             v2=variances[..., 1, :].sum(-1),
+            # Never read: `_interval` is given the clearness of both rows instead.
             deviation_below=np.array(np.nan),
         )
         value = np.nan_to_num(ratio.value)

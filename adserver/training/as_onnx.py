@@ -49,6 +49,7 @@ def as_onnx(model: Any, num_features: int) -> bytes:
     if hasattr(model, "coefs_"):
         return _perceptron(model)
     if hasattr(model, "coef_"):
+        # A regression of one output has a vector of coefficients, and no matrix.
         weight = np.atleast_2d(model.coef_)
         # One layer has no activation behind it, so any name will do.
         return _dense([weight.T], [np.atleast_1d(model.intercept_)], "relu")
@@ -140,6 +141,7 @@ def _perceptron(model: Any) -> bytes:
 def _dense(weights: Sequence[NDArray[Any]], biases: Sequence[NDArray[Any]], activation: str) -> bytes:
     """Build a dense network of these weights, (inputs, outputs) each, and biases."""
     widths = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
+    # Any seed: the weights that it draws are replaced below.
     encoded = dense_network(widths, activation, seed=0)
     # An ONNX file holds weights as (outputs, inputs), scikit-learn the other way round.
     values = [

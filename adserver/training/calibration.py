@@ -101,6 +101,7 @@ def calibrate_by_histogram(
     Raises as `Calibration.fit`.
     """
     loss = _check_calibrates(trained)
+    # Middles are neither 0 nor 1, whose logits would be infinite.
     scores = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
     return _calibrate_model(
         exported, Calibration.fit(np.log(scores) - np.log1p(-scores), counts[1], counts[0]), loss

@@ -34,6 +34,7 @@ class EventFile:
     def open(cls, path: Path) -> Iterator["EventFile"]:
         """Open a new file; create its folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: a round that was added is there though the process is killed.
         with path.open("wb", buffering=0) as stream:
             events = cls(stream)
             events._write(_double(_WALL_TIME, 0.0) + _bytes(_VERSION, _FILE_VERSION))
@@ -74,6 +75,7 @@ def _checksum(record: bytes) -> bytes:
     for byte in record:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
     crc ^= 0xFFFFFFFF
+    # Masked, because a CRC of data that itself holds CRCs is weak.
     return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
 
 

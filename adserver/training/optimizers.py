@@ -28,6 +28,7 @@ _MOMENTS: Final = {
     OptimizerKind.ADAM: 2,
     OptimizerKind.ADAGRAD: 1,
 }
+# As torch has them by default.
 _ADAM_FIRST: Final = 0.9
 _ADAM_SECOND: Final = 0.999
 _ADAM_EPSILON: Final = np.float32(1e-8)

@@ -123,6 +123,7 @@ class _Build:
         self._entry = entry.name
         dims = entry.type.tensor_type.shape.dim
         self.width = int(dims[1].dim_value)
+        # A graph for one record may have shapes inside that hold for no other number.
         self._records: int | str = 1 if dims[0].dim_value == 1 else "records"
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []

@@ -56,6 +56,7 @@ def _is_in(hashes: NDArray[np.uint64], run: NDArray[np.uint64]) -> NDArray[np.bo
     """Return which of the hashes are in a sorted run."""
     if not len(run):
         return np.zeros(len(hashes), np.bool_)
+    # What is above all of the run would be looked up behind its end.
     places = np.minimum(np.searchsorted(run, hashes), len(run) - 1)
     found: NDArray[np.bool_] = run[places] == hashes
     return found

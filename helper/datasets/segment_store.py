@@ -100,5 +100,6 @@ class BucketStore(Retrying):
 
     def read(self, one: SealedObject, gap: slice = _NO_GAP) -> bytes:
         """See `SegmentStore`."""
+        # The gap too: the digest is of the whole object.
         content = self.read_exactly(one.name, one.num_bytes, one.digest)
         return content[: gap.start] + content[gap.stop :] if gap.stop else content

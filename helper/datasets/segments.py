@@ -112,12 +112,14 @@ class SegmentRows:
 
     def rows(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> "SegmentRows":
         """Return these records."""
+        # By places, which copies: a view by slice would keep all rows in memory.
         places = np.arange(len(self))[chosen] if isinstance(chosen, slice) else chosen
         return SegmentRows(report_ids=self.report_ids[places], shares=self.shares.rows(places))
 
     def chosen(self, ranks: NDArray[np.uint32]) -> "SegmentSlice":
         """Return the records of a segment that are in the dataset, by rank."""
         chosen = np.flatnonzero(ranks != NOT_CHOSEN)
+        # No two ranks are equal, so that an unstable sort has one result too.
         order = chosen[np.argsort(ranks[chosen])]
         return SegmentSlice(ranks=ranks[order].astype(np.intp), rows=self.rows(order))
 

@@ -137,6 +137,7 @@ class StorageQuota:
         held = self._held.pop(name, None)
         if held is not None:
             self._sums[held.tag] -= held.num_bytes
+            # Else the sums would grow with every ad server that was ever here.
             if not self._sums[held.tag]:
                 del self._sums[held.tag]
 

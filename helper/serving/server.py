@@ -321,6 +321,7 @@ def _only_process(data: Path) -> Iterator[None]:
     with open(data / _LOCK_FILE, "wb", opener=private) as lock:
         os.fchmod(lock.fileno(), 0o600)
         try:
+            # A lock, not the file's being there: it ends with the process, however that ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidTask(

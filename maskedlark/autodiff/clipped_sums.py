@@ -198,6 +198,7 @@ class ClippedSums:
         indices, rows = [], []
         for one, index in zip(self._lookups, found, strict=True):
             table = weights[one.parameter]
+            # In range even where the row becomes NaN: torch would raise, and end all records of the chunk.
             indices.append(torch.remainder(index, len(table)))
             is_inside = ((index >= -len(table)) & (index < len(table))).reshape(
                 *index.shape, *(1,) * (table.ndim - 1)
@@ -245,6 +246,7 @@ def _is_product(node: Node, shapes: Mapping[str, torch.Size]) -> bool:
     """Return whether a node multiplies one vector a record with a matrix, and nothing more."""
     if node.operator not in {"Gemm", "MatMul"}:
         return False
+    # With a factor, x and g alone would not give the matrix's gradient: such a matrix is kept whole.
     plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}
     is_plain = all(node.attributes.get(name, value) == value for name, value in plain.items())
     return is_plain and len(shapes[node.inputs[0]]) == 2 and shapes[node.inputs[0]][0] == 1
@@ -267,6 +269,7 @@ def _merge_tables(
         )
         # A row that is read twice has one gradient, the sum of both, whose norm is not the sum of theirs.
         is_equal = places[:, :, None] == places[:, None, :]
+        # As integers, because torch has no argmax of booleans; of equal ones it names the first.
         is_first = is_equal.to(torch.int8).argmax(2) == torch.arange(places.shape[1])
         merged = (is_equal & is_first[:, :, None]).to(torch.float64) @ values
         found[table] = _Rows(places=places, values=merged)

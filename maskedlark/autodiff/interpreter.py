@@ -155,10 +155,12 @@ def _softplus(_: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _prelu(_: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    # Not torch's own prelu, which takes one slope or one a channel: ONNX broadcasts any shape.
     return torch.where(inputs[0] < 0, inputs[1] * inputs[0], inputs[0])
 
 
 def _cast(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    # 1 is ONNX's float32: all reals of a graph are float64 here.
     return inputs[0].to(torch.float64 if attributes["to"] == 1 else torch.int64)
 
 
@@ -326,11 +328,13 @@ def _recur(
             start[direction] if start.numel() else data.new_zeros(records, hidden)
             for start in starts[:num_states]
         )
+        # One product for all steps, since none of it depends on a state.
         projected = data @ weights[direction].T
         every: list[Tensor] = []
         for position in reversed(range(steps)) if backward else range(steps):
             states = step(projected[position], states)
             every.append(states[0])
+        # A backward direction's states lie at the positions of their inputs, not as they came.
         results.append(torch.stack(every[::-1] if backward else every))
         lasts.append(states)
     return [

@@ -41,6 +41,7 @@ def _gradients(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
             is_label = targets == torch.arange(len(outputs))
             return torch.softmax(outputs, 0) - is_label.to(torch.float64)
         case Loss.BINARY_CROSS_ENTROPY:
+            # By `where`: the textbook's (p - y) / (p (1 - p)) is 0 / 0 where a certain output is right.
             return torch.where(truth > 0.5, -1.0 / outputs, 1.0 / (1.0 - outputs))
         case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
             return torch.sigmoid(outputs) - truth

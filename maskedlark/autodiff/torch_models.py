@@ -91,6 +91,7 @@ class _TorchModel:
         trained = start[None].astype(np.float32)
         for row in places:
             real = row[row != IDLE]
+            # The stack's padding: the model in numpy multiplies such a step by 0.
             if not len(real):
                 continue
             gradient = self._gradient(trained[0], examples, real)
@@ -109,6 +110,7 @@ class _TorchModel:
         logits = self.forward(flat, _float64(examples.features[real]))
         labels = torch.from_numpy(examples.labels[real].astype(np.int64))
         (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, labels), flat)
+        # Rounded once, at the end: devices step in float32, as `DenseModel` does.
         single: NDArray[np.float32] = gradient.numpy().astype(np.float32)
         return single
 

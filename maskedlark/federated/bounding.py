@@ -138,6 +138,7 @@ def bound_updates(
     Raises:
         ValueError: a difference is not finite.
     """
+    # A NaN passes comparisons with a bound, and as an integer is whatever the processor makes of it.
     if not np.isfinite(differences).all():
         raise ValueError("a difference is not finite: use a smaller learning rate on the device")
     weights = bound.weights(counts)
@@ -189,6 +190,7 @@ def _quantise(
     values: NDArray[np.float64], clips: list[Clip], bound: UpdateBound, layer_sizes: Sequence[int]
 ) -> SignedVector:
     """Truncate toward zero, then shrink rows until their integers are within the bound."""
+    # By a power of two, which is exact: truncation alone rounds, and it only shortens.
     scaled = np.ldexp(values, bound.frac_bits)
     quantised = np.trunc(scaled).astype(np.int64)
     start = 0

@@ -54,6 +54,7 @@ class DenseModel:
     def initial(self, randomness: Randomness) -> Parameters:
         """Draw Glorot's uniform weights, within sqrt(6 / (in + out)); zero biases; softmax starts at zero."""
         parameters = np.zeros(self.size, np.float32)
+        # Softmax regression is convex: no units are alike that random weights would have to part.
         if len(self.widths) == 2:
             return parameters
         for weights, _ in self._layers(parameters[None]):
@@ -78,6 +79,7 @@ class DenseModel:
             is_active = (places[:, :1] != IDLE).astype(np.float32)
             trained -= rate * is_active * gradient
             if steps.project is not None:
+                # As in the paper's UserUpdate: the way from the round's start is clipped, not the last step.
                 trained = parameters + steps.project(trained - parameters)
         return trained - parameters
 
@@ -155,6 +157,7 @@ def _batch(
         real = np.flatnonzero(row != IDLE)
         features[device, real] = examples.features[row[real]]
         labels[device, real] = examples.labels[row[real]]
+    # Of the batch alone: a device's examples stay bytes, a quarter of the memory of float32.
     features /= FEATURE_RANGE
     return features, labels
 

@@ -94,6 +94,7 @@ class DrawAndDiscard:
 
     def initial(self, start: Reals, randomness: Randomness) -> SignedVector:
         """Draw the first (k, weights): the start plus Gaussian noise of stationary variance k/2 sigma^2."""
+        # To the nearest: unlike a step's, no bound on privacy rests on the start's rounding.
         middle = np.rint(np.ldexp(start, self.frac_bits)).astype(np.int64)
         if self.instances == 1:
             return middle[None].copy()
@@ -168,6 +169,7 @@ class DrawAndDiscard:
             case NoiseUnit.MODEL:
                 return self.epsilon
             case NoiseUnit.FEATURE:
+                # Each coordinate is noised for its own epsilon, and one update moves them all: they add up.
                 return weights * self.epsilon
 
 

@@ -79,6 +79,7 @@ class Multinomial:
         inputs = batches.features.astype(np.float32, copy=False)
         matrix = slopes[:, : -self.classes].reshape(devices, self.features, self.classes)
         scores = inputs @ matrix + slopes[:, None, -self.classes :]
+        # Less the largest, so that no exponential overflows.
         shifted = np.exp(scores - scores.max(axis=2, keepdims=True))
         errors = shifted / shifted.sum(axis=2, keepdims=True)
         device, place = np.indices((devices, examples), sparse=True)

@@ -68,6 +68,7 @@ def forecast(job: LocalJob, *, updates_each: int) -> LocalForecast:
         person_epsilon=updates_each * cost.whole_update,
         upload_bytes=length,
         update_noise=math.sqrt(settings.noise_variance) if is_noisy else 0.0,
+        # Without noise too: instances then begin as far apart as with `INITIAL_EPSILON`.
         model_noise=math.sqrt(settings.spread()),
         updates=None,
     )

@@ -56,6 +56,7 @@ def local_job(job_id: bytes, settings: LocalSettings, widths: tuple[int, ...]) -
     """
     written = encode(settings).decode("ascii")
     job = build(LocalJob, {"job_id": job_id, "kind": settings.kind, "settings": written, "widths": widths})
+    # Read back at once: what does not pass here would be refused by every device.
     read_local_job(job)
     return job
 

@@ -70,6 +70,8 @@ def _log_moment(sampling_rate: float, noise_multiplier: float, moment: int) -> f
         if k < order:
             log_rate += (order - k) * math.log1p(-sampling_rate) if sampling_rate < 1 else -math.inf
         logs.append(math.log(math.comb(order, k)) + log_rate + log_growth)
+    # Relative to the largest, so that no exponential overflows.
     largest = max(logs)
     log_sum = largest + math.log(math.fsum(math.exp(one - largest) for one in logs))
+    # From 50 on, ln(1 + e^x) and x are one float64; later e^x would overflow.
     return math.log1p(math.exp(log_sum)) if log_sum < 50 else log_sum

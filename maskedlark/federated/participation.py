@@ -48,4 +48,5 @@ def toss(sampling_rate: float, cover_rate: float, randomness: Randomness) -> Par
     drawn, covered = (int.from_bytes(randomness(8), "little") for _ in range(2))
     if drawn < floor(Fraction(sampling_rate) * _WORD):
         return Part.UPDATE
+    # Not floored: c rounds up, because more cover only hides updates better.
     return Part.COVER if covered < Fraction(cover_rate) * _WORD else Part.SILENT

@@ -101,6 +101,7 @@ class Population:
         held: dict[str, list[int]] = {}
         for number, user in enumerate(users):
             held.setdefault(user, []).append(number)
+        # By name, not by first example: devices have the same numbers however the set was ordered.
         members = tuple(np.array(held[user], np.int64) for user in sorted(held) if len(held[user]) >= least)
         if not members:
             raise InvalidTask(f"no user has {least} examples: lower the least number")

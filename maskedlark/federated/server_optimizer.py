@@ -61,6 +61,7 @@ class ServerOptimizer:
         """Return the state before the first round; Adam's and Yogi's second moment starts at tau^2."""
         zeros = np.zeros_like(masters, np.float64)
         is_adaptive = self.kind in (ServerOptimizerKind.ADAM, ServerOptimizerKind.YOGI)
+        # The paper asks for at least tau^2: the first step then divides by no root near zero.
         second = np.full_like(zeros, self.tau**2) if is_adaptive else zeros
         return OptimizerState(masters=masters.astype(np.float64), first=zeros, second=second)
 
@@ -71,11 +72,13 @@ class ServerOptimizer:
             case ServerOptimizerKind.AVERAGING:
                 direction = mean_update
             case ServerOptimizerKind.MOMENTUM:
+                # A decayed sum and no mean: at 0.9, equal updates come to count ten times.
                 first = self.momentum * first + mean_update
                 direction = first
             case ServerOptimizerKind.ADAM | ServerOptimizerKind.YOGI:
                 first = self.momentum * first + (1.0 - self.momentum) * mean_update
                 second = self._second(second, mean_update * mean_update)
+                # No correction of the first steps' bias: algorithm 2 has none.
                 direction = first / (np.sqrt(second) + self.tau)
             case _:
                 assert_never(self.kind)

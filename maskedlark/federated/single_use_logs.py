@@ -51,6 +51,7 @@ class OneUseLogs:
         """
         if not self.used_events:
             return 0.0
+        # Exact: n Gaussian updates together are as private as one with sigma / sqrt n.
         return gaussian_epsilon(sigma / math.sqrt(self.used_events), delta)
 
 

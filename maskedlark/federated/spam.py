@@ -119,6 +119,7 @@ def _honest_statistics(
     instances: int, weights: int, in_flight: int, randomness: Randomness, *, updates: int = _CALIBRATION
 ) -> _Statistics:
     """Simulate the statistics of honest updates: noise of variance 1, no gradients."""
+    # numpy's generator will do: this noise hides nobody, it only sets the ad server's limits.
     numbers = np.random.default_rng(np.frombuffer(randomness(16), "<u4").tolist())
     variance = (instances + in_flight) / 2.0
     dimensions = min(weights, _DIMENSIONS)
@@ -128,10 +129,13 @@ def _honest_statistics(
     drawn, replaced = numbers.integers(0, instances, (2, updates))
     spread, step = np.empty(updates), np.empty(updates)
     for update in range(updates):
+        # A copy: the instance may be replaced while its update is under way.
         waiting.append(held[drawn[update]].copy())
+        # Laplace noise of scale b has variance 2 b^2: 1 here.
         returned = waiting.popleft() + numbers.laplace(0.0, np.sqrt(0.5), dimensions).astype(np.float32)
         spread[update] = np.mean((returned - held.mean(axis=0)) ** 2) / variance
         step[update] = np.mean((returned - held) ** 2, axis=1).min()
         held[replaced[update]] = returned
+    # The first updates still show the Gaussian start, and not the law's own spread.
     settled = min(updates // 2, 20 * (instances + in_flight))
     return _Statistics(spread=spread[settled:], step=step[settled:])

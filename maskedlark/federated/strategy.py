@@ -122,6 +122,7 @@ class ServerState:
     def encode(self) -> bytes:
         """Encode the stored form, an npz file."""
         stored = BytesIO()
+        # Not compressed: the digits of noisy float64 hardly can be.
         np.savez(
             stored,
             rounds_done=np.int64(self.rounds_done),
@@ -291,6 +292,7 @@ class Strategy:
     def _denominator(self, asked: Round, summed: SignedVector) -> float:
         """Return either q W, or max(q W_min, the noised sum of weights)."""
         rate = asked.terms.sampling_rate
+        # A public constant: no sum has to be noised for it.
         if self.least_weight is None:
             return rate * (self.devices if self.total_weight is None else self.total_weight)
         place = -2 if asked.terms.bound.is_counted else -1

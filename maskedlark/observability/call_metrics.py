@@ -91,6 +91,7 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
         """Let the call through, and count how it ends."""
         handler = continuation(handler_call_details)
         if handler is None:
+            # One label for all: a stranger could otherwise make a series of every name it invents.
             unimplemented = grpc.StatusCode.UNIMPLEMENTED
             self._calls.labels(UNKNOWN_METHOD, unimplemented.name).inc()
             _CALL_SECONDS.record(0.0, attributes_of(None) | end_attributes(unimplemented))
@@ -124,6 +125,7 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             _CALL_SECONDS.record(monotonic() - began, attributes | end_attributes(code))
 
     def _count_connection(self, context: grpc.ServicerContext) -> None:
+        # Plaintext, as on loopback, has no handshake that this could be compared with.
         if b"ssl" not in context.auth_context().get("transport_security_type", ()):
             return
         peer = context.peer()  # with its port: one for each connection

@@ -79,6 +79,7 @@ class OperatorEndpoint:
             self._server = _Server(
                 (host.strip("[]"), int(port)), _handler(registry, check), context, total_s, connections
             )
+        # A port above 65535 is an OverflowError.
         except (OSError, ValueError, OverflowError):
             raise InvalidTask(
                 f"cannot listen on {address}: check that it is host:port and that the port is free"
@@ -160,6 +161,7 @@ class _Server(ThreadingHTTPServer):
 
         with self._watch.looking(look):
             if isinstance(request, ssl.SSLSocket):
+                # The handler sets its own timeout when it begins, which is after the handshake.
                 request.settimeout(_READ_TIMEOUT_S)
                 request.do_handshake()
             super().finish_request(request, client_address)
@@ -177,6 +179,7 @@ def _handler(registry: CollectorRegistry, check: Callable[[], object]) -> type[B
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _READ_TIMEOUT_S
+        # Without versions: a stranger need not learn which Python answers.
         server_version = "maskedlark"
         sys_version = ""
 

@@ -66,6 +66,7 @@ class _JsonFormatter(logging.Formatter):
         span = trace.get_current_span().get_span_context()
         if span.is_valid:
             line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+        # In ASCII: a character that reorders or hides text becomes an escape too.
         return json.dumps(line).replace(DELETE, SHOWN_DELETE)
 
 
@@ -93,6 +94,7 @@ class _LimitedHandler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO, elapsed: Callable[[], float] = monotonic) -> None:
         super().__init__(stream)
         self._elapsed = elapsed
+        # Bounded by the number of statements in the code, so nothing has to be forgotten.
         self._budgets: dict[tuple[str, int], _LineBudget] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -136,6 +138,7 @@ def configure_logging(log_format: LogFormat) -> None:
     handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else _TextFormatter())
     # By force: a library may have set up logging as it loaded.
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    # Python would write them to standard error itself, unescaped.
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_end
 

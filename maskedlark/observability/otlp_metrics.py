@@ -93,6 +93,7 @@ class _Scrapes:
 
     def reader_of(self, family: Metric) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
         """Return what reads one family at each export."""
+        # A counter's family is named without the end of its sample, which has a `_created` beside it.
         name, sample_name = family.name, f"{family.name}_total" if family.type == "counter" else family.name
 
         def read(_options: metrics.CallbackOptions) -> Iterator[metrics.Observation]:

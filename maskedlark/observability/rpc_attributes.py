@@ -17,6 +17,7 @@ def attributes_of(path: str | None) -> dict[str, str | int]:
     Args:
         path: As gRPC has it: /package.Service/Method; None for a method that the server does not have.
     """
+    # The conventions' `_OTHER`: each name that a caller invents would make a series.
     return {"rpc.system.name": "grpc", "rpc.method": "_OTHER" if path is None else path.lstrip("/")}
 
 

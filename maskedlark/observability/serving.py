@@ -188,6 +188,7 @@ class WatchedServer:
     def start(self) -> None:
         """Answer calls, and health with SERVING."""
         self.listen()
+        # Before SERVING is told: who waits for that calls at once, and must be let in.
         self._draining.open()
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
 

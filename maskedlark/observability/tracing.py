@@ -69,6 +69,7 @@ def _provider_of(service: str, exporter: "SpanExporter | None") -> "TracerProvid
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+    # Not `Resource.create`, which adds what environment and detectors tell.
     provider = TracerProvider(resource=Resource({"service.name": service}))
     if exporter is not None:
         provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -95,6 +96,7 @@ class ServerTracing(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-s
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Let the call through, in a span."""
         handler = continuation(handler_call_details)
+        # An unknown method has a name that a stranger chose: it gets no span.
         if handler is None:
             return None
         attributes = attributes_of(handler_call_details.method)

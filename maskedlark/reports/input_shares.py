@@ -176,6 +176,7 @@ def wrong_views(
     task: Task, labels: NDArray[np.uint32], keys: NDArray[np.uint32]
 ) -> list[tuple[ReportReason, NDArray[np.bool_]]]:
     """Return, for each reason, which of n views hold labels or keys that no report of the task has."""
+    # Sorted, so that equal labels are neighbours: comparing all pairs would take L^2 a report.
     ordered = np.sort(labels, axis=1)
     is_outside = (
         labels >= task.labels.size  # a million classes are not listed

@@ -213,6 +213,7 @@ def _read_measured(task: Task, example: Example) -> _Measured:
     keys = np.array(measured.keys, np.int64)
     if (keys < 0).any() or (keys >= task.key_sizes).any():
         raise InvalidTask("the code of a key is not below the size that the task declares")
+    # The count of reports: 0 in a fake one, like all of its values, so that no sum counts it.
     values = [1]
     for value, held in zip(declared.values, measured.values, strict=True):
         # A fake report encodes the least value and is multiplied by 0 below, so that its work is that of a

@@ -240,5 +240,6 @@ OVERHEADS: Final = tuple(sorted({suite.overhead for suite in HpkeSuite}))
 
 def share_info(*, task_id: bytes, report_id: bytes, time_bucket: int, role: int, key_id: int) -> bytes:
     """Build the HPKE `info` that binds a report share. Used by both the browser and the helper."""
+    # Every part has one length, so that no two bindings run together to the same bytes.
     tail = time_bucket.to_bytes(8, "little") + bytes((role, key_id))
     return b"maskedlark/v1 input share\0" + task_id + report_id + tail

@@ -57,9 +57,11 @@ def write_lines(lines: Iterable[bytes], out: Path | None) -> None:
     """
     if out is None:
         for line in lines:
+            # As bytes, which an entry's digest is of: text mode may change line ends.
             sys.stdout.buffer.write(line + b"\n")
         return
     try:
+        # Exclusively: an export that somebody keeps as evidence is never overwritten.
         with out.open("xb") as stream:
             stream.writelines(line + b"\n" for line in lines)
     except FileExistsError:

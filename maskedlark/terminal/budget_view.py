@@ -61,6 +61,7 @@ def number(value: float) -> str:
 def _standing_json(standing: Standing) -> dict[str, float | None]:
     values = pick_attributes(standing, ("budget", "spent", "reserved", "held", "left"))
     if math.isinf(standing.held):
+        # Without noise no part is finite: a number that is left would look like a promise.
         values |= {"spent": math.inf, "reserved": math.inf, "left": math.inf}
     return {name: _finite(value) for name, value in values.items()}
 

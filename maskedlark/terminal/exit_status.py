@@ -64,6 +64,7 @@ def _end_with_traceback() -> NoReturn:
 def _module_of(error: BaseException) -> str:
     """Return the name of the innermost module of ours in an error's traceback, or that of quickstart."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    # Its parties are in the traceback too, but only its extra has what all of them need.
     if _ALL_PARTIES in modules:
         return _ALL_PARTIES
     return next((one for one in reversed(modules) if one.partition(".")[0] in _HOUSES), "")
@@ -88,6 +89,7 @@ def how_to_install(missing: str, needed_by: str, needs: str = "this command") ->
 
 
 def _same(one: str, other: str) -> bool:
+    # PEP 503: these spellings are one name, and metadata has whichever its author wrote.
     return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 

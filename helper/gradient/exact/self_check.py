@@ -77,6 +77,7 @@ def check_backends(first: Backend, second: Backend) -> None:
     Raises:
         SelfCheckFailed: they differ.
     """
+    # Which values come does not matter: both backends get the same.
     rng = np.random.default_rng(0)
     # Odd sizes, and the longest chunk, whose sums are the largest.
     for rows, width, outputs in ((1, 1, 1), (3, 65, 17), (70, 300, 33), (CHUNK_RECORDS, 40, 3)):

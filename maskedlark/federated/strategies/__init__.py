@@ -43,6 +43,7 @@ def decode(encoded: bytes) -> Strategy:
     # Read twice: the kind says which class checks the bytes.
     try:
         parsed = json.loads(encoded)
+    # Thousands of opened brackets are a RecursionError: a peer's mistake, and no bug here.
     except (ValueError, RecursionError):
         raise InvalidTask("a strategy is a JSON object") from None
     if not isinstance(parsed, dict) or not isinstance(kind := parsed.get("kind"), str):

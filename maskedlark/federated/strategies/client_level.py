@@ -92,6 +92,7 @@ class ClientLevel(Strategy):
         return self.first_share + (1.0 - self.first_share) * stage / (self.stages - 1)
 
 
+# Every round asks for the last one, and each halving composes all stages anew.
 @lru_cache(maxsize=64)
 def _affordable_rounds(strategy: ClientLevel) -> int:
     """Return how many of a strategy's rounds its budget allows: all of them without a budget."""

@@ -77,6 +77,7 @@ class Line(Strategy):
 
         The accountant's slack is added, by which a discrete Gaussian is less private than a continuous one.
         """
+        # Twice the bound: replacing an event may turn an update into its opposite.
         return math.ceil(2 * self.bound.sensitivity * self.sigma / GAUSSIAN_SLACK)
 
     def largest_value(self, parameters: int) -> int:
@@ -90,6 +91,7 @@ class Line(Strategy):
         vectors = Strategy.device_vectors(self, model, asked, stack, randomness)
         draw = discrete_gaussian if self.sampler is Sampler.EXACT else _six_draws
         noise = [draw(self.noise_units, vectors.shape[1], source) for source in randomness]
+        # After bounding: the noise is scaled to the sensitivity of the integers.
         noised: SignedVector = vectors + np.stack(noise)
         return noised
 

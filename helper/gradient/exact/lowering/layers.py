@@ -226,6 +226,7 @@ def _layer_normalization(builder: LoweredBuilder, node: Node) -> None:
     layer = LayerNormalization(
         scale=scale,
         bias=bias,
+        # The float32 that ONNX stores, as of batch normalisation.
         epsilon=float(np.float32(attribute(node, "epsilon"))),
         number=builder.next_number,
     )

@@ -136,6 +136,7 @@ class LoweredBuilder:
             shape = model.constants[name].shape
             # In no gradient: the offset is never read.
             self._trainables[name] = Trainable(index=index, offset=0, shape=shape, is_frozen=True)
+        # Quantised like trained weights: the same exact products take them.
         self._frozen = tuple(quantise(model.constants[name], name) for name in model.frozen)
         self._constants = {
             name: value for name, value in model.constants.items() if name not in self._trainables
