@@ -203,6 +203,7 @@ def _request(url: str) -> Request:
         raise InvalidTask(f"the URL {shown!r} is not valid: expected http(s)://HOST/PATH")
     request = Request(shown)  # noqa: S310  the caller has seen that it is http or https
     if credentials:
+        # Basic authentication wants the colon also where there is no password.
         encoded = b64encode(unquote_to_bytes(credentials if ":" in credentials else f"{credentials}:"))
         request.add_header("Authorization", f"Basic {encoded.decode()}")
     return request

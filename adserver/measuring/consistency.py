@@ -89,6 +89,7 @@ def _hand_down(whole: LevelEstimate, parts: _Merged) -> LevelEstimate:
     lacking = whole.values[:, :wholes].reshape(-1, parts.values.shape[2]) - parts.values.sum(axis=1)
     return LevelEstimate(
         values=parts.values + share[None, :, None] * lacking[:, None, :],
+        # Of any whole: those of one level have parts alike, and so one variance.
         variances=parts.variances * (1 - share) + share**2 * whole.variances[0],
     )
 

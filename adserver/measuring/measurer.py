@@ -235,6 +235,7 @@ def _numbers_of_hidden(task: Task, spec: QuerySpec) -> _Hidden:
         case Mechanism.GAUSSIAN:
             noise = scale * NormalDist().inv_cdf(1 - rare)
         case Mechanism.LAPLACE:
+            # Laplace noise is above t scales with a probability of exp(-t) / 2.
             noise = scale * math.log(1 / (2 * rare))
         case _:
             assert_never(task.mechanism)

@@ -37,6 +37,7 @@ class EventFile:
         # Unbuffered: a round that was added is there though the process is killed.
         with path.open("wb", buffering=0) as stream:
             events = cls(stream)
+            # The format has the version in a record of its own, before all others.
             events._write(_double(_WALL_TIME, 0.0) + _bytes(_VERSION, _FILE_VERSION))
             yield events
 

@@ -278,4 +278,5 @@ def _auc(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> float |
     count, others = len(positives), len(scores) - len(positives)
     if not count or not others:
         return None
+    # Positives were ranked among themselves too, half of each pair: that is taken off.
     return float((below.sum() / 2 - count * count / 2) / (count * others))

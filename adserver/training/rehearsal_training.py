@@ -142,6 +142,7 @@ def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Sco
 
 def _split_examples(training: RehearsalTraining, share: float) -> "_SplitExamples":
     """Return a share of the examples that train, and those that test, of this seed."""
+    # After as many seeds as parts each has tested once: the examples are parted anew.
     repeat, part = divmod(training.seed, PARTS)
     order = np.random.default_rng(repeat).permutation(len(training.examples))
     order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
@@ -174,6 +175,7 @@ def _train_alone(training: RehearsalTraining, parts: _SplitExamples) -> Training
     model = _parse(training)
     rate = training.plan.optimizer.learning_rate
     for epochs, weights in train_plainly(model, loss, rate, parts.train, parts.random):
+        # Raises where a first round could not send them: a job would refuse such a start.
         for value in weights:
             quantise(value)
         if not epochs:  # nothing is trained yet

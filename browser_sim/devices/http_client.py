@@ -62,6 +62,7 @@ class HttpClient:
                     if response.status_code == 200:
                         return read_limited(response, limit)
                     said = f"answered {response.status_code}"
+                    # What is refused is refused again: only an error of the server's own may pass.
                     if response.status_code < 500:
                         break
             except httpx.HTTPError as error:

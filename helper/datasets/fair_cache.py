@@ -68,6 +68,7 @@ class FairCache(Generic[_Key, _Value]):
             self._taken[owner] += num_bytes
             while self._taken.total() > self.capacity_bytes:
                 ((most, _),) = self._taken.most_common(1)
+                # Keys lie in the order of their last use: an owner's first is its least recent.
                 gone += self._remove(next(one for one, kept in self._kept.items() if kept.owner == most))
             return gone
 

@@ -319,6 +319,7 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
 def _only_process(data: Path) -> Iterator[None]:
     """Hold the data folder: two helpers on one folder would each believe that they alone write its files."""
     with open(data / _LOCK_FILE, "wb", opener=private) as lock:
+        # `private` sets the mode of a file that it makes: this one may be of an earlier run.
         os.fchmod(lock.fileno(), 0o600)
         try:
             # A lock, not the file's being there: it ends with the process, however that ends.

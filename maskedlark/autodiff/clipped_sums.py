@@ -79,6 +79,7 @@ class _Rows:
     def add(self, total: Tensor, factors: Tensor) -> None:
         """Add the records' gradients, each times its factor."""
         scaled = torch.nan_to_num(self.values) * factors[:, None, None]
+        # Several records may have one row, and all of them count: an assignment would keep one.
         total.index_add_(0, self.places.reshape(-1), scaled.reshape(-1, *total.shape[1:]))
 
 

@@ -203,6 +203,7 @@ def _pad(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
 
 def _conv(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     convolve = functional.conv1d if inputs[0].ndim == 3 else functional.conv2d
+    # By itself: torch's convolution pads both sides alike, and ONNX need not.
     data = _pad(inputs[0], attributes["pads"], 0.0)
     bias = inputs[2] if len(inputs) > 2 else None
     return convolve(data, inputs[1], bias, stride=attributes["strides"], dilation=attributes["dilations"])
@@ -236,6 +237,7 @@ def _batch_normalization(attributes: _Attributes, inputs: Sequence[Tensor]) -> T
 def _layer_normalization(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     axes = tuple(range(attributes["axis"], inputs[0].ndim))
     centred = inputs[0] - inputs[0].mean(axes, keepdim=True)
+    # Of what is centred: a difference of mean squares would lose a small variance's digits.
     variance = (centred * centred).mean(axes, keepdim=True)
     scaled = centred / torch.sqrt(variance + attributes["epsilon"]) * inputs[1]
     return scaled + inputs[2] if len(inputs) > 2 else scaled

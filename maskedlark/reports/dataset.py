@@ -322,6 +322,7 @@ def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None
         chosen = rows[first == part]
         order[ends[part] - len(chosen) : ends[part]] = _sort_rows(chosen, halves)
 
+    # Threads will do, for numpy sorts without Python's lock.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(sort_part, range(16)))
     return order
@@ -330,6 +331,7 @@ def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None
 def _sort_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.intp]:
     """Sort some rows by the first halves of their ids, then by the second ones."""
     keys = halves[rows, 0].astype(np.uint64)
+    # Unstable, which is faster: equal first halves are put in order below.
     order = np.argsort(keys)
     rows, keys = rows[order], keys[order]
     is_equal = keys[1:] == keys[:-1]

@@ -110,6 +110,7 @@ class PairKey(NeverPickled):
         Guarantees: independent of the records' content; equal at both helpers; unpredictable to anyone else.
         """
         words = np.frombuffer(Stream(derive_key(self._secret, b"sample", transcript))(4 * count), dtype="<u4")
+        # In 64 bits: the numerator of a rate of 1 is 2^32.
         return words.astype(np.uint64) < np.uint64(sampling_numerator)
 
     def padding(self, transcript: bytes, count: int, wanted: int) -> NDArray[np.bool_]:
@@ -121,12 +122,14 @@ class PairKey(NeverPickled):
         if not 0 < wanted < count:
             return np.full(count, wanted > 0)
         words = np.frombuffer(Stream(derive_key(self._secret, b"padding", transcript))(4 * count), "<u4")
+        # Eight standard deviations more than wanted: if too few lie below all the same, all are looked at.
         bound = min(
             SAMPLING_DENOMINATOR - 1, (wanted + 8 * isqrt(wanted) + 64) * SAMPLING_DENOMINATOR // count
         )
         low = words[words < np.uint32(bound)]  # the least are nearly always among these few
         last = np.partition(low if len(low) >= wanted else words, wanted - 1)[wanted - 1]
         is_chosen: NDArray[np.bool_] = words < last
+        # Words may repeat: of the last one's equals, the first in canonical order make up the number.
         alike = np.flatnonzero(words == last)
         is_chosen[alike[: wanted - int(np.count_nonzero(is_chosen))]] = True
         return is_chosen

@@ -89,6 +89,7 @@ class HpkeOpening:
         key = hmac_sha256(secret, self._expand_key + context)
         nonce = hmac_sha256(secret, self._expand_nonce + context)
         cipher = AESGCM if self._cipher is Cipher.AES_128_GCM else ChaCha20Poly1305
+        # Of the first message the nonce is the base nonce itself: its sequence number is 0.
         return cipher(key[: self._key_bytes]).decrypt(nonce[:_NONCE_BYTES], ciphertext, None)
 
     def __repr__(self) -> str:

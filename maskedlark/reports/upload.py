@@ -189,6 +189,7 @@ class ReportCheck:
             )
         self._task.check_time_bucket(report.time_bucket)
         for length, share in zip(self._lengths, report.shares, strict=True):
+            # The message's field is wider than the one byte that `info` binds.
             if not 0 <= share.key_id <= 255:
                 raise ReportRejected(ReportReason.MALFORMED, "a key id is one byte")
             _check_sealed_length(length, share.ciphertext)

@@ -75,7 +75,7 @@ class _LazyGroup(TyperGroup):
         super().__init__(**settings)
         self._loaded: dict[str, Any] = {}
         self._is_listing = False
-        # Stubs: click suggests a name like one that was mistyped from what is in here.
+        # Stubs: typer looks in here for names like one that was mistyped.
         self.commands = {name: TyperCommand(name) for name in self.sources}
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -178,6 +178,7 @@ def _normalise_back(normal: Real, inverse: Real, deltas: Real) -> None:
     for s in range(deltas.shape[0]):
         for r in range(normal.shape[0]):
             for g in range(normal.shape[1]):
+                # One after the other, for the same reason as on the way forward.
                 total, along = 0.0, 0.0
                 for j in range(normal.shape[2]):
                     total += deltas[s, r, g, j]

@@ -127,6 +127,7 @@ def _mean(
                 for k in range(places.shape[1]):
                     if places[p, k] >= 0:
                         total += np.int64(q[r, c * space + places[p, k]])
+                # The scale is a power of two, so that the division alone rounds.
                 result[r, c * outputs + p] = (np.float64(total) * scale) / counts[p]
 
 
@@ -141,6 +142,7 @@ def _spread(
             for p in range(outputs):
                 for k in range(places.shape[1]):
                     if places[p, k] >= 0:
+                        # Exact in any order: whole numbers of 15 bits, and far fewer than 2^38 of them.
                         result[r, c * space + places[p, k]] += np.float64(q[r, c * outputs + p])
         scale = power(-exponent[r])
         for i in range(result.shape[1]):
