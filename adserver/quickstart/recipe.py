@@ -413,14 +413,23 @@ class Recipe:
     def _own_model(self, loss: Loss | None) -> Path:
         """Return the file of the project's own model; with a loss, standardised if it is untrained."""
         from adserver.training.eval_set import read_eval_set
-        from adserver.training.model_file import read_model
+        from adserver.training.model_file import prepare_model, read_model
         from adserver.training.standardising import standardise
+        from adserver.views.plan import describe_path
+        from maskedlark.model.exactness import why_general
 
         settings = self._project.settings.model
         path, untrained = self._project.path(settings.onnx), self._steps.folder / "untrained.onnx"
-        if loss is None or not settings.standardise:
+        # Devices train any model themselves.
+        if loss is None:
             return path
-        begun = standardise(read_model(path), loss, read_eval_set(self._panel.read_bytes()))
+        given, panel = read_model(path), read_eval_set(self._panel.read_bytes())
+        prepared = prepare_model(given, num_features=panel.features.shape[1], encoder=None)
+        if reasons := why_general(prepared.parsed, loss):
+            self._tell("\n".join(describe_path(reasons)))
+        if not settings.standardise:
+            return path
+        begun = standardise(given, loss, panel)
         if begun.told:
             self._tell(f"{begun.told}; [model] standardise = false leaves the file as it is")
         write_durably(untrained, begun.model)

@@ -39,6 +39,7 @@ from maskedlark.model.onnx_file import parse
 
 _EXTERNAL: Final = onnx.TensorProto.EXTERNAL
 _TABLE_RANK: Final = 2
+_TRACE: Final = "pkg.torch.onnx.stack_trace"
 
 
 def why_squashed_twice(model: Model, loss: TrainedLoss) -> str:
@@ -111,7 +112,7 @@ class _PreparedModel(NamedTuple):
 
 
 def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None) -> _PreparedModel:
-    """Separate merged parameters, parse, and check that tables have a row for each word.
+    """Separate merged parameters, drop traces of code, parse, and check that tables have a row for each word.
 
     Args:
         encoded: One ONNX file.
@@ -123,9 +124,26 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     """
     file = separate_parameters(encoded)
     parsed = parse(file, num_features=num_features)
+    # Only of what was parsed: that bounds what the file becomes in memory.
+    bare = _without_traces(file)
+    if bare != file:
+        file, parsed = bare, parse(bare, num_features=num_features)
     if encoder is not None:
         _check_vocabulary(file, encoder)
     return _PreparedModel(file, parsed)
+
+
+def _without_traces(encoded: bytes) -> bytes:
+    """Return a file without the code that torch's exporter notes: paths and lines of the author's machine."""
+    proto = onnx.ModelProto.FromString(encoded)
+    traced = [node for node in proto.graph.node if any(one.key == _TRACE for one in node.metadata_props)]
+    if not traced:
+        return encoded
+    for node in traced:
+        kept = [one for one in node.metadata_props if one.key != _TRACE]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def parse_chosen(encoded: bytes, *, num_features: int, train: Sequence[str], freeze: Sequence[str]) -> Model:

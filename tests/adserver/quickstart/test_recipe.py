@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
@@ -24,6 +25,7 @@ from adserver.training.pipeline import LOSS_IS, notes_of
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.model.dense import dense_network
 from tests.adserver.quickstart.test_project import SETTINGS, change
+from tests.torch_models import export
 
 SENT = {
     "read": 500, "accepted": 380, "panel": 100, "left_out": {"column 'y': no label": 7}, "rejected":
@@ -247,6 +249,20 @@ def test_an_untrained_model_of_ones_own_is_standardised_by_the_panel_and_the_run
     assert (model != own) is is_standardised
     assert any("[model] standardise = false" in line for line in told) is is_standardised
     assert "--as-it-is" in submitted
+
+
+@pytest.mark.parametrize(("activation", "is_general"), [(nn.ReLU(), False), (nn.GELU(), True)])
+def test_a_run_says_why_helpers_do_not_compute_a_model_exactly(
+    project: Project, commands: Commands, tmp_path: Path, activation: nn.Module, *, is_general: bool
+) -> None:
+    network = nn.Sequential(nn.Linear(30, 2), activation, nn.Linear(2, 1))
+    (tmp_path / "net.onnx").write_bytes(export(network, 30, 2, dynamo=True))
+    change(project.folder, 'onnx = ""', f'onnx = "{tmp_path / "net.onnx"}"')
+    told: list[str] = []
+    Recipe(Project.open(project.folder), told.append).run()
+    said = "\n".join(told)
+    assert ("general path" in said) is is_general
+    assert ("Gelu" in said) is is_general
 
 
 def test_no_row_is_left_in_the_clear_by_a_run_that_is_compared_no_more(

@@ -10,14 +10,27 @@ import onnxruntime
 import pytest
 import torch
 
-from adserver.training.model_file import read_model
+from adserver.training.model_file import prepare_model, read_model
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.limits import Limits
 from maskedlark.model.onnx_file import parse
-from tests.torch_models import dense
+from tests.torch_models import dense, export
 
 MODEL = dense_network([4, 8, 1], "relu", seed=1)
+
+
+def test_a_job_tells_helpers_nothing_of_the_code_that_its_network_was_written_in() -> None:
+    module, width = dense()
+    exported = export(module, width, 2, dynamo=True)
+    prepared = prepare_model(exported, num_features=width, encoder=None)
+    assert b"stack_trace" in exported
+    assert b"stack_trace" not in prepared.file
+    assert str(Path(torch.__file__).parent).encode() not in prepared.file
+    assert prepared.parsed.digest == parse(prepared.file, num_features=width).digest
+    kept, given = (onnx.ModelProto.FromString(one).graph for one in (prepared.file, exported))
+    assert [one.raw_data for one in kept.initializer] == [one.raw_data for one in given.initializer]
+    assert prepare_model(prepared.file, num_features=width, encoder=None).file == prepared.file
 
 
 def split(folder: Path, **changes: Callable[[str], str]) -> Path:
