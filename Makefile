@@ -89,8 +89,8 @@ pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `mak
 site: $(STAMP)  ## Build the documentation as a site (writes site/VERSION/; ARGS="--url https://..."); fails at a broken link
 	$(BIN)/python -m docs.build_site $(ARGS)
 
-dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with the wheel, installed in a fresh environment
-	$(BIN)/python -m tests.installed
+dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with the wheel, installed in a fresh environment without torch (ARGS=--all: and in one with all extras)
+	$(BIN)/python -m tests.installed $(ARGS)
 
 .PHONY: release
 release: $(STAMP)  ## Make a release in a folder: packages, lock, bill of materials, checksums, signature (ARGS="--out FOLDER --key KEY.pem")
