@@ -21,6 +21,8 @@ from maskedlark.model.wire_scan import scan
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 _MADE_OF: Final = "pkg.torch.onnx.fx_node"
+NOTES_OF_PARAMETERS: Final = frozenset({_SIGNATURE, _MADE_OF})
+"""What torch notes of the parameters that each node was made of: names of modules and tensors."""
 _DECLARED: Final = re.compile(r"^(\w+): (?:PARAMETER|BUFFER) target='([^']+)'", re.MULTILINE)
 _NAMED: Final = re.compile(r"%(\w+)")
 _DEFAULT_LIMITS: Final = Limits()

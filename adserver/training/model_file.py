@@ -15,12 +15,12 @@ from typing import Final, NamedTuple, assert_never
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 from onnx import helper
 
 from adserver.training.inference import open_session
-from adserver.training.merged_parameters import separate_parameters
+from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_parameters
 from maskedlark.encoding.encoder import (
     CategoryColumn,
     Column,
@@ -39,7 +39,6 @@ from maskedlark.model.onnx_file import parse
 
 _EXTERNAL: Final = onnx.TensorProto.EXTERNAL
 _TABLE_RANK: Final = 2
-_TRACE: Final = "pkg.torch.onnx.stack_trace"
 
 
 def why_squashed_twice(model: Model, loss: TrainedLoss) -> str:
@@ -112,7 +111,7 @@ class _PreparedModel(NamedTuple):
 
 
 def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None) -> _PreparedModel:
-    """Separate merged parameters, drop traces of code, parse, and check that tables have a row for each word.
+    """Separate merged parameters, drop notes of code, parse, and check that tables have a row for each word.
 
     Args:
         encoded: One ONNX file.
@@ -125,7 +124,7 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     file = separate_parameters(encoded)
     parsed = parse(file, num_features=num_features)
     # Only of what was parsed: that bounds what the file becomes in memory.
-    bare = _without_traces(file)
+    bare = _without_notes(file)
     if bare != file:
         file, parsed = bare, parse(bare, num_features=num_features)
     if encoder is not None:
@@ -133,17 +132,30 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     return _PreparedModel(file, parsed)
 
 
-def _without_traces(encoded: bytes) -> bytes:
-    """Return a file without the code that torch's exporter notes: paths and lines of the author's machine."""
+def _without_notes(encoded: bytes) -> bytes:
+    """Return a file without what exporters note of the author's code: classes, lines, paths of the machine.
+
+    Metadata of the file itself stays: its author wrote that.
+    """
     proto = onnx.ModelProto.FromString(encoded)
-    traced = [node for node in proto.graph.node if any(one.key == _TRACE for one in node.metadata_props)]
-    if not traced:
-        return encoded
-    for node in traced:
-        kept = [one for one in node.metadata_props if one.key != _TRACE]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
-    return bytes(proto.SerializeToString(deterministic=True))
+    noted = proto.ByteSize()
+    proto.ClearField("doc_string")
+    _clear_notes(proto.graph)
+    return bytes(proto.SerializeToString(deterministic=True)) if proto.ByteSize() < noted else encoded
+
+
+def _clear_notes(message: Message) -> None:
+    for field, value in message.ListFields():
+        if field.name == "doc_string":
+            message.ClearField(field.name)
+        elif field.name == "metadata_props":
+            # An exported file may be prepared again, which asks for the names of its parameters.
+            kept = [one for one in value if one.key in NOTES_OF_PARAMETERS]
+            del value[:]
+            value.extend(kept)
+        elif field.message_type is not None:
+            for one in [value] if isinstance(value, Message) else value:
+                _clear_notes(one)
 
 
 def parse_chosen(encoded: bytes, *, num_features: int, train: Sequence[str], freeze: Sequence[str]) -> Model:

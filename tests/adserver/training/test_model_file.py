@@ -24,13 +24,36 @@ def test_a_job_tells_helpers_nothing_of_the_code_that_its_network_was_written_in
     module, width = dense()
     exported = export(module, width, 2, dynamo=True)
     prepared = prepare_model(exported, num_features=width, encoder=None)
-    assert b"stack_trace" in exported
-    assert b"stack_trace" not in prepared.file
+    for note in (b"stack_trace", b"class_hierarchy", b"torch.nn.modules"):
+        assert note in exported
+        assert note not in prepared.file
     assert str(Path(torch.__file__).parent).encode() not in prepared.file
     assert prepared.parsed.digest == parse(prepared.file, num_features=width).digest
     kept, given = (onnx.ModelProto.FromString(one).graph for one in (prepared.file, exported))
     assert [one.raw_data for one in kept.initializer] == [one.raw_data for one in given.initializer]
     assert prepare_model(prepared.file, num_features=width, encoder=None).file == prepared.file
+
+
+def test_no_exporters_notes_reach_helpers_wherever_they_stand_and_metadata_of_the_author_stays() -> None:
+    proto = onnx.ModelProto.FromString(MODEL)
+    onnx.helper.set_model_props(proto, {"author": "me"})
+    graph = proto.graph
+    places = (graph, graph.node[0], graph.input[0], graph.output[0], graph.initializer[0])
+    graph.value_info.append(onnx.helper.make_tensor_value_info("none", onnx.TensorProto.FLOAT, [1]))
+    for place in (
+        proto,
+        *places,
+        graph.value_info[0],
+        graph.node[0].attribute.add(name="alpha", f=1, type=1),
+    ):
+        place.doc_string = "/home/me/ranker.py(12): forward"
+    for place in (*places, graph.value_info[0]):
+        place.metadata_props.add(key="source", value="/home/me/ranker.py")
+    prepared = prepare_model(proto.SerializeToString(), num_features=4, encoder=None)
+    assert b"ranker" not in prepared.file
+    kept = onnx.ModelProto.FromString(prepared.file)
+    assert [(one.key, one.value) for one in kept.metadata_props] == [("author", "me")]
+    assert prepare_model(MODEL, num_features=4, encoder=None).file == MODEL
 
 
 def split(folder: Path, **changes: Callable[[str], str]) -> Path:
