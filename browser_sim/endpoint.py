@@ -98,9 +98,9 @@ def is_url(location: str) -> bool:
 
 def without_credentials(destination: str) -> str:
     """Return a destination as messages show it: without the user and password that a URL may have."""
-    scheme, separator, rest = destination.rpartition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+    # Up to the last @, wherever it stands: a password that was not percent-encoded may hold slashes.
+    scheme = destination.partition("://")[0] + "://" if is_url(destination) else ""
+    return scheme + destination.removeprefix(scheme).rpartition("@")[2]
 
 
 def host_of(destination: str) -> str:

@@ -98,7 +98,14 @@ def test_a_password_in_a_url_is_in_no_message(some_reports: list[Report]) -> Non
     ):
         sender.send(SealedBatch.of(some_reports))
     assert "secret" not in str(unavailable.value)
-    for refused in ("http://user:secret@ads.example/x", "user:secret@"):
+    for refused in (
+        "http://user:secret@ads.example/x",
+        "http://user:secret@ads.example/?of=https://b.example",
+        "https://user:a/secret@ads.example:8443/",
+        "https://user:a://secret@ads.example/",
+        "user:secret@",
+        "user:secret@ads.example:50051",
+    ):
         with pytest.raises(InvalidTask) as plain:
             Protection(insecure=True).check(refused)
         assert "secret" not in str(plain.value)
