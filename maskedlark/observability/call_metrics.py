@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.observability.rpc_attributes import SECONDS, attributes_of, end_attributes
 from maskedlark.rpc.faults import refusal_of, status_of
-from maskedlark.rpc.handlers import wrap
+from maskedlark.rpc.handlers import Handler, Interceptor, wrap
 
 UNKNOWN_METHOD: Final = "unknown"
 _SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -29,7 +29,7 @@ _CALL_SECONDS: Final = metrics.get_meter("maskedlark").create_histogram(
 )
 
 
-class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+class CallMetrics(Interceptor):
     """A server interceptor; one per server and registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -88,21 +88,24 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
         self._slow.inc()
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Let the call through, and count how it ends."""
-        handler = continuation(handler_call_details)
+        """Count also a call of a method that the server does not have. Called by gRPC."""
+        handler = super().intercept_service(continuation, handler_call_details)
         if handler is None:
             # One label for all: a stranger could otherwise make a series of every name it invents.
             unimplemented = grpc.StatusCode.UNIMPLEMENTED
             self._calls.labels(UNKNOWN_METHOD, unimplemented.name).inc()
             _CALL_SECONDS.record(0.0, attributes_of(None) | end_attributes(unimplemented))
-            return None
-        method = handler_call_details.method.rsplit("/", 1)[-1]
-        self._begun.labels(method).inc()
-        attributes = attributes_of(handler_call_details.method)
+        return handler
+
+    def intercept(self, handler: Handler, method: str) -> Handler:
+        """Let calls through, and count how they end."""
+        name = method.rsplit("/", 1)[-1]
+        self._begun.labels(name).inc()
+        attributes = attributes_of(method)
         return wrap(
             handler,
-            lambda context: self._count(method, attributes, context),
-            self._malformed.labels(method).inc,
+            lambda context: self._count(name, attributes, context),
+            self._malformed.labels(name).inc,
         )
 
     @contextmanager

@@ -19,7 +19,7 @@ from maskedlark.observability.call_metrics import CallMetrics
 from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.observability.health_cache import Wellness
 from maskedlark.observability.tracing import ServerTracing
-from maskedlark.rpc.handlers import wrap
+from maskedlark.rpc.handlers import Handler, Interceptor, wrap
 from maskedlark.rpc.peer_quota import REFUSING_THREADS, LightThreads, PeerQuota
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.stream_timeouts import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
@@ -81,7 +81,7 @@ class _Probed(health.HealthServicer):
         raise AssertionError("context.abort returned")
 
 
-class _Draining(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+class _Draining(Interceptor):
     """Knows how many calls are under way, and lets none in before `open` or once the server drains.
 
     Those are refused with a request to retry. Health may always be asked. gRPC's own `stop` closes the port
@@ -93,12 +93,9 @@ class _Draining(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs
         self._under_way = 0
         self._refusal: str | None = _STARTING
 
-    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Let the call through, and count it."""
-        handler = continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(_HEALTH):
-            return handler
-        return wrap(handler, self._count)
+    def intercept(self, handler: Handler, method: str) -> Handler:
+        """Let calls through, and count those that are not of health."""
+        return handler if method.startswith(_HEALTH) else wrap(handler, self._count)
 
     def open(self) -> None:
         """Let calls in from now on."""
@@ -188,7 +185,7 @@ class WatchedServer:
     def start(self) -> None:
         """Answer calls, and health with SERVING."""
         self.listen()
-        # Before SERVING is told: who waits for that calls at once, and must be let in.
+        # Before SERVING is told: a caller that waits for that calls at once, and must be let in.
         self._draining.open()
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
 

@@ -7,7 +7,7 @@ when a person's browser reported.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition
 from time import monotonic
@@ -21,9 +21,9 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from maskedlark.errors import InvalidTask
 from maskedlark.observability.rpc_attributes import SECONDS, attributes_of, end_attributes
 from maskedlark.observability.traces import Traces
-from maskedlark.rpc.call_details import with_metadata
+from maskedlark.rpc.call_details import CallInterceptor, Continue, with_metadata
 from maskedlark.rpc.faults import refusal_of, status_of
-from maskedlark.rpc.handlers import wrap
+from maskedlark.rpc.handlers import Handler, Interceptor, wrap
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -90,16 +90,12 @@ def span(name: str, **attributes: str | int) -> Iterator[None]:
             raise
 
 
-class ServerTracing(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+class ServerTracing(Interceptor):
     """A span for each call that a server answers, as a part of the caller's trace."""
 
-    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Let the call through, in a span."""
-        handler = continuation(handler_call_details)
-        # An unknown method has a name that a stranger chose: it gets no span.
-        if handler is None:
-            return None
-        attributes = attributes_of(handler_call_details.method)
+    def intercept(self, handler: Handler, method: str) -> Handler:
+        """Let calls through, each in a span. An unknown method, whose name a stranger chose, gets none."""
+        attributes = attributes_of(method)
         return wrap(handler, lambda context: _answering(attributes, context))
 
 
@@ -123,12 +119,7 @@ def _answering(attributes: dict[str, str | int], context: grpc.ServicerContext) 
         answering.end()
 
 
-class ClientTracing(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]  # grpc-stubs make them generic, grpc does not
-    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
-    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
-    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
-):
+class ClientTracing(CallInterceptor):
     """A span and a duration for each call that a client makes, and its context sent with the call."""
 
     def __init__(self, address: str) -> None:
@@ -138,7 +129,8 @@ class ClientTracing(
         if port.isdecimal():
             self._server["server.port"] = int(port)
 
-    def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+    def intercept(self, continuation: Continue, details: Any, request: Any) -> Any:
+        """Make the call in a span, with its context in the metadata."""
         attributes = attributes_of(str(details.method)) | self._server
         began = monotonic()
         calling = _TRACER.start_span(
@@ -151,11 +143,6 @@ class ClientTracing(
         _calls.begin()
         call.add_done_callback(lambda done: _end(calling, done, attributes, monotonic() - began))
         return call
-
-    intercept_unary_unary = _intercept  # type: ignore[assignment]  # one body for all four shapes
-    intercept_unary_stream = _intercept  # type: ignore[assignment]  # one body for all four shapes
-    intercept_stream_unary = _intercept  # type: ignore[assignment]  # one body for all four shapes
-    intercept_stream_stream = _intercept  # type: ignore[assignment]  # one body for all four shapes
 
 
 def _end(calling: trace.Span, call: Any, attributes: dict[str, str | int], seconds: float) -> None:

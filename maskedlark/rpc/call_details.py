@@ -1,7 +1,46 @@
-"""A gRPC call with more metadata, for interceptors of clients."""
+"""Interceptors of clients, and a gRPC call with more metadata."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import grpc
+
+Continue: TypeAlias = Callable[[Any, Any], Any]
+"""Makes a call, of its details and its request or requests."""
+
+
+class CallInterceptor(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]  # grpc-stubs make them generic, grpc does not
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """What a client does around each of its calls, whichever of gRPC's four shapes it has."""
+
+    @abstractmethod
+    def intercept(self, continuation: Continue, details: Any, request: Any) -> Any:
+        """Make the call by `continuation(details, request)`, and return it."""
+
+    def intercept_unary_unary(self, continuation: Continue, client_call_details: Any, request: Any) -> Any:
+        """Call `intercept`. Called by gRPC."""
+        return self.intercept(continuation, client_call_details, request)
+
+    def intercept_unary_stream(self, continuation: Continue, client_call_details: Any, request: Any) -> Any:
+        """Call `intercept`. Called by gRPC."""
+        return self.intercept(continuation, client_call_details, request)
+
+    def intercept_stream_unary(
+        self, continuation: Continue, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        """Call `intercept`. Called by gRPC."""
+        return self.intercept(continuation, client_call_details, request_iterator)
+
+    def intercept_stream_stream(
+        self, continuation: Continue, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        """Call `intercept`. Called by gRPC."""
+        return self.intercept(continuation, client_call_details, request_iterator)
 
 
 class _CallDetails(NamedTuple):

@@ -1,5 +1,6 @@
 """Something around the body of every call of a server, whichever of gRPC's four shapes it has."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeAlias
@@ -21,6 +22,9 @@ class _Streams(Protocol):
 # What stands for a message that does not parse, until the call is refused for it
 _MALFORMED: Final = object()
 
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+"""What answers the calls of one method."""
+
 Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[_Streams | None]]
 """Given a call's context, what to enter before its body and to leave after it.
 
@@ -28,11 +32,20 @@ What it yields sees the call's streams.
 """
 
 
-def wrap(
-    handler: "grpc.RpcMethodHandler[Any, Any]",
-    around: Around,
-    on_malformed: Callable[[], None] = lambda: None,
-) -> "grpc.RpcMethodHandler[Any, Any]":
+class Interceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """What changes how a server answers the calls of the methods that it has."""
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Return what answers a call; None for a method that the server does not have. Called by gRPC."""
+        handler = continuation(handler_call_details)
+        return None if handler is None else self.intercept(handler, handler_call_details.method)
+
+    @abstractmethod
+    def intercept(self, handler: Handler, method: str) -> Handler:
+        """Return what answers a method's calls (/package.Service/Method) in place of its handler."""
+
+
+def wrap(handler: Handler, around: Around, on_malformed: Callable[[], None] = lambda: None) -> Handler:
     """Return a handler that runs `around` around this one's body, which holds a thread to its last reply.
 
     A message that does not parse ends the call with INVALID_ARGUMENT, after `on_malformed`. gRPC by itself
@@ -74,7 +87,7 @@ def wrap(
     return made
 
 
-def _shape_of(handler: "grpc.RpcMethodHandler[Any, Any]") -> tuple[Any, Any]:
+def _shape_of(handler: Handler) -> tuple[Any, Any]:
     """Return the function that answers, and the constructor of a handler of the same shape."""
     match handler.request_streaming, handler.response_streaming:
         case False, False:

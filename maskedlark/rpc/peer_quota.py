@@ -6,7 +6,7 @@ beyond the peer's share is refused at once, which takes a thread only for that m
 separate threads.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -16,7 +16,7 @@ import grpc
 from maskedlark.rpc.callers import NO_PROXIES, peers_of
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import answering
-from maskedlark.rpc.handlers import wrap
+from maskedlark.rpc.handlers import Handler, Interceptor, wrap
 from maskedlark.rpc.sites import TrustedProxies
 
 LIGHT_THREADS: Final = 8
@@ -26,7 +26,7 @@ _LIGHT: Final = ("/GetStatus", "/grpc.health.v1.Health/Check")
 _FULL: Final = "this client has reached its limit of open calls"
 
 
-class PeerQuota(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+class PeerQuota(Interceptor):
     """Refuses calls of a peer that holds its share of the threads already."""
 
     def __init__(self, threads: int, proxies: TrustedProxies = NO_PROXIES) -> None:
@@ -38,16 +38,13 @@ class PeerQuota(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs
         self._room = FairQuota(threads, _FULL)
         self._light_room = FairQuota(LIGHT_THREADS, _FULL)
 
-    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Let the call through as long as there is room for its peer."""
-        handler = continuation(handler_call_details)
-        if handler is None:
-            return None
-        room = self._light_room if _is_light(handler_call_details.method) else self._room
+    def intercept(self, handler: Handler, method: str) -> Handler:
+        """Let calls through as long as there is room for their peer."""
+        room = self._light_room if _is_light(method) else self._room
         return wrap(handler, lambda context: _hold(room, context, self._proxies))
 
 
-class LightThreads(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+class LightThreads(Interceptor):
     """Answers status and health on separate threads.
 
     It must be the first interceptor: gRPC looks at the outermost handler.
@@ -56,11 +53,11 @@ class LightThreads(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-st
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(LIGHT_THREADS + REFUSING_THREADS, thread_name_prefix="light-call")
 
-    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Let the call through, on a thread of the right kind."""
-        handler = continuation(handler_call_details)
-        if handler is not None and _is_light(handler_call_details.method):
-            for behaviour in (handler.unary_unary, handler.stream_unary):
+    def intercept(self, handler: Handler, method: str) -> Handler:
+        """Let calls through, on threads of the right kind."""
+        if _is_light(method):
+            behaviours: tuple[Any, Any] = (handler.unary_unary, handler.stream_unary)
+            for behaviour in behaviours:
                 if behaviour is not None:
                     behaviour.experimental_thread_pool = self._threads  # what grpcio-health-checking uses too
         return handler

@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 
 from maskedlark.frozen import frozen
-from maskedlark.rpc.handlers import wrap
+from maskedlark.rpc.handlers import Handler, Interceptor, wrap
 from maskedlark.runtime.periodic import SharedWatch
 
 _POLL_S: Final = 0.5
@@ -97,7 +97,7 @@ class _Waiting:
         return max(message_s, reply_s) > longest or messages_s + replies_s > self._patience.total_s
 
 
-class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+class PatienceInterceptor(Interceptor):
     """Ends calls whose client keeps the server waiting.
 
     Also for the one message of a call that is no stream.
@@ -110,10 +110,9 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
         every_s = min(_POLL_S, patience.idle_s / 4, patience.first_s / 4)
         self._watch = SharedWatch(name="patience", every_s=every_s)
 
-    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Let the call through, and watch its streams."""
-        handler = continuation(handler_call_details)
-        return None if handler is None else wrap(_reading_its_message(handler), self._watch_call)
+    def intercept(self, handler: Handler, method: str) -> Handler:
+        """Let calls through, and watch their streams."""
+        return wrap(_reading_its_message(handler), self._watch_call)
 
     @contextmanager
     def _watch_call(self, context: grpc.ServicerContext) -> Iterator[_Waiting]:
@@ -149,7 +148,7 @@ def within(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
         yield
 
 
-def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.RpcMethodHandler[Any, Any]":
+def _reading_its_message(handler: Handler) -> Handler:
     """Return the same handler, with its one message read as a stream.
 
     GRPC itself would wait for a single message without end, on a thread.

@@ -18,7 +18,7 @@ import grpc
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.rpc.handlers import wrap
+from maskedlark.rpc.handlers import Handler, Interceptor, wrap
 from maskedlark.rpc.keepalive import Keepalive
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
 from maskedlark.rpc.trust import Trust
@@ -253,7 +253,7 @@ def _read_authorities(contents: TlsContents) -> bytes:
     return contents.trusted_authorities
 
 
-class _StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+class _StillTrusted(Interceptor):
     """Refuses calls on connections whose client would not be let in any more.
 
     For servers whose clients all have certificates. TLS checks a certificate once, when a connection begins,
@@ -267,10 +267,9 @@ class _StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-s
         """Read the files; raises as `Reloaded` does."""
         self._trust = Reloaded(files, Trust.read)
 
-    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+    def intercept(self, handler: Handler, method: str) -> Handler:
         """Look at the client's certificate, then let the call through."""
-        handler = continuation(handler_call_details)
-        return None if handler is None else wrap(handler, self._check)
+        return wrap(handler, self._check)
 
     @contextmanager
     def _check(self, context: grpc.ServicerContext) -> Iterator[None]:
