@@ -17,7 +17,7 @@ class BoundedClient(httpx.Client):
 
     def __init__(self, **options: Any) -> None:
         """Take the options of httpx.Client."""
-        # No compression: a kilobyte may unpack to a gigabyte, so `read_limited` refuses it.
+        # `read_limited` refuses compressed answers, so none are asked for.
         super().__init__(**options, headers={"accept-encoding": "identity"})
         self._connected: Any = None
 

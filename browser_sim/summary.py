@@ -16,9 +16,8 @@ from maskedlark.terminal.plural import plural
 if TYPE_CHECKING:
     from rich.table import Table
 
-
+# Of more features, as of images, the first few names are shown.
 _MOST_NAMES: Final = 100
-"""Of more features, as of images, the first few names are shown."""
 
 
 def _json(document: dict[str, Any]) -> str:

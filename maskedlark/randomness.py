@@ -83,7 +83,7 @@ def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:
     """`count` independent uniform integers in [0, bound), bound <= 2^63, by rejection (no modulo bias)."""
     if not 1 <= bound <= 1 << 63:
         raise ValueError(f"bound must be in 1..2^63, not {bound}")
-    # Of the masked words at least every other one is below the bound.
+    # Half of the masked words or more are below the bound, on average.
     bits = np.uint64((1 << (bound - 1).bit_length()) - 1)
     kept: list[NDArray[np.uint64]] = []
     missing = count

@@ -174,7 +174,7 @@ class Device:
                     asked.model, asked.content, [self.examples], [training]
                 )
             vector: UpdateVector = vectors[0]
-            # What a helper would drop shows, too, that a device trained.
+            # Checked here, because an update that a helper dropped would show that the device was drawn.
             form.check_vector(clip, vector)
         except Exception as error:  # noqa: BLE001  whatever it was, it must not show
             _LOG.debug("training failed, so the device sends cover: %s", type(error).__name__)

@@ -88,7 +88,7 @@ def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings
         InvalidSource: the file or the column is missing, or no row has a label and a person.
         InvalidTask: no person has `least` rows.
     """
-    # As a measured key: the way to the cells of a column that stands next to the records.
+    # Declared as a measured key, because a source keeps the cells of those next to its records.
     source = load_table(replace(settings, keys={**settings.keys, _USER: user}))
     people = source.cells[_USER].cells
     named = np.array([person is not None for person in people], np.bool_)

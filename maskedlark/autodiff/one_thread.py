@@ -33,5 +33,5 @@ def one_thread() -> Iterator[None]:
 
 def _is_flushed() -> bool:
     """Return whether this thread treats subnormal numbers as zero."""
-    # torch can set the mode and not tell it, so that an operation has to show it.
+    # torch sets this mode but does not report it, so that an operation has to show it.
     return not bool((torch.full((1,), _DENORMAL, dtype=torch.float64) * 1.0).item())

@@ -65,7 +65,7 @@ class GraphModel:
             InvalidModel(TOO_LARGE): it unpacks to more than its weights and 1 MiB.
         """
         most = 4 * self.size + _STRUCTURE_BYTES
-        # Bounded as it unpacks: seven kilobytes can hold seven megabytes of zeros.
+        # Bounded as it unpacks: 7,000 characters can hold 5.4 megabytes of zeros.
         unpacking = zlib.decompressobj()
         try:
             file = unpacking.decompress(b64decode(self.packed, validate=True), most)

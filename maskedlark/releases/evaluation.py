@@ -206,8 +206,8 @@ def answer_evaluation(
     labels, masks = shares.labels.astype(np.int64), shares.mask_shares
     if spec.head is not None:
         # A code that says nothing of the head is counted with a share of 0, and takes every step of others.
-        labels, told = spec.head.classes()[labels], spec.head.known_codes()[labels]
-        masks = masks * told.astype(np.uint64)
+        labels, is_known = spec.head.classes()[labels], spec.head.known_codes()[labels]
+        masks = masks * is_known.astype(np.uint64)
     rows = labels if choices is None else (labels == choices[:, None]).astype(np.int64)
     cells = rows * spec.num_bins + bins[:, None]
     counted = count_cells(cells, masks, spec.num_numbers, interrupt)

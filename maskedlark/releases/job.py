@@ -210,7 +210,7 @@ class JobSpec:
     def check_sample_hides(self, task: Task, *, records: int) -> None:
         """Refuse to count the secrecy of samples whose size may show which records are in them.
 
-        Called by all parties.
+        Called by a helper.
 
         Raises:
             JobRefused(MALFORMED): saying what fits.
@@ -293,7 +293,6 @@ class JobSpec:
             numerics: The digest of the engine's golden vectors, so that helpers of different numerics never
                 mix.
         """
-        # The engine's digest too: helpers that compute with other rounding must not be added up.
         return digest("round", self.digest, round_index.to_bytes(8, "little"), weights, numerics)
 
     def draw_sample(

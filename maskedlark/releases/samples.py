@@ -143,7 +143,6 @@ def _steps_of_epoch(*, expected_batch_size: float, dataset_size: int) -> int | N
     Called by the ad server. The expected batch is the dataset's size over the steps, at least what was asked
     for.
     """
-    # Rounded down: batches are at least as large as was asked for.
     steps = min(MAX_STEPS, int(dataset_size / expected_batch_size))
     return steps if steps > 1 else None
 

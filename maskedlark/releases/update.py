@@ -80,8 +80,7 @@ class UpdateJob:
         task_id: The task; its clip bound, cover, mechanism and budgets are not the job's to set.
         phases: The rounds, in order.
         instructions: The model and the strategy, as `maskedlark.federated` spells them: what devices do
-            with their data. Helpers do not
-            read it.
+            with their data. Helpers do not read them.
     """
 
     version: Literal[1] = VERSION

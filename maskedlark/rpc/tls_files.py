@@ -224,8 +224,8 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     ) -> None:
         connection.context = newest.current()
 
-    # OpenSSL asks at each handshake, also of clients that name no server: a context cannot change its own
-    # certificate, but a connection can be given another context.
+    # OpenSSL calls it at each handshake, also for clients that name no server: a context cannot change its
+    # own certificate, but a connection can be given another context.
     first = newest.current()
     first.sni_callback = choose
     return first

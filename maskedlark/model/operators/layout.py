@@ -260,7 +260,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
         attributes=defaults(axis=0),
         carries=frozenset(range(_MOST_INPUTS)),
     ),
-    # `starts`, `ends`, `axes` and `steps` as attributes ended with opset 9, older than any that is read.
+    # Opset 9, older than any that is read, was the last with `starts`, `ends` and `axes` as attributes.
     "Slice": Operator(rule=_slice, min_inputs=3, max_inputs=5, carries=_FIRST),
     "Split": Operator(
         rule=_split,
