@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock, local
+from threading import local
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, func, insert, select
@@ -101,9 +101,8 @@ class Ledger:
         self._engine = engine
         self._clock = clock
         self._datasets: dict[tuple[bytes, bytes], StoredDataset] = {}
-        self._lock = Lock()
-        self._logged = local()  # by this thread's transaction
-        self._committed: Position | None = None
+        # Of each thread, in which a call commits and then gives its receipt.
+        self._thread = local()
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
         check_file(engine)
         LOG.begin(engine, at=clock())
@@ -130,7 +129,7 @@ class Ledger:
             "signature": task.signature,
         }
         try:
-            with self._acting(), self._engine.begin() as connection:
+            with self._acting() as connection:
                 connection.execute(insert(TASKS).values(row))
                 # In the same transaction: no act is without its entry, and no entry without its act.
                 self._log(
@@ -200,7 +199,7 @@ class Ledger:
         """
         dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids)}
         try:
-            with self._acting(), self._engine.begin() as connection:
+            with self._acting() as connection:
                 # No look beforehand: two datasets may be committed at once, and the keys of both tables
                 # decide.
                 connection.execute(insert(DATASETS).values(dataset))
@@ -326,7 +325,7 @@ class Ledger:
             "answer": answered.answer,
             "sealed_seed": answered.sealed_seed,
         }
-        with self._acting(), self._engine.begin() as connection:
+        with self._acting() as connection:
             # Locked before its state is read: of two processes with this round, the second finds it charged.
             stored = job_of(connection, job, JOB_TO_CHANGE)
             if stored is None or stored.progress.state_of(round_index) is not RoundState.NEXT:
@@ -364,7 +363,7 @@ class Ledger:
         content stays as it is.
         """
         job, row = key_of(spec), _job_row(spec, model=b"")
-        with self._acting(), self._engine.begin() as connection:
+        with self._acting() as connection:
             lock_budget(connection, spec.dataset_id)
             # A tombstone: the job's start may still be on its way, and must reserve nothing when it arrives.
             if job_of(connection, job) is None and not _is_full(connection, spec.dataset_id):
@@ -424,7 +423,7 @@ class Ledger:
                 return False
             check_budget(before)
             try:
-                with self._acting(), self._engine.begin() as connection:
+                with self._acting() as connection:
                     lock_budget(connection, new.dataset_id)
                     # Optimistic: the accountant may take seconds, in which a lock would hold up every charge
                     # of the dataset.
@@ -444,8 +443,8 @@ class Ledger:
 
     @property
     def committed(self) -> Position | None:
-        """The newest position that an act of this process has left; None before its first one."""
-        return self._committed
+        """The position that this thread's newest act has left; None before its first one."""
+        return getattr(self._thread, "committed", None)
 
     def position(self) -> Position:
         """Return the ledger's position."""
@@ -459,34 +458,29 @@ class Ledger:
 
     def log(self, deed: Deed) -> None:
         """Log an act that changes nothing else in the ledger, or that was refused."""
-        with self._acting(), self._engine.begin() as connection:
-            self._logged.position = LOG.append(connection, deed, at=self._clock())
+        with self._acting() as connection:
+            self._thread.logged = LOG.append(connection, deed, at=self._clock())
 
     def log_change(self, act: AuditAct, subject: Mapping[str, str], actor: Actor = THIS_SERVICE) -> bool:
         """Log the settings that an act left, unless its newest entry says the same; return whether it did."""
-        with self._acting(), self._engine.begin() as connection:
-            is_new = LOG.append_change(connection, act, subject, actor, at=self._clock())
-            if is_new:
-                self._logged.position = LOG.newest(connection)
-            return is_new
+        with self._acting() as connection:
+            self._thread.logged = LOG.append_change(connection, act, subject, actor, at=self._clock())
+            return self._thread.logged is not None
 
     @contextmanager
-    def _acting(self) -> Iterator[None]:
-        """Wrap an act's transaction: once it is committed, remember the position that it left."""
-        self._logged.position = None
-        yield
-        # The transaction's block has ended: what is remembered is committed.
-        logged: Position | None = self._logged.position
-        if logged is not None:
-            with self._lock:
-                # Threads come here in another order than they committed in.
-                if self._committed is None or logged.sequence > self._committed.sequence:
-                    self._committed = logged
+    def _acting(self) -> Iterator[Connection]:
+        """Begin an act's transaction; once it is committed, remember the position that it left."""
+        self._thread.logged = None
+        with self._engine.begin() as connection:
+            yield connection
+        # Only now: an entry of a transaction that is rolled back was never in the ledger.
+        if self._thread.logged is not None:
+            self._thread.committed = self._thread.logged
 
     def _log(self, connection: Connection, actor: Actor, act: AuditAct, **subject: str) -> Position:
         """Log an act that this transaction has done."""
         deed = Deed(act=act, actor=actor, subject=tuple(subject.items()))
-        position = self._logged.position = LOG.append(connection, deed, at=self._clock())
+        position = self._thread.logged = LOG.append(connection, deed, at=self._clock())
         return position
 
     def counts(self) -> LedgerCounts:

@@ -67,7 +67,7 @@ class Witness:
         Called after a commit and before its answer leaves, so that the witness is never behind an answer.
 
         Raises:
-            JobRefused(LEDGER_ROLLED_BACK): the ledger was rolled back since `check`, or since this process
+            JobRefused(LEDGER_ROLLED_BACK): the ledger was rolled back since `check`, or since this thread
                 committed: a database can fail over while an answer is computed. The answer must not leave.
         """
         position, committed = self._ledger.position(), self._ledger.committed
@@ -82,17 +82,21 @@ class Witness:
         return encoded
 
     def _require(self, position: Position | None) -> None:
-        """Refuse if the ledger lacks a position, or the one at which it was seen; keep what it lacks as seen.
+        """Refuse if the ledger lacks a position, or the one at which it was seen; keep the newer as seen.
 
         Called with the lock.
         """
-        for known in dict.fromkeys((position, self._seen)):  # mostly the same one
-            if known is not None and not self._ledger.holds(known):
-                if known == position:
-                    # In memory first: if the disk fails, this process refuses later calls all the same.
-                    self._seen = known
-                    self._write(self._receipt(known).encode())
-                raise _refuse_rolled_back(known)
+        known = dict.fromkeys((self._seen, position))  # mostly the same one
+        lacking = [one for one in known if one is not None and not self._ledger.holds(one)]
+        if not lacking:
+            return
+        # The newer: an old receipt must not make a copy good enough that still lacks what was seen.
+        newest = max(lacking, key=lambda one: one.sequence)
+        if newest == position:
+            # In memory first: if the disk fails, this process refuses later calls all the same.
+            self._seen = newest
+            self._write(self._receipt(newest).encode())
+        raise _refuse_rolled_back(newest)
 
     def _receipt(self, position: Position) -> Receipt:
         return Receipt(

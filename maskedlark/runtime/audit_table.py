@@ -126,14 +126,16 @@ class AuditTable:
 
     def append_change(
         self, connection: Connection, act: AuditAct, subject: Mapping[str, str], actor: Actor, *, at: float
-    ) -> bool:
-        """Append what settings are from now on, unless the newest entry of the act says so already."""
+    ) -> Link | None:
+        """Append what settings are from now on, and return its place.
+
+        None, and nothing is appended, if the newest entry of the act says so already.
+        """
         self.lock(connection)
         found = connection.execute(self._newest_of, {"of_act": act.value}).scalar()
         if found is not None and decode(AuditEntry, bytes(found)).subject == subject:
-            return False
-        self.append(connection, Deed(act=act, actor=actor, subject=tuple(subject.items())), at=at)
-        return True
+            return None
+        return self.append(connection, Deed(act=act, actor=actor, subject=tuple(subject.items())), at=at)
 
     def newest(self, connection: Connection) -> Link:
         """Return the place of the newest entry."""

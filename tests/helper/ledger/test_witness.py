@@ -31,6 +31,8 @@ from tests.patience import HANGS_S
 from tests.postgres import Postgres
 from tests.refusals import refused as refused_by_helper
 
+REFUSED = Deed(act=AuditAct.ANSWER_ROUND, actor=THIS_SERVICE, outcome="refused")
+
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
@@ -133,10 +135,14 @@ def replace_below(core: HelperCore, data: Path, saved_at: Path) -> None:
         shutil.copy2(path, data)
 
 
+@pytest.mark.parametrize("others", [0, 2])
 def test_a_commit_that_is_lost_before_the_witness_has_it_is_not_answered_and_noticed_from_then_on(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, others: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The older copy holds all at which the ledger was seen: only this process knows of its commit."""
+    """The older copy holds all at which the ledger was seen: only this process knows of its commit.
+
+    Acts of other threads may bring the copy past it meanwhile.
+    """
     core, data = scene.cores[0], scene.parties[0].data
     spec = scene.job(scene.seal())
     scene.start(spec)
@@ -145,9 +151,10 @@ def test_a_commit_that_is_lost_before_the_witness_has_it_is_not_answered_and_not
 
     def lose_and_give() -> bytes:
         replace_below(core, data, yesterday)
+        list(other.map(core.ledger.log, [REFUSED] * others))
         return receipt()
 
-    with serving(core) as client:
+    with serving(core) as client, ThreadPoolExecutor(1) as other:
         for patched in (lose_and_give, receipt):
             monkeypatch.setattr(core.witness, "receipt", patched)
             with refused_by_helper(JobReason.LEDGER_ROLLED_BACK):
@@ -164,13 +171,26 @@ def test_an_answer_looks_up_the_witness_with_two_statements(scene: Scene, act: s
     if act == "a job starts":
         scene.start(spec)
     elif act == "a refusal is logged":
-        core.ledger.log(Deed(act=AuditAct.ANSWER_ROUND, actor=THIS_SERVICE, outcome="refused"))
+        core.ledger.log(REFUSED)
     else:
         core.ledger.log_change(AuditAct.SET_FLOORS, {"epsilon": "1"})
     event.listen(core.ledger.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     core.witness.receipt()
     assert len(statements) == 2
     assert core.ledger.committed == core.ledger.position()
+
+
+def test_an_old_receipt_leaves_a_newer_witness_as_it_is(scene: Scene, tmp_path: Path) -> None:
+    """A copy in between would be served otherwise: it holds the receipt, and not what was answered since."""
+    spec, ledger = scene.job(scene.seal()), scene.cores[0].ledger
+    older = saved(scene, tmp_path / "older", "ledger*")
+    scene.start(spec)
+    old = scene.cores[0].witness.receipt()
+    between = saved(scene, tmp_path / "between", "ledger*")
+    ledger.log(REFUSED)
+    scene.cores[0].witness.receipt()
+    assert refused(brought_back(scene, older, "ledger*"), old)
+    assert refused(brought_back(scene, between, "ledger*"))
 
 
 def test_a_ledger_that_is_rolled_back_during_calls_answers_none_of_them_and_is_noticed_from_then_on(
