@@ -1,7 +1,7 @@
 """`adserver audit`: the log of acts at an ad server, with their actors."""
 
 from collections.abc import Iterator
-from inspect import signature
+from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +43,11 @@ def _export_command(*, server: "AdServer", first: FromOption = 0, out: OutOption
     write_lines((one.encode() for one in _entries(server, first)), out)
 
 
+@wraps(server_of)
 def _server_or_none(**given: Any) -> "AdServer | None":
     """Return as `server_of`, or None where the options name no ad server."""
     # A file is verified without an ad server: on the machine of whoever received it
     return server_of(**given) if given["data"] or given["url"] else None
-
-
-_server_or_none.__signature__ = signature(server_of)  # type: ignore[attr-defined]  # `takes` reads it
 
 
 @takes(server=_server_or_none)

@@ -63,7 +63,7 @@ class Submission(SamplingOptions):
     is_clip_per_layer: bool = False
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
-    is_standardised: bool = False
+    is_standardised: bool = True
     dataset: str = ""
     task: str = ""
     name: str = ""

@@ -111,6 +111,7 @@ def test_requests_for_jobs_come_back_with_their_files() -> None:
         is_clip_per_layer=True,
         train=("head.*", "ü"),
         freeze=("head.bias",),
+        is_standardised=False,
         task="ab",
         name="wide",
         note="two layers",

@@ -55,6 +55,7 @@ SUBMISSION = Submission(
     eval_set=None,
     eval_every=None,
     clip_norm=1.0,
+    is_standardised=False,
 )
 
 
