@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault(
     "GRPC_VERBOSITY", "NONE"
 )  # before gRPC is imported: its own lines are no JSON, and some name who called
-# Before ONNX Runtime is imported: its builds report to their maker, unless this variable says that they must
-# not: of the machine, and when models are applied, and to how many rows. So no setting brings it back.
+# Before ONNX Runtime is imported: otherwise its builds report the machine, and each use of a model with its
+# number of rows, to their maker. No setting of the user's turns that back on.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 if TYPE_CHECKING:

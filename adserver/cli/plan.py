@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adserver.records.submissions import FederatedSubmission
     from adserver.records.training_plan import Schedule
 
-# Of a plan that is found sooner nothing is said in between
+# A plan that is found sooner shows no progress
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: omit the options that the planner should find")
 _steps = panel("Its steps, to predict the error of the weights")

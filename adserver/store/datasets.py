@@ -263,7 +263,6 @@ class DatasetStore:
         """
         with reading(self._engine) as connection:
             found = DatasetReports(connection, dataset.task_id, dataset.handle).ids()
-        # Another run has released them since this one took them.
         if len(found) != dataset.received:
             raise taken_over()
         return found

@@ -28,7 +28,7 @@ _BATCH: Final = 512
 _EPOCHS: Final = 10
 # Of few records, which are not many steps in so many epochs.
 _LEAST_STEPS: Final = 200
-# How often a training is shown.
+# How often the weights are yielded in a training.
 _CHECKS: Final = 10
 _UNCLIPPED: Final = Clip(norm=Norm.L2, bound=math.inf, frac_bits=0)
 

@@ -22,7 +22,7 @@ _ADVERSARIES: Final = {
     "ad_server": "against the ad server",
     "colluding": "against it with either helper",
 }
-# For each job
+# Of each job's curve
 _POINTS: Final = 12
 
 

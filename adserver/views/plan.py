@@ -25,7 +25,7 @@ GENERAL_PATH: Final = (
     "hundred times slower, and has samples charged as public"
 )
 
-# A label that is rarer than the share of clipped gradients times this is mostly what is clipped
+# Of a label that is rarer than this times the share of clipped gradients, most gradients may be clipped
 _RARE: Final = 2.0
 
 

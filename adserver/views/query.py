@@ -66,7 +66,6 @@ def means_in(result: AggregateResult) -> tuple[Statistic, ...]:
     return tuple(Statistic.mean(value) for value in sums if value != COUNT) if COUNT in sums else ()
 
 
-# What a file holds
 _Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic]]
 
 

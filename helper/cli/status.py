@@ -1,5 +1,6 @@
 """What `lark-helper status` asks a running helper."""
 
+from contextlib import closing
 from typing import Final, Literal, TypeAlias, get_args
 
 from maskedlark.canonical import build, decode
@@ -8,7 +9,7 @@ from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import make_channel
+from maskedlark.rpc.transport import RenewedChannel
 from protos import helper_pb2, helper_pb2_grpc
 
 _Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
@@ -21,12 +22,12 @@ def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> di
 
     Raises:
         HelperUnavailable: it does not answer.
-        InvalidTask: plaintext to another machine, or the HPKE keys are not signed by the key that comes with
-            them.
+        InvalidTask: plaintext to another machine, TLS files that cannot be used, no certificate in them that
+            may be for the helper's host, or HPKE keys that the key that comes with them did not sign.
     """
     try:
-        with make_channel(address, tls) as channel, calling(f"helper at {address}"):
-            stub = helper_pb2_grpc.HelperStub(channel)
+        with closing(RenewedChannel(address, tls)) as channel, calling(f"helper at {address}"):
+            stub = helper_pb2_grpc.HelperStub(channel.current())
             reply: helper_pb2.StatusReply = stub.GetStatus(helper_pb2.StatusRequest(), timeout=deadline_s)
     except HelperUnavailable as error:
         # A certificate that is not trusted looks like a helper that is away.

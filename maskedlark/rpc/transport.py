@@ -146,6 +146,9 @@ def make_channel(
 ) -> grpc.Channel:
     """Open a channel to a peer; without `tls` the peer must be on loopback.
 
+    Authorities among the trusted certificates are believed for any host, as within one cluster. To another
+    party `RenewedChannel` believes them for the names in `trusted.names` only.
+
     Raises:
         InvalidTask: no TLS to an address that is not loopback, or TLS files that cannot be used.
     """

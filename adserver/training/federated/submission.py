@@ -27,7 +27,7 @@ from maskedlark.releases.update import UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 
 _EVALUATIONS = 50
-# What a strategy takes.
+# The most that a strategy's noise_multiplier may be.
 _MOST_NOISE = 1e6
 
 

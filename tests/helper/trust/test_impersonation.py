@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from helper.cli.status import fetch_status
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.rpc.faults import calling
@@ -135,3 +136,18 @@ def test_a_common_name_is_no_name(scene: Scene, tmp_path: Path, names: tuple[str
     ):
         register(scene, port, evil, tmp_path / "evil")
     assert refused.value.reason is JobReason.UNAUTHORIZED
+
+
+def test_a_status_is_not_believed_from_a_host_that_its_authority_may_not_certify(
+    scene: Scene, tmp_path: Path
+) -> None:
+    authority = holder(common_name="authority", is_authority=True)
+    files = HELPER.files(tmp_path / "asks", trusted=authority.pem + holder(VICTIM).pem)
+    imposter = holder("localhost", issuer=authority).files(tmp_path / "imposter", trusted=HELPER.pem)
+    with serving(scene, imposter) as port:
+        address = f"localhost:{port}"
+        files.authority_names.write_text(f"{authority.fingerprint} localhost")
+        assert fetch_status(address, files, deadline_s=HANGS_S)["name"]
+        files.authority_names.write_text(f"{authority.fingerprint} {EVIL}")
+        with pytest.raises(HelperUnavailable, match="must have the helper's certificate"):
+            fetch_status(address, files, deadline_s=HANGS_S)
