@@ -120,6 +120,9 @@ class LocalMeasuring:
         query_id: str = "",
     ) -> EvaluationResult:
         """Evaluate an ONNX file, or a job's weights, on a dataset's reports."""
+        # Loads onnx, which light commands do without.
+        from adserver.training.model_file import without_notes
+
         check_evaluated(model, job, head, weights)
         epsilon = None if epsilon is None else float(epsilon)
         asked = {"job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
@@ -137,7 +140,7 @@ class LocalMeasuring:
             found = DatasetStore(self._engine).find(dataset)
             planned = plan_evaluation(
                 # Exported once here, so that plan and answer are of the same weights though the job goes on
-                self._export_job(job, weights) if model is None else model,
+                self._export_job(job, weights) if model is None else without_notes(model),
                 task=self._task(found),
                 dataset=found,
                 query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),

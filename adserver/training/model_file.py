@@ -36,6 +36,7 @@ from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.limits import Limits
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.model.wire_scan import scan
 
 _EXTERNAL: Final = onnx.TensorProto.EXTERNAL
 _TABLE_RANK: Final = 2
@@ -121,23 +122,27 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     Raises:
         InvalidModel: as `separate_parameters` and `parse`; WRONG_SHAPE: a table has too few rows.
     """
-    file = separate_parameters(encoded)
+    file = without_notes(separate_parameters(encoded))
     parsed = parse(file, num_features=num_features)
-    # Only of what was parsed: that bounds what the file becomes in memory.
-    bare = _without_notes(file)
-    if bare != file:
-        file, parsed = bare, parse(bare, num_features=num_features)
     if encoder is not None:
         _check_vocabulary(file, encoder)
     return _PreparedModel(file, parsed)
 
 
-def _without_notes(encoded: bytes) -> bytes:
+def without_notes(encoded: bytes) -> bytes:
     """Return a file without what exporters note of the author's code: classes, lines, paths of the machine.
 
-    Metadata of the file itself stays: its author wrote that.
+    Metadata of the file itself stays: its author wrote that. What is no model stays as it is.
+
+    Raises:
+        InvalidModel: what the parser refuses before it decodes a file.
     """
-    proto = onnx.ModelProto.FromString(encoded)
+    # Before protobuf decodes the file: a few bytes may become an object of 150.
+    scan(encoded, Limits())
+    try:
+        proto = onnx.ModelProto.FromString(encoded)
+    except DecodeError:
+        return encoded  # the parser says what is wrong
     noted = proto.ByteSize()
     proto.ClearField("doc_string")
     _clear_notes(proto.graph)

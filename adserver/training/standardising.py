@@ -9,7 +9,8 @@ share takes most of each gradient. So each feature is centred on its mean in the
 of two, which the exact path takes. The logit of two classes begins at the panel's base rate: else the first
 rounds, in which the bound is found, teach nothing but that rate.
 
-Weights that know something of the labels stay as they are: those do better than the base rate alone.
+Weights that know something of the labels stay as they are: those do better than the base rate alone, or
+rank records well.
 """
 
 import math
@@ -37,6 +38,9 @@ _SPREAD: Final = 0.3
 _MOST_DOUBLINGS: Final = 6
 # A loss below this share of the base rate's is one of weights that were trained.
 _KNOWS: Final = 0.99
+# The same of calibrated outputs: weights that were trained on fewer negatives begin far from the base rate.
+# Less would count untrained networks that one feature lets rank records well.
+_KNOWS_CALIBRATED: Final = 0.8
 # Of more, such as pixels, many are the same in nearly all records: their scale would be one of chance.
 _MOST_FEATURES: Final = 100
 _BYTE: Final = 256.0
@@ -62,9 +66,10 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
     """Return the model with its features standardised on a panel, and its logit at the panel's base rate.
 
     A constant that the network subtracts from its features first is replaced. A file stays as it is if its
-    weights do better on the panel than the base rate alone, if it looks words up in tables or has a scale of
-    its own for each feature, if it has more than 100 features or several heads, or if it is no model that
-    fits the panel: planning the job says why.
+    weights do better on the panel than the base rate alone, or far better once they are calibrated, or if
+    one label is all that the panel has, so that nobody can tell. So it does if it looks words up in tables or
+    has a scale of its own for each feature, if it has more than 100 features or several heads, or if it is no
+    model that fits the panel: planning the job says why.
 
     Guarantees: equal arguments give equal bytes; the parameters keep names, order and values.
     """
@@ -74,7 +79,7 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
         panel.check_fits(model, loss)
         if isinstance(loss, Heads) or _is_left(encoded, loss, panel):
             return StandardisedModel(model=encoded)
-        made = _put_before(encoded, panel.features / _BYTE)
+        made = _put_before(encoded, panel)
         if made is None:
             return StandardisedModel(model=encoded)
         told = "the network is untrained, so its features are centred and scaled by the panel"
@@ -114,7 +119,12 @@ def _is_left(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:
             return True
         case _:
             assert_never(loss)
-    return evaluate(encoded, panel.features, panel.labels, loss).loss < _KNOWS * least
+    if not least > 0:
+        return True
+    found = evaluate(encoded, panel.features, panel.labels, loss)
+    return found.loss < _KNOWS * least or (
+        found.calibrated_loss is not None and found.calibrated_loss < _KNOWS_CALIBRATED * least
+    )
 
 
 class _Entrance:
@@ -141,8 +151,17 @@ class _Entrance:
         """Return whether the graph has a scale of its own for each feature, or reads features as words."""
         reading = [node for node in self._graph.node if node.op_type == "Gather"]
         scaling = [node for node in self.readers() if node.op_type in ("Mul", "Div")]
-        return bool(reading) or any(
-            self.constants.get(name, 1) > 1 for node in scaling for name in node.input if name != self.value
+        # The scale of one feature alone looks like one of all.
+        is_standardised = any(_STANDARDISED in node.output for node in self._graph.node)
+        return (
+            is_standardised
+            or bool(reading)
+            or any(
+                self.constants.get(name, 1) > 1
+                for node in scaling
+                for name in node.input
+                if name != self.value
+            )
         )
 
     def put(self, nodes: list[onnx.NodeProto], made: str) -> None:
@@ -159,14 +178,15 @@ def _base_rate(labels: NDArray[np.generic]) -> float:
     return float((np.count_nonzero(labels) + 0.5) / (len(labels) + 1))
 
 
-def _put_before(encoded: bytes, features: NDArray[np.float64]) -> bytes | None:
-    """Return the file with features (n, d) centred and scaled; None if it scales them, or reads words."""
+def _put_before(encoded: bytes, panel: EvalSet) -> bytes | None:
+    """Return the file with features centred and scaled; None if it scales them itself, or reads words."""
     proto = onnx.ModelProto.FromString(encoded)
     entrance = _Entrance(proto.graph)
     if entrance.is_scaled:
         return None
-    centres = np.rint(features.mean(axis=0) * _BYTE) / _BYTE
-    deviations = np.maximum(features.std(axis=0), 1 / _BYTE)
+    centres = np.array(panel.mean_bytes()) / _BYTE
+    # Column by column: all at once would take 8 times the panel's memory, which may be a gigabyte.
+    deviations = np.array([max(column.std(), 1.0) for column in panel.features.T]) / _BYTE
     scale = np.exp2(np.rint(np.log2(_SPREAD / deviations)).clip(0, _MOST_DOUBLINGS))
     nodes = [
         helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value.astype(np.float32)))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from sqlalchemy import insert
 
-from adserver.client import Client
+from adserver.client import Client, local_measuring
 from adserver.client.local import LocalAdServer
 from adserver.client.tasks import read_encoder_of, read_measurement_of
 from adserver.client.training import _submission
@@ -120,6 +120,23 @@ def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(cli
     assert job.state is JobState.CANCELLED
     with pytest.raises(JobRefused):
         job.resume()
+
+
+def test_a_module_is_evaluated_without_what_torch_notes_of_its_authors_code(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+
+    def plan(model: bytes, **_: Any) -> None:
+        sent.append(model)
+        raise InvalidTask("enough")
+
+    monkeypatch.setattr(local_measuring, "plan_evaluation", plan)
+    given = as_onnx(module(), OF.of.task.num_features)
+    with pytest.raises(InvalidTask, match="enough"):
+        client.evaluate(given)
+    assert b"stack_trace" in given
+    assert b"stack_trace" not in sent[0]
 
 
 def test_a_job_is_evaluated_as_it_was_returned_or_by_its_id(

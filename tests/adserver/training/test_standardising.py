@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import predict
+from adserver.training.inference import evaluate, predict
 from adserver.training.standardising import standardise
 from helper.gradient.choose import choose_engine
 from maskedlark.model.dense import dense_network
@@ -83,6 +83,39 @@ def test_weights_that_know_something_of_the_labels_stay_as_they_are() -> None:
     panel = EvalSet(features=PANEL.features, labels=labels)
     assert standardise(trained, LOSS, panel).model == trained
     assert not standardise(trained, LOSS, panel).told
+
+
+@pytest.mark.parametrize("loss", [LOSS, Loss.BINARY_CROSS_ENTROPY])
+def test_weights_that_rank_records_well_stay_though_their_predictions_do_not_add_up(loss: Loss) -> None:
+    final = "linear" if loss is LOSS else "sigmoid"
+    untrained = dense_network([3, 1], "relu", seed=1, final=final)
+    model = parse(untrained, num_features=3)
+    # As of training with few negatives: the logit is 8 too large, and the loss above the base rate's.
+    values = [np.array([[0, 30, 0]], np.float32), np.array([-20], np.float32)]
+    panel = EvalSet(features=PANEL.features, labels=(PANEL.features[:, 1] > 240).astype(np.int64))
+    trained = replace_parameters(untrained, model, values)
+    found, least = evaluate(trained, panel.features, panel.labels, loss), panel.labels.mean()
+    assert found.loss > -(least * np.log(least) + (1 - least) * np.log(1 - least))
+    assert standardise(trained, loss, panel).model == trained
+    assert standardise(untrained, loss, panel).told
+
+
+@pytest.mark.parametrize("loss", [LOSS, Loss.BINARY_CROSS_ENTROPY, Loss.MSE])
+@pytest.mark.parametrize("records", [1, 20])
+def test_a_panel_of_one_label_tells_nothing_so_the_file_stays(records: int, loss: Loss) -> None:
+    final = "sigmoid" if loss is Loss.BINARY_CROSS_ENTROPY else "linear"
+    encoded = dense_network([3, 1], "relu", seed=1, final=final)
+    for label in (0, 1):
+        panel = EvalSet(features=PANEL.features[:records], labels=np.full(records, label))
+        assert standardise(encoded, loss, panel).model == encoded
+
+
+def test_what_was_standardised_stays_so_with_one_feature_or_many_and_weights_that_learned_nothing() -> None:
+    for width in (1, 3):
+        panel = EvalSet(features=PANEL.features[:, :width], labels=PANEL.labels)
+        once = standardise(dense_network([width, 1], "relu", seed=1), LOSS, panel)
+        assert once.told
+        assert standardise(once.model, LOSS, panel).model == once.model
 
 
 def of_nodes(*nodes: onnx.NodeProto, **constants: NDArray[np.float32]) -> bytes:
