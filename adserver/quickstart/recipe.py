@@ -453,7 +453,7 @@ class Recipe:
             form = ["--encoder", str(described.encoder), "--outputs", str(outputs)]
             form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
             form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
-            form += ["--base-rate", f"{self._base_rate:.6f}"] if network.clip_norm is not None else []
+            form += ["--base-rate", str(self._base_rate)] if network.clip_norm is not None else []
         if not network.are_numbers_in_tables:
             # A direction that all records share would take most of the clip bound and teach nothing.
             form += ["--centred-on", str(self._panel)]

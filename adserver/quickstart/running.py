@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -149,31 +149,35 @@ class RunningFleet:
         """
         self._project.parties.mkdir(mode=0o700, parents=True, exist_ok=True)
         started = [one for one in self._servers() if self._pid(one) is None]
-        for one in started:
-            self._start(one)
         try:
             for one in started:
+                self._start(one)
+            for one in started:
                 self._await(one)
-        # Ctrl-C too: no half of a fleet stays behind.
+        # Ctrl-C too: nothing that this call started stays behind. Servers that ran before it are left alone.
         except BaseException:
-            self.down()
+            self._end(started)
             raise
         if started:
             self._tell("two helpers and an ad server are running, each with its own folder in parties/")
 
     def down(self) -> list[str]:
         """Ask the servers to finish what is under way, and return the names of those that have ended."""
+        return self._end(self._servers())
+
+    def _end(self, servers: Sequence[Server]) -> list[str]:
         # All are told before one is waited for, so that they end at the same time.
-        running = [(one, pid) for one in reversed(self._servers()) if (pid := self._pid(one)) is not None]
+        running = [(one, pid) for one in reversed(servers) if (pid := self._pid(one)) is not None]
         for _, pid in running:
             _tell_to_end(pid, signal.SIGTERM)
         for one, pid in running:
             if not self._wait(partial(self._has_ended, one), _STOP_S):
                 _tell_to_end(pid, signal.SIGKILL)
             self._pid_file(one).unlink(missing_ok=True)
-        for child in self._children.values():
-            # One that is not waited for stays in the table of processes, as if it ran.
-            child.wait()
+        for one in servers:
+            # A child that is not waited for stays in the table of processes, as if it ran.
+            if (child := self._children.get(one.name)) is not None:
+                child.wait()
         return [one.name for one, _ in running]
 
     def _servers(self) -> tuple[Server, ...]:

@@ -1,8 +1,10 @@
 """Servers that outlive their command are found again, and never another process in their place."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +117,29 @@ def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
     for _ in range(2):  # the log keeps both starts, and the second tells its own alone
         with pytest.raises(InvalidTask, match=r"helper-0 did not start: no room$"):
             running.up()
+
+
+@pytest.mark.parametrize("is_the_same_command", [True, False])
+def test_servers_that_ran_before_a_start_that_failed_go_on(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_the_same_command: bool
+) -> None:
+    programs(tmp_path, monkeypatch, SERVER)
+    first = RunningFleet(project, lambda _: None)
+    first.up()
+    try:
+        before = [one.process for one in first.states()]
+        (adserver,) = [one for one in first.states() if one.name == "adserver"]
+        assert adserver.process is not None
+        os.kill(adserver.process, signal.SIGKILL)
+        while first.is_up:
+            time.sleep(0.01)
+        programs(tmp_path, monkeypatch, BROKEN)
+        second = first if is_the_same_command else RunningFleet(project, lambda _: None)
+        with pytest.raises(InvalidTask, match="adserver did not start: no room"):
+            second.up()
+        assert [one.process for one in first.states()] == [*before[:2], None]
+    finally:
+        first.down()
 
 
 def test_a_server_whose_keys_cannot_be_made_is_told_with_what_it_said(
