@@ -101,7 +101,7 @@ class Ledger:
         self._engine = engine
         self._clock = clock
         self._datasets: dict[tuple[bytes, bytes], StoredDataset] = {}
-        # Of each thread, in which a call commits and then gives its receipt.
+        # Of each thread: in one of them a call begins, commits and gives its receipt.
         self._thread = local()
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
         check_file(engine)
@@ -129,7 +129,7 @@ class Ledger:
             "signature": task.signature,
         }
         try:
-            with self._acting() as connection:
+            with self._acting(), self._engine.begin() as connection:
                 connection.execute(insert(TASKS).values(row))
                 # In the same transaction: no act is without its entry, and no entry without its act.
                 self._log(
@@ -199,7 +199,7 @@ class Ledger:
         """
         dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids)}
         try:
-            with self._acting() as connection:
+            with self._acting(), self._engine.begin() as connection:
                 # No look beforehand: two datasets may be committed at once, and the keys of both tables
                 # decide.
                 connection.execute(insert(DATASETS).values(dataset))
@@ -325,7 +325,7 @@ class Ledger:
             "answer": answered.answer,
             "sealed_seed": answered.sealed_seed,
         }
-        with self._acting() as connection:
+        with self._acting(), self._engine.begin() as connection:
             # Locked before its state is read: of two processes with this round, the second finds it charged.
             stored = job_of(connection, job, JOB_TO_CHANGE)
             if stored is None or stored.progress.state_of(round_index) is not RoundState.NEXT:
@@ -363,7 +363,7 @@ class Ledger:
         content stays as it is.
         """
         job, row = key_of(spec), _job_row(spec, model=b"")
-        with self._acting() as connection:
+        with self._acting(), self._engine.begin() as connection:
             lock_budget(connection, spec.dataset_id)
             # A tombstone: the job's start may still be on its way, and must reserve nothing when it arrives.
             if job_of(connection, job) is None and not _is_full(connection, spec.dataset_id):
@@ -423,7 +423,7 @@ class Ledger:
                 return False
             check_budget(before)
             try:
-                with self._acting() as connection:
+                with self._acting(), self._engine.begin() as connection:
                     lock_budget(connection, new.dataset_id)
                     # Optimistic: the accountant may take seconds, in which a lock would hold up every charge
                     # of the dataset.
@@ -443,8 +443,12 @@ class Ledger:
 
     @property
     def committed(self) -> Position | None:
-        """The position that this thread's newest act has left; None before its first one."""
+        """The position that this thread's newest act of its present call has left; None before it."""
         return getattr(self._thread, "committed", None)
+
+    def begin_call(self) -> None:
+        """Forget what this thread committed in earlier calls: an answer depends on no other caller's acts."""
+        self._thread.committed = None
 
     def position(self) -> Position:
         """Return the ledger's position."""
@@ -458,21 +462,20 @@ class Ledger:
 
     def log(self, deed: Deed) -> None:
         """Log an act that changes nothing else in the ledger, or that was refused."""
-        with self._acting() as connection:
+        with self._acting(), self._engine.begin() as connection:
             self._thread.logged = LOG.append(connection, deed, at=self._clock())
 
     def log_change(self, act: AuditAct, subject: Mapping[str, str], actor: Actor = THIS_SERVICE) -> bool:
         """Log the settings that an act left, unless its newest entry says the same; return whether it did."""
-        with self._acting() as connection:
+        with self._acting(), self._engine.begin() as connection:
             self._thread.logged = LOG.append_change(connection, act, subject, actor, at=self._clock())
             return self._thread.logged is not None
 
     @contextmanager
-    def _acting(self) -> Iterator[Connection]:
-        """Begin an act's transaction; once it is committed, remember the position that it left."""
+    def _acting(self) -> Iterator[None]:
+        """Wrap an act's transaction: once it is committed, remember the position that it left."""
         self._thread.logged = None
-        with self._engine.begin() as connection:
-            yield connection
+        yield
         # Only now: an entry of a transaction that is rolled back was never in the ledger.
         if self._thread.logged is not None:
             self._thread.committed = self._thread.logged

@@ -57,6 +57,7 @@ class Witness:
         Raises:
             JobRefused(LEDGER_ROLLED_BACK)
         """
+        self._ledger.begin_call()
         position = self._verify(shown)
         with self._lock:
             self._require(position)
@@ -67,7 +68,7 @@ class Witness:
         Called after a commit and before its answer leaves, so that the witness is never behind an answer.
 
         Raises:
-            JobRefused(LEDGER_ROLLED_BACK): the ledger was rolled back since `check`, or since this thread
+            JobRefused(LEDGER_ROLLED_BACK): the ledger was rolled back since `check`, or since this call
                 committed: a database can fail over while an answer is computed. The answer must not leave.
         """
         position, committed = self._ledger.position(), self._ledger.committed
