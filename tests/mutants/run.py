@@ -18,6 +18,8 @@ from tests.mutants.pytest_runs import Attempt, try_mutant
 _BATCHES_S: Final = (4.0, 25.0)
 _PATIENCE_S: Final = 240.0
 _SLOWER: Final = 10
+# Many such tests cost less than one that starts a server: vectors, say, which hold the whole protocol.
+_QUICK_S: Final = 0.02
 
 Show = Callable[[int, int, str], None]
 
@@ -196,7 +198,7 @@ class Hunt:
         )
 
     def _batches(self, mutant: Mutant, tests: Sequence[str], beside: Sequence[str]) -> list[list[str]]:
-        """Put the module's own tests first, then the room's, then all, a few of each file at a time."""
+        """Put quick tests first, then the module's own, the room's, and all; of each file a few at a time."""
         seconds = self._lines.seconds
         turns: Counter[str] = Counter()
         ranked = []
@@ -204,7 +206,9 @@ class Hunt:
             for test in sorted(some, key=lambda one: seconds[one]):
                 file = test.partition("::")[0]
                 turns[file] += 1
-                ranked.append(((is_beside, _distance(mutant, test), turns[file], seconds[test]), test))
+                is_slow = seconds[test] > _QUICK_S
+                place = (is_beside, is_slow, _distance(mutant, test), turns[file], seconds[test])
+                ranked.append((place, test))
         batches: list[list[str]] = [[]]
         spent = 0.0
         for _, test in sorted(ranked):
