@@ -180,6 +180,10 @@ bench-calibration: $(STAMP)  ## Mean prediction over base rate, log loss and AUC
 bench-defaults: $(STAMP)  ## The learning rate of quickstart's rule beside five others, on five data sets (ARGS="--only wbcd --json")
 	$(BIN)/python -m tests.bench.defaults $(ARGS)
 
+.PHONY: bench-own-networks
+bench-own-networks: $(STAMP)  ## AUC of networks as torch begins them, as they are and standardised by the panel (ARGS="--only adult --json")
+	$(BIN)/python -m tests.bench.own_networks $(ARGS)
+
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 

@@ -25,8 +25,9 @@ _LEAST_RATE: Final = 0.1
 _MOST_RATE: Final = 8.0
 # Hidden layers above tables of words, or of a person's own widths, do worse at longer steps.
 _MOST_RATE_OF_HIDDEN: Final = 2.0
-# A network of a person's own, whose features are standardised.
-_MOST_RATE_OF_OWN: Final = 1.0
+# A network of a person's own, whose features are standardised: rows times epsilon for each 1 of its rate.
+_ROWS_OF_OWN: Final = 20_000
+_MOST_RATE_OF_OWN: Final = 4.0
 # Of the default hidden layer over many columns of numbers.
 _MOST_RATE_OF_WIDE: Final = 4.0
 # Few rows are soon fitted, and longer steps then only add noise.
@@ -92,8 +93,8 @@ def choose_learning_rate(
     The signal of a round, its mean gradient's length over its noise's, is proportional to
     rows x epsilon / sqrt(parameters). The rate is the signal over 170, to the power of 1.5: steps are short
     where noise is most of them. It is between .1 and 8; at most 4 where a label is rare or the default hidden
-    layer has many columns, 2 for other hidden layers, 1 for a network of a person's own (None), and .5 for
-    rows x epsilon below 10,000.
+    layer has many columns, 2 for other hidden layers, and .5 for rows x epsilon below 10,000. For a network
+    of a person's own (None) it is at most rows x epsilon / 20,000, and 4.
 
     Several heads multiply it by the root of their number: the bound, which holds the gradients of all of
     them, is about so many times one head's, and each head's step would be shorter by as much.
@@ -103,13 +104,13 @@ def choose_learning_rate(
     if network is not None and network.is_wide and network.hidden == _HIDDEN:
         most = _MOST_RATE_OF_WIDE
     elif network is None:
-        most = _MOST_RATE_OF_OWN
+        most = min(_MOST_RATE_OF_OWN, rows * epsilon / _ROWS_OF_OWN)
     elif network.hidden:
         most = _MOST_RATE_OF_HIDDEN
     elif network.clip_norm is not None:
         most = _MOST_RATE_OF_RARE
     # Last, because it holds for every network.
     if rows * epsilon < _LARGE:
-        most = _MOST_RATE_OF_SMALL
-    rate = min(most, max(_LEAST_RATE, (signal / _SIGNAL_OF_RATE_1) ** 1.5))
+        most = min(most, _MOST_RATE_OF_SMALL)
+    rate = max(_LEAST_RATE, min(most, (signal / _SIGNAL_OF_RATE_1) ** 1.5))
     return float(f"{sqrt(heads) * rate:.2g}")

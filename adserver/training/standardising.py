@@ -14,6 +14,7 @@ rank records well.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Final, assert_never
 
 import numpy as np
@@ -24,11 +25,13 @@ from onnx import helper, numpy_helper
 from adserver.records.submissions import Submission
 from adserver.training.calibration import fold
 from adserver.training.eval_set import EvalSet, read_eval_set
-from adserver.training.inference import OF_TWO_CLASSES, evaluate
-from adserver.training.logit_scaling import Calibration
+from adserver.training.inference import OF_TWO_CLASSES, evaluate, predict
+from adserver.training.logit_scaling import Calibration, chances_of, logits_of
 from adserver.training.merged_parameters import separate_parameters
 from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
+from maskedlark.model.exactness import why_general
+from maskedlark.model.graph import Model
 from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -44,6 +47,11 @@ _KNOWS_CALIBRATED: Final = 0.8
 # Of more, such as pixels, many are the same in nearly all records: their scale would be one of chance.
 _MOST_FEATURES: Final = 100
 _BYTE: Final = 256.0
+# A hundredth of a base rate is more than a panel knows.
+_STEPS_OF_SHIFT: Final = 64
+_WHOLE: Final = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+# What takes some features, or all in another order.
+_CHOOSING: Final = ("Gather", "GatherND", "Slice", "Split", "Transpose", "Reshape", "Squeeze", "Unsqueeze")
 _CENTRES, _SCALE, _CENTRED, _STANDARDISED = (
     f"standardised.{part}" for part in ("centres", "scale", "centred", "features")
 )
@@ -67,27 +75,28 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
 
     A constant that the network subtracts from its features first is replaced. A file stays as it is if its
     weights do better on the panel than the base rate alone, or far better once they are calibrated, or if
-    one label is all that the panel has, so that nobody can tell. So it does if it looks words up in tables or
-    has a scale of its own for each feature, if it has more than 100 features or several heads, or if it is no
+    one label is all that the panel has, so that nobody can tell. So it does if it scales single features
+    itself or takes all of them for words, if it has more than 100 features or several heads, or if it is no
     model that fits the panel: planning the job says why.
+
+    Features that the network makes whole numbers of, to look words up in tables, enter as they are.
 
     Guarantees: equal arguments give equal bytes; the parameters keep names, order and values.
     """
     try:
-        encoded = separate_parameters(encoded)
-        model = parse(encoded, num_features=panel.features.shape[1])
+        encoded, width = separate_parameters(encoded), panel.features.shape[1]
+        model = parse(encoded, num_features=width)
         panel.check_fits(model, loss)
         if isinstance(loss, Heads) or _is_left(encoded, loss, panel):
             return StandardisedModel(model=encoded)
         made = _put_before(encoded, panel)
-        if made is None:
+        if made is None or _is_slower(parse(made, num_features=width), model, loss):
             return StandardisedModel(model=encoded)
         told = "the network is untrained, so its features are centred and scaled by the panel"
         if loss in OF_TWO_CLASSES:
-            rate = _base_rate(panel.labels)
-            made = fold(made, Calibration(scale=1.0, shift=math.log(rate / (1 - rate))), loss)
-            told += f", and it begins at the panel's base rate, {rate:.3g}"
-        parse(made, num_features=panel.features.shape[1])
+            made = _begun_at_base_rate(made, loss, panel)
+            told += f", and it begins at the panel's base rate, {_base_rate(panel.labels):.3g}"
+        parse(made, num_features=width)
     except MaskedLarkError:
         return StandardisedModel(model=encoded)
     return StandardisedModel(model=made, told=told)
@@ -128,49 +137,111 @@ def _is_left(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:
 
 
 class _Entrance:
-    """Where the features enter a graph: what reads them, after a constant that the graph subtracts itself."""
+    """Where features enter a graph as numbers, apart from where they become whole numbers: places of words.
+
+    What leads to a Cast to integers keeps reading the file's own features. A constant that the graph
+    subtracts from all features first is passed over, unless words are looked up.
+    """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph
         held = {one.name for one in graph.initializer}
         self.input = self.value = next(one.name for one in graph.input if one.name not in held)
-        self.constants = {one.name: int(np.prod(one.dims)) for one in graph.initializer}
+        self._constants = {one.name: int(np.prod(one.dims)) for one in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].HasField("t"):
-                self.constants[node.output[0]] = int(np.prod(node.attribute[0].t.dims))
-        readers = self.readers()
-        if len(readers) == 1 and readers[0].op_type == "Sub" and readers[0].input[1] in self.constants:
+                self._constants[node.output[0]] = int(np.prod(node.attribute[0].t.dims))
+        self._codes = self._leading_to_codes()
+        readers = [node for node in graph.node if self.value in node.input]
+        if not self._codes and len(readers) == 1 and self._subtracts(readers[0]):
             self.value = readers[0].output[0]
-
-    def readers(self) -> list[onnx.NodeProto]:
-        """Return the nodes that read the features."""
-        return [node for node in self._graph.node if self.value in node.input]
 
     @property
     def is_scaled(self) -> bool:
-        """Return whether the graph has a scale of its own for each feature, or reads features as words."""
-        reading = [node for node in self._graph.node if node.op_type == "Gather"]
-        scaling = [node for node in self.readers() if node.op_type in ("Mul", "Div")]
+        """Return whether the graph centres or scales single features itself."""
+        made = {_STANDARDISED} & {name for node in self._graph.node for name in node.output}
         # The scale of one feature alone looks like one of all.
-        is_standardised = any(_STANDARDISED in node.output for node in self._graph.node)
-        return (
-            is_standardised
-            or bool(reading)
-            or any(
-                self.constants.get(name, 1) > 1
-                for node in scaling
-                for name in node.input
-                if name != self.value
-            )
-        )
+        return bool(made) or any(map(self._scales, self._numbers()))
 
-    def put(self, nodes: list[onnx.NodeProto], made: str) -> None:
-        """Put nodes at the graph's beginning, and let the readers read what they make."""
-        for node in self.readers():
-            node.input[:] = [made if name == self.value else name for name in node.input]
-        kept = [node for node in self._graph.node if self.value not in node.output]
+    def put(self, nodes: list[onnx.NodeProto], made: str) -> bool:
+        """Put nodes at the graph's beginning, and let what reads numbers read what they make.
+
+        Return whether anything does.
+        """
+        renamed, kept = {self.value: made}, list[onnx.NodeProto]()
+        for node in self._graph.node:
+            if self.value in node.output:
+                continue
+            kept.append(node)
+            if renamed.keys().isdisjoint(node.input) or _is_code(node):
+                continue
+            if node.output[0] in self._codes:
+                # Both words and numbers may be chosen from what it makes, such as all features transposed.
+                kept.append(node := onnx.NodeProto.FromString(node.SerializeToString()))
+                renamed |= {name: f"{made}.{name}" for name in node.output}
+                node.output[:] = [renamed[name] for name in node.output]
+                node.name = ""
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+        kept = _without_unused(kept, set(renamed.values()) - {made})
         del self._graph.node[:]
         self._graph.node.extend([*nodes, *kept])
+        return any(made in node.input for node in kept)
+
+    def _leading_to_codes(self) -> set[str]:
+        """Return the values that become whole numbers, and what those are computed from."""
+        found = set[str]()
+        for node in reversed(self._graph.node):
+            if _is_code(node) or not found.isdisjoint(node.output):
+                found |= set(node.input) - self._constants.keys()
+        return found
+
+    def _numbers(self) -> Iterator[onnx.NodeProto]:
+        """Yield what reads the features, or some of them, in another way than as codes."""
+        features = {self.value}
+        for node in self._graph.node:
+            if features.isdisjoint(node.input) or _is_code(node):
+                continue
+            if node.op_type in _CHOOSING:
+                features |= set(node.output)
+            if not self._codes.issuperset(node.output):
+                yield node
+
+    def _scales(self, node: onnx.NodeProto) -> bool:
+        if node.op_type in ("Mul", "Div"):
+            return any(self._constants.get(name, 1) > 1 for name in node.input)
+        return bool(self._codes) and self._subtracts(node)
+
+    def _subtracts(self, node: onnx.NodeProto) -> bool:
+        return node.op_type == "Sub" and node.input[1] in self._constants
+
+
+def _is_code(node: onnx.NodeProto) -> bool:
+    """Return whether a node makes whole numbers of others."""
+    return node.op_type == "Cast" and node.attribute[0].i in _WHOLE
+
+
+def _without_unused(nodes: list[onnx.NodeProto], names: set[str]) -> list[onnx.NodeProto]:
+    """Return nodes without those that make some of the names and that nothing reads."""
+    kept, read = list[onnx.NodeProto](), set[str]()
+    for node in reversed(nodes):
+        if not names.issuperset(node.output) or not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(node.input)
+    return kept[::-1]
+
+
+def _is_slower(made: Model, model: Model, loss: Loss) -> bool:
+    """Return whether a model would leave the exact path by what was made of it."""
+    return bool(why_general(made, loss)) and not why_general(model, loss)
+
+
+def _begun_at_base_rate(encoded: bytes, loss: Loss, panel: EvalSet) -> bytes:
+    """Return the file with its logit shifted, so that its mean prediction is about the panel's base rate."""
+    logits = logits_of(predict(encoded, panel.features)[:, 0].astype(np.float64), loss)
+    begun, rate = float(chances_of(logits).mean()), _base_rate(panel.labels)
+    # In steps, since the last bits of an inference are another machine's own.
+    shift = round((_logit(rate) - _logit(begun)) * _STEPS_OF_SHIFT) / _STEPS_OF_SHIFT
+    return fold(encoded, Calibration(scale=1.0, shift=shift), loss) if shift else encoded
 
 
 def _base_rate(labels: NDArray[np.generic]) -> float:
@@ -178,8 +249,13 @@ def _base_rate(labels: NDArray[np.generic]) -> float:
     return float((np.count_nonzero(labels) + 0.5) / (len(labels) + 1))
 
 
+def _logit(chance: float) -> float:
+    return math.log(chance / (1 - chance))
+
+
 def _put_before(encoded: bytes, panel: EvalSet) -> bytes | None:
     """Return the file with features centred and scaled; None if it scales them itself, or reads words."""
+    """Return the file with the panel's features centred and scaled; None if no numbers are there to scale."""
     proto = onnx.ModelProto.FromString(encoded)
     entrance = _Entrance(proto.graph)
     if entrance.is_scaled:
@@ -194,5 +270,6 @@ def _put_before(encoded: bytes, panel: EvalSet) -> bytes | None:
     ]
     nodes.append(helper.make_node("Sub", [entrance.input, _CENTRES], [_CENTRED]))
     nodes.append(helper.make_node("Mul", [_CENTRED, _SCALE], [_STANDARDISED]))
-    entrance.put(nodes, _STANDARDISED)
+    if not entrance.put(nodes, _STANDARDISED):
+        return None
     return bytes(proto.SerializeToString(deterministic=True))

@@ -92,7 +92,15 @@ def _draw_pair(
         # From 0 to 1 always, so that pictures of several jobs can be laid side by side
         if second[0] == "accuracy":
             right.set_ylim(0, 1)
-    left.legend(handles=lines, loc="best", fontsize=9)
+    # Above: anywhere inside, some job's line runs through it.
+    left.legend(
+        handles=lines,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1),
+        ncols=len(lines),
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def _draw(

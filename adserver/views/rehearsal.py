@@ -100,5 +100,5 @@ def _png(found: Rehearsal) -> bytes:
     axes.set_xscale("log")
     axes.set_xlabel("epsilon against the ad server")
     axes.set_ylabel(_NAMES[found.metric])
-    axes.legend()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
     return as_png(figure)

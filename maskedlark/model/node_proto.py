@@ -60,7 +60,10 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
     row = OPERATORS.get(operator)
     if row is None or node.domain not in DEFAULT_DOMAINS or node.overload:
         named = f"{node.domain[:80]}.{operator}" if node.domain else operator
-        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, f"operator {named!r} is not supported")
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR,
+            f"operator {named!r} is not supported: docs/how-to/operators.md lists those that are",
+        )
     inputs, outputs = tuple(node.input), tuple(node.output)
     # Exporters write absent inputs at the end as empty names, or leave them out.
     present = len(inputs) - next((i for i, name in enumerate(reversed(inputs)) if name), len(inputs))

@@ -69,11 +69,16 @@ def wbcd(seed: int, learning_rate: float | None) -> tuple[float, float]:
 
 def online_shoppers(seed: int, learning_rate: float | None) -> tuple[float, float]:
     """AUC on the fifth of the sessions that is not reported."""
+    encoder, seen = read_online_shoppers()
+    return _score(encoder, split(seen, seed), None, seed, learning_rate)
+
+
+def read_online_shoppers() -> tuple[Encoder, Examples]:
+    """The encoder that is fitted to the sessions, and the sessions."""
     with (FOLDER.parent / "online_shoppers_intention.csv").open() as file:
         rows = list(csv.DictReader(file))
     cells = {name: [said(row[name]) for row in rows] for name in rows[0]}
-    encoder, seen = _fitted(cells, cells.pop("Revenue"))
-    return _score(encoder, split(seen, seed), None, seed, learning_rate)
+    return _fitted(cells, cells.pop("Revenue"))
 
 
 def adult_auc(seed: int, learning_rate: float | None) -> tuple[float, float]:

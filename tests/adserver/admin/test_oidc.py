@@ -155,6 +155,13 @@ def test_an_answer_is_good_once_and_in_the_browser_that_began(origin: str) -> No
         assert victim.get(f"{origin}/").status_code == 401
 
 
+@pytest.mark.parametrize(("method", "path"), [("POST", "oidc"), ("POST", "oidc/callback"), ("GET", "oidc/x")])
+def test_a_sign_in_is_asked_for_in_one_way(origin: str, method: str, path: str) -> None:
+    with httpx.Client(timeout=HANGS_S) as browser:
+        answer = browser.request(method, f"{origin}/login/{path}")
+        assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+
+
 def test_a_sign_in_needs_its_verifier(issuer: str) -> None:
     with OidcProvider(replace(SETTINGS, issuer=issuer), time.time) as provider:
         asked = parse_qs(urlsplit(provider.authorization_url(Flow.begin(), REDIRECT)).query)

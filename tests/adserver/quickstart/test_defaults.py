@@ -67,8 +67,11 @@ def test_a_rare_label_gets_a_bound_that_holds_its_gradients() -> None:
     assert choose_learning_rate(rows=20_000, epsilon=3.0, parameters=970, network=network) == 4.0
 
 
-def test_a_network_of_ones_own_gets_shorter_steps_than_hidden_layers() -> None:
-    assert choose_learning_rate(rows=10**6, epsilon=3.0, parameters=970, network=None) == 1.0
+@pytest.mark.parametrize(
+    ("rows", "rate"), [(300, 0.1), (3_200, 0.48), (3_400, 0.51), (8_000, 1.2), (20_000, 3.0), (10**6, 4.0)]
+)
+def test_steps_of_a_network_of_ones_own_grow_with_rows_times_epsilon(rows: int, rate: float) -> None:
+    assert choose_learning_rate(rows=rows, epsilon=3.0, parameters=300, network=None) == rate
 
 
 @pytest.mark.parametrize(("hidden", "rate"), [((64,), 4.0), ((64, 32), 2.0), ((16,), 2.0)])

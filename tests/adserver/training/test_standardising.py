@@ -3,16 +3,21 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from torch import nn
 
+from adserver.training.as_onnx import as_onnx
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate, predict
 from adserver.training.standardising import standardise
 from helper.gradient.choose import choose_engine
+from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.model.table_network import table_network
 from maskedlark.privacy.clip import Clip, Norm
 
 LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
@@ -68,10 +73,23 @@ def test_an_untrained_network_begins_at_the_base_rate_stays_exact_and_keeps_its_
     model = parse(found.model, num_features=3)
     assert [p.name for p in model.parameters] == [p.name for p in parse(before, num_features=3).parameters]
     assert choose_engine(model, LOSS, CLIP, 2).path == "exact"
-    zeros = replace_parameters(found.model, model, [np.zeros(p.shape, np.float32) for p in model.parameters])
-    chance = 1 / (1 + np.exp(-predict(zeros, PANEL.features)))
-    np.testing.assert_allclose(chance, 48.5 / 401, rtol=1e-5)
+    assert mean_prediction(found.model) == pytest.approx(48.5 / 401, rel=0.02)
     assert standardise(before, LOSS, PANEL) == found
+
+
+def mean_prediction(encoded: bytes) -> float:
+    logits = predict(encoded, PANEL.features).astype(np.float64)
+    return float((1 / (1 + np.exp(-logits))).mean())
+
+
+@pytest.mark.parametrize("logit", [-6.0, -2.0, 3.0])
+def test_a_bias_that_its_author_set_counts_in_where_the_network_begins(logit: float) -> None:
+    before = network(8, 1)
+    model = parse(before, num_features=3)
+    values = [np.zeros(p.shape, np.float32) for p in model.parameters]
+    values[-1][:] = logit
+    found = standardise(replace_parameters(before, model, values), LOSS, PANEL).model
+    assert mean_prediction(found) == pytest.approx(48.5 / 401, rel=0.02)
 
 
 def test_weights_that_know_something_of_the_labels_stay_as_they_are() -> None:
@@ -116,6 +134,91 @@ def test_what_was_standardised_stays_so_with_one_feature_or_many_and_weights_tha
         once = standardise(dense_network([width, 1], "relu", seed=1), LOSS, panel)
         assert once.told
         assert standardise(once.model, LOSS, panel).model == once.model
+
+
+class Chosen(nn.Module):
+    """The word's place picks a table's row; the other two features are numbers, cut out or listed."""
+
+    def __init__(self, *, is_listed: bool, shift: float = 0.0) -> None:
+        super().__init__()
+        self._is_listed = is_listed
+        self.table, self.last = nn.Embedding(256, 2), nn.Linear(4, 1)
+        self._shift = [shift, shift] if shift else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words, numbers = (x[:, [0]], x[:, [1, 2]]) if self._is_listed else (x[:, :1], x[:, 1:])
+        looked_up = self.table((words * 256).long()[:, 0])
+        numbers = numbers if self._shift is None else numbers - torch.tensor(self._shift)
+        found: torch.Tensor = self.last(torch.cat([looked_up, numbers], 1))
+        return found
+
+
+class Words(nn.Module):
+    """All features are places of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(256, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.table((x * 256).long()).sum(1)
+        return found
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_numbers_beside_words_that_are_looked_up_enter_centred_and_scaled_and_the_words_as_they_are(
+    *, is_listed: bool
+) -> None:
+    module = Chosen(is_listed=is_listed)
+    before = as_onnx(module, 3)
+    found = standardise(before, Loss.MSE, PANEL)
+    assert "centred and scaled" in found.told
+    model = parse(found.model, num_features=3)
+    assert choose_engine(model, Loss.MSE, CLIP, None).path == "exact"
+
+    def entering(column: int) -> list[NDArray[np.float32]]:
+        with torch.no_grad():
+            module.last.weight[:] = torch.eye(4)[column]
+            module.last.bias[:] = 0
+        changed = {name: value.numpy() for name, value in module.state_dict().items()}
+        models = ((file, parse(file, num_features=3)) for file in (before, found.model))
+        return [
+            predict(replace_parameters(file, one, [changed[p.name] for p in one.parameters]), PANEL.features)[
+                :, 0
+            ]
+            for file, one in models
+        ]
+
+    for column in range(2):
+        as_it_was, standardised = entering(column)
+        np.testing.assert_array_equal(as_it_was, standardised)
+    for column in (2, 3):
+        as_it_was, standardised = entering(column)
+        np.testing.assert_array_equal(as_it_was, PANEL.features[:, column - 1] / np.float32(256))
+        assert abs(standardised.mean()) < 0.2
+    assert 0.2 < entering(2)[1].std() < 0.45
+
+
+@pytest.mark.parametrize(
+    "module", [Words(), Chosen(is_listed=True, shift=0.5), Chosen(is_listed=False, shift=0.5)]
+)
+def test_networks_of_words_alone_or_that_centre_the_numbers_themselves_stay(module: nn.Module) -> None:
+    before = as_onnx(module, 3)
+    found = standardise(before, Loss.MSE, PANEL)
+    assert not found.told
+    np.testing.assert_array_equal(predict(found.model, PANEL.features), predict(before, PANEL.features))
+
+
+@pytest.mark.parametrize("are_numbers_in_tables", [True, False])
+def test_the_default_network_stays(*, are_numbers_in_tables: bool) -> None:
+    columns = {"word": ["a", "b", "c"] * 30, "number": [str(n) for n in range(90)]}
+    encoder = fit(columns, FitSettings())
+    features = encoder.features(columns)
+    encoded = table_network(
+        encoder, hidden=(), outputs=1, seed=1, are_numbers_in_tables=are_numbers_in_tables
+    )
+    panel = EvalSet(features=features, labels=(np.arange(90) < 9).astype(np.int64))
+    assert not standardise(encoded, LOSS, panel).told
 
 
 def of_nodes(*nodes: onnx.NodeProto, **constants: NDArray[np.float32]) -> bytes:

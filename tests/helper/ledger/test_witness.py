@@ -162,7 +162,7 @@ def test_a_commit_that_is_lost_before_the_witness_has_it_is_not_answered_and_not
     assert refused(scene.parties[0].open())
 
 
-@pytest.mark.parametrize("act", ["a job starts", "a refusal is logged", "a change is logged"])
+@pytest.mark.parametrize("act", ["a job starts", "a job ends", "a refusal is logged", "a change is logged"])
 def test_an_answer_looks_up_the_witness_with_two_statements(scene: Scene, act: str) -> None:
     """Each is one on the primary key; a third one only where another call has committed meanwhile."""
     core, statements = scene.cores[0], list[str]()
@@ -170,6 +170,8 @@ def test_an_answer_looks_up_the_witness_with_two_statements(scene: Scene, act: s
     core.witness.receipt()
     if act == "a job starts":
         scene.start(spec)
+    elif act == "a job ends":
+        core.ledger.close_job(spec, THIS_SERVICE)
     elif act == "a refusal is logged":
         core.ledger.log(REFUSED)
     else:

@@ -281,6 +281,7 @@ def test_a_discovery_that_makes_no_sense_is_no_discovery(changes: dict[str, Any]
         (discovery(where=(Condition(key="age", code=3),)), JobReason.UNDECLARED),
         (query(group_by=(Axis(key="campaign", size=1 << 20),)), JobReason.DOMAIN_TOO_LARGE),
         (query(noise_multiplier=1.0), JobReason.NOISE_OUT_OF_RANGE),
+        (discovery(noise_multiplier=2.0), JobReason.NOISE_OUT_OF_RANGE),
         (query(measures=(Measure(value="purchase", scale=1 << 31),) * 1), None),
     ],
 )
