@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--rooms", default=",".join(ROOMS), help="some of the rooms, divided by commas")
     parser.add_argument("--at", default="", help="every mutant of FILE or FILE:LINE instead of a sample")
     parser.add_argument("--jobs", type=int, default=2, help="how many mutants are tried at a time")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of tests that one mutant meets at most")
+    parser.add_argument("--seconds", type=float, default=180.0, help="of tests that one mutant meets at most")
     parser.add_argument("--as-measured", action="store_true", help="measure no lines, whatever changed")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     parser.add_argument(

@@ -19,7 +19,7 @@ _BATCHES_S: Final = (4.0, 25.0)
 _PATIENCE_S: Final = 240.0
 _SLOWER: Final = 10
 # Many such tests cost less than one that starts a server: vectors, say, which hold the whole protocol.
-_QUICK_S: Final = 0.02
+_QUICK_S: Final = 0.05
 
 Show = Callable[[int, int, str], None]
 
