@@ -56,3 +56,13 @@ def test_what_is_kept_changes_under_its_lock_and_is_read_without(
         for _ in range(2):
             tasks.serve(task.task_id, None)
     assert len(tasks._known) == len(tasks._pairs) == 1
+
+
+def test_a_task_that_is_kept_is_not_read_from_the_ledger_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path)
+    tasks, task = scene.cores[0].tasks, scene.task
+    assert tasks.authorize(task.task_id, None) == task
+    monkeypatch.setattr(tasks._ledger, "task", None)
+    assert tasks.authorize(task.task_id, None) == task
