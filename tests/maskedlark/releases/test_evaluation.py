@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
-from maskedlark.errors import JobReason
-from maskedlark.releases.evaluation import MAX_BINS, EvaluationSpec
+from maskedlark.errors import JobReason, ModelReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.heads import Heads
+from maskedlark.model.onnx_file import parse
+from maskedlark.releases.evaluation import MAX_BINS, EvaluationSpec, loss_to_evaluate
 from tests.builders import world
 from tests.maskedlark.query_specs import evaluation as evaluation_of
 from tests.refusals import refused
@@ -43,3 +46,20 @@ def test_an_evaluation_of_reports_that_hold_updates_is_refused() -> None:
     of = update_world()
     with refused(JobReason.UNDECLARED, "updates and no labels"):
         evaluation_of(of).check(of.task, records=10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"targets": [0, 1, 2], "loss": "mse"},
+        {"targets": [0, 0.5, 1], "loss": "mse"},
+        {"targets": [0, 3, 1], "loss": "poisson"},
+    ],
+    ids=str,
+)
+def test_a_head_of_values_is_refused_when_its_loss_is_chosen(settings: dict[str, Any]) -> None:
+    model = parse(dense_network([4, 2], "relu", seed=3), num_features=4)
+    head = Heads.of([{**settings, "output": f"{model.outputs[0][0]}[0]"}]).heads[0]
+    task = world(num_features=4, labels={"kind": "classes", "size": 3}).task
+    with refused(ModelReason.WRONG_LOSS, "only heads of classes"):
+        loss_to_evaluate(task, model, head)
