@@ -77,6 +77,9 @@ def _run_command(
         float | None,
         _files("The panel's share of the records; default: the source's own test set, or 0.2.", min=0, max=1),
     ] = None,
+    holdout_seed: Annotated[
+        int | None, _files("A seed of the panel alone: runs of one table then have the same panel.")
+    ] = None,
     train_out: Annotated[
         Path | None, _files("Write the reported records in clear to this file; loopback demo only.")
     ] = None,
@@ -103,6 +106,8 @@ def _run_command(
     # Rows would be kept back, and written nowhere.
     if holdout is None and holdout_fraction is not None:
         raise typer.BadParameter("--holdout-fraction requires --holdout: give both, or neither")
+    if holdout is None and holdout_seed is not None:
+        raise typer.BadParameter("--holdout-seed requires --holdout: give both, or neither")
     settings = RunSettings(
         task=task,
         destination=to,
@@ -120,6 +125,7 @@ def _run_command(
         limit=limit,
         panel_path=holdout,
         panel_fraction=holdout_fraction,
+        panel_seed=holdout_seed,
         clear_path=train_out,
         starts_at_s=start_unix_s,
         protection=guarded,

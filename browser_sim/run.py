@@ -42,6 +42,7 @@ class RunSettings:
         limit: The most records to report, or None.
         panel_path: Where to write the panel, or None for no panel.
         panel_fraction: How much of the records it gets, or None for the source's own test records or 0.2.
+        panel_seed: Replays the choice of the panel, and nothing else; None: it is drawn with the rest.
         clear_path: Where to write the reported records in clear, or None; loopback demos only.
         starts_at_s: When the simulated clock starts, or None for the task's start.
         protection: How connections are protected.
@@ -60,6 +61,7 @@ class RunSettings:
     limit: int | None = None
     panel_path: Path | None = None
     panel_fraction: float | None = None
+    panel_seed: int | None = None
     clear_path: Path | None = None
     starts_at_s: float | None = None
     protection: Protection
@@ -149,7 +151,8 @@ def _cast(settings: RunSettings, task: Task) -> _Cast:
     if settings.panel_path is None:
         split = PanelSplit(reported=source.records, panel=None)
     else:
-        split = source.split_panel(settings.panel_fraction, settings.draws)
+        draws = settings.draws if settings.panel_seed is None else Draws(seed=settings.panel_seed)
+        split = source.split_panel(settings.panel_fraction, draws)
     available = len(split.reported)
     wanted = _count_to_report(settings, available)
     # Chosen at random: the first rows of a sorted file would all have one label.

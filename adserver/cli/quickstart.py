@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from adserver.quickstart.runs import Trained
     from adserver.quickstart.settings import DataSettings
     from adserver.quickstart.table_report import TableReport
+    from maskedlark.encoding.encoder import Encoder
 
 _NAMES: Final = {
     "read": "rows read",
@@ -214,12 +215,28 @@ def _check_command(folder: FolderArgument) -> None:
         typer.secho(f"error: {escape(problem)}", fg="red", err=True)
     if found.problems:
         raise typer.Exit(1)
+    if found.encoder is not None:
+        told = _features_of(found.encoder)
+        typer.echo(f"features, those of words with the rows of a table for them: {told}")
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     typer.echo(
         f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose}; "
         f"{plural(found.num_features, 'feature')}; loss {found.loss.value}: "
         f"run it with `adserver quickstart run {folder}`"
     )
+
+
+def _features_of(encoder: "Encoder") -> str:
+    """Return each column's places among the features, and of words the rows that an `nn.Embedding` needs."""
+    from maskedlark.encoding.encoder import CategoryColumn, HashColumn, IdColumn
+
+    place, told = 0, []
+    for column in encoder.columns:
+        last = place + column.num_bytes - 1
+        rows = f" ({column.rows} rows)" if isinstance(column, CategoryColumn | IdColumn | HashColumn) else ""
+        told.append(f"{place}{f' to {last}' if last > place else ''} {column.name}{rows}")
+        place = last + 1
+    return ", ".join(told)
 
 
 @quickstart_app.command("run")

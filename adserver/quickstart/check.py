@@ -6,7 +6,7 @@
 A setting's type and range are checked when `lark.toml` is read (`adserver.quickstart.project`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,9 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from maskedlark.encoding import dates
-from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS
-from maskedlark.encoding.fit import PlannedTraining, id_column
+from maskedlark.encoding.column_kinds import ColumnKind
+from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, Encoder
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidModel, InvalidTask
 from maskedlark.frozen import frozen
@@ -41,6 +42,7 @@ class Checked:
         num_features: Bytes of a report.
         num_classes: Classes of the label.
         loss: The loss that is trained.
+        encoder: How columns become those bytes; None for the sample, and where there are problems.
     """
 
     problems: tuple[str, ...]
@@ -50,6 +52,7 @@ class Checked:
     num_features: int
     num_classes: int
     loss: Loss
+    encoder: Encoder | None
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""
@@ -79,6 +82,7 @@ def check(project: Project) -> Checked:
     problems = list(_problems_of_names(settings))
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
     reported, devices = _count_reported(rows, settings), None
+    encoder: Encoder | None = None
     # Without a label, reading the table would raise and hide the other problems.
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
@@ -98,12 +102,12 @@ def check(project: Project) -> Checked:
             division = divide(table, settings.data, person)
             reported, devices = len(division.on_devices), division.people
         if not problems:
-            learned = _select_learned(table, settings.data)
             planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
-            features = sum(_width(learned, name, settings.data, planned) for name in kept)
+            encoder = _fit(_select_learned(table, settings.data), kept, settings.data, planned)
+            features = encoder.num_features
     loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported, devices)
-    problems += _problems_of_model(project, features, classes, loss)
+    problems += _problems_of_model(project, features, classes, loss, encoder)
     return Checked(
         problems=tuple(problems),
         rows=rows,
@@ -112,6 +116,7 @@ def check(project: Project) -> Checked:
         num_features=features,
         num_classes=classes,
         loss=loss,
+        encoder=encoder,
     )
 
 
@@ -246,14 +251,17 @@ def _select_learned(table: Table, data: DataSettings) -> Table:
     return table.take([row for row, why in enumerate(why_not_learned(table, data)) if not why])
 
 
-def _width(table: Table, name: str, data: DataSettings, planned: PlannedTraining) -> int:
-    """Return how many features a column becomes."""
-    if name in data.dates:
-        return len(dates.parts(table.columns, name))
-    vocabularies = data.vocabularies()
-    if name not in vocabularies:
-        return 1
-    return id_column(name, table.columns[name], vocabularies[name], planned).num_bytes
+def _fit(learned: Table, kept: Collection[str], data: DataSettings, planned: PlannedTraining) -> Encoder:
+    """Return the encoder that a run fits to the same rows with `browser-sim encode`."""
+    columns = dict[str, Sequence[str | None]]()
+    for name in kept:
+        if name in data.dates:
+            columns |= dates.parts(learned.columns, name)
+        else:
+            columns[name] = learned.columns[name]
+    kinds = dict.fromkeys((name for name in data.codes if name in columns), ColumnKind.CATEGORY)
+    words = {name: most for name, most in data.vocabularies().items() if name in columns}
+    return fit(columns, FitSettings(kinds=kinds, words=words, training=planned))
 
 
 def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:
@@ -307,21 +315,22 @@ def _problems_of_training(settings: Settings, reported: int, devices: int | None
         )
 
 
-def _own_model(project: Project, features: int) -> Model:
+def _own_model(project: Project, features: int, encoder: Encoder | None = None) -> Model:
     """Read the model that the settings name.
 
     Raises:
-        OSError, InvalidModel, InvalidTask: it cannot be read, or is no model of so many features.
+        OSError, InvalidModel, InvalidTask: it cannot be read, is no model of so many features, or has a
+            table with fewer rows than a column of the encoder names.
     """
-    from adserver.training.merged_parameters import separate_parameters
-    from adserver.training.model_file import read_model
-    from maskedlark.model.onnx_file import parse
+    from adserver.training.model_file import prepare_model, read_model
 
-    path = project.path(project.settings.model.onnx)
-    return parse(separate_parameters(read_model(path)), num_features=features)
+    given = read_model(project.path(project.settings.model.onnx))
+    return prepare_model(given, num_features=features, encoder=encoder).parsed
 
 
-def _problems_of_model(project: Project, features: int, classes: int, loss: Loss) -> Iterator[str]:
+def _problems_of_model(
+    project: Project, features: int, classes: int, loss: Loss, encoder: Encoder | None
+) -> Iterator[str]:
     """Yield what is wrong with the model, and with the loss for it."""
     from adserver.training.model_file import why_squashed_twice
     from maskedlark.model.dense import dense_network
@@ -332,7 +341,7 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
     where = "[model] onnx" if settings.onnx else "[model] hidden"
     try:
         if settings.onnx:
-            model = _own_model(project, features)
+            model = _own_model(project, features, encoder)
         else:
             # The encoder of the default network does not exist yet: a dense one has the same outputs.
             outputs = usual_outputs(classes, is_on_devices=bool(project.settings.federated.person))

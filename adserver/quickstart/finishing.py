@@ -39,14 +39,25 @@ class ModelFinisher:
             "adserver", "model", "evaluate", str(model), *panel, "--loss", self.loss.value
         )
 
-    def warn_of_rise(self, untrained: Path, last: float) -> tuple[str, ...]:
-        """Return a warning if the last weights do worse on the panel than those before the first round."""
-        before = self.test(untrained)["loss"]
-        if last <= before:
+    def warn_of_rise(self, untrained: Path, last: dict[str, Any]) -> tuple[str, ...]:
+        """Return a warning if the last weights do worse on the panel than those before the first round.
+
+        Of two classes each has the loss that calibration would leave it: where labels are rare, clipping
+        makes the plain loss rise while the model learns.
+
+        Args:
+            untrained: The model before the first round.
+            last: How the last weights, not calibrated, do on the panel.
+        """
+        first, name = self.test(untrained), "calibrated_loss"
+        if first.get(name) is None or last.get(name) is None:
+            name = "loss"
+        if last[name] <= first[name]:
             return ()
         return (
-            f"the loss rose from {before:.4f} before the first round to {last:.4f} after the last one: lower "
-            "[training] learning_rate, or train with more reports or a larger epsilon",
+            f"the {name.replace('_', ' ')} rose from {first[name]:.4f} before the first round to "
+            f"{last[name]:.4f} after the last one: lower [training] learning_rate, or train with more "
+            "reports or a larger epsilon",
         )
 
     def train_plainly(self, untrained: Path) -> dict[str, Any] | None:

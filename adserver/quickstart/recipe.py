@@ -30,6 +30,8 @@ from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plural import plural
 
 ORIGIN: Final = "https://ads.example"
+# Runs of one table are compared on the same rows.
+_PANEL_SEED: Final = 1
 
 
 @frozen
@@ -153,7 +155,7 @@ class Recipe:
             **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},
             predicts=described.classes[1] if described.num_classes == 2 else "",
             **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
-            warnings=(*tested["warnings"], *finisher.warn_of_rise(ran.untrained, last["loss"])),
+            warnings=(*tested["warnings"], *finisher.warn_of_rise(ran.untrained, last)),
             epsilon=ran.job["epsilon_spent"],
             collusion_epsilon=ran.job["collusion_epsilon_spent"],
             model=str(trained),
@@ -301,6 +303,7 @@ class Recipe:
             str(panel),
             "--holdout-fraction",
             str(data.panel),
+            *("--holdout-seed", str(_PANEL_SEED)),
             *(("--train-out", str(self._steps.folder / REPORTED)) if self._is_compared else ()),
             "--insecure",
         )

@@ -314,9 +314,7 @@ def _last_code(column: Column) -> int:
     match column:
         case NumberColumn():
             return max(column.missing, column.byte_of_bin(len(column.edges)))
-        case CategoryColumn():
-            return max(column.missing, column.other)
-        case IdColumn() | HashColumn():
+        case CategoryColumn() | IdColumn() | HashColumn():
             return column.rows - 1
         case ImageColumn():
             return (1 << 8 * column.num_bytes) - 1

@@ -74,18 +74,22 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
     if best is not last:
         to_export = "`adserver model export --weights best` has these weights"
         rows.append((f"best after {plural(best.rounds_done, 'round')}", f"{_evaluation(best)}; {to_export}"))
-    # With steps too long for the noise, weights end worse than they began
+    # With steps too long for the noise, weights end worse than they began. Clipping alone, where labels are
+    # rare, raises the plain loss of a model that learns.
     if first.rounds_done == 0 and _loss_of(last) > _loss_of(first):
         rows.append(
-            ("warning", f"the loss rose from {first.loss:.4f} before the first round: lower --learning-rate")
+            (
+                "warning",
+                f"the loss rose from {_loss_of(first):.4f} before the first round: lower --learning-rate",
+            )
         )
     return rows
 
 
 def _loss_of(figures: RoundFigures) -> float:
-    """Return the loss; infinite for one that is no number."""
+    """Return the loss, of two classes that after calibration; infinite for one that is no number."""
     # Training that diverged has a loss that is no number, and compares with nothing
-    loss = math.inf if figures.loss is None else figures.loss
+    loss = math.inf if figures.choosing_loss is None else figures.choosing_loss
     return math.inf if math.isnan(loss) else loss
 
 

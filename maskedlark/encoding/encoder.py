@@ -156,6 +156,11 @@ class CategoryColumn(_Column):
         return self.categories
 
     @property
+    def rows(self) -> int:
+        """The rows of a table for this column: one for each byte that a cell can have."""
+        return max(self.missing, self.other) + 1
+
+    @property
     def other(self) -> int:
         """The byte of every other word."""
         return self.first + len(self.categories)

@@ -72,6 +72,17 @@ def test_a_run_delivers_every_record_once_and_its_files_match(tmp_path: Path, si
     assert not set(pairs(panel)) & set(pairs(clear))
 
 
+def test_a_seed_of_the_panel_replays_the_panel_and_no_report(tmp_path: Path) -> None:
+    ours, intake, panels = world(num_features=30), Intake(), []
+    with grpc_sink(intake) as address:
+        for seed in (1, 1, 2):
+            panel = tmp_path / "panel.npz"
+            arguments = ("--source", "wbcd", "--limit", 20, "--holdout", panel, "--holdout-seed", seed)
+            assert run(tmp_path, ours, address, *arguments)["duplicates"] == 0
+            panels.append(pairs(panel))
+    assert panels[0] == panels[1] != panels[2]
+
+
 def test_a_run_with_the_same_seed_is_all_duplicates(tmp_path: Path) -> None:
     ours = world(num_features=30)
     with grpc_sink(Intake()) as address:
@@ -222,6 +233,7 @@ def test_records_in_clear_are_not_written_beside_a_far_ad_server(tmp_path: Path)
         ["--source", "wbcd", "--trust-helper", "xyz"],
         ["--source", "wbcd", "--trust-helper", "00"],
         ["--source", "wbcd", "--holdout-fraction", "0.5"],
+        ["--source", "wbcd", "--holdout-seed", "1"],
         ["--source", "wbcd", "--consent-rate", "2"],
     ],
 )

@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
 from adserver.quickstart.check import check
 from adserver.quickstart.project import CONFIG, Project
 from adserver.quickstart.settings import DataSettings
+from adserver.training.as_onnx import as_onnx
 from browser_sim.sources.table import TableSettings, fit_counting
+from maskedlark.encoding.encoder import CategoryColumn
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -125,6 +128,40 @@ def test_a_model_of_another_width_is_named_at_once_and_may_be_given_its_columns_
     assert made.exit_code == 0, made.output
     assert "to correct before it runs: [model] onnx" in made.output
     assert "3 features wanted, 2 given" in made.output
+
+
+def test_the_rows_of_a_networks_tables_are_told_and_a_table_with_fewer_is_found(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    encoder = check(Project.open(play)).encoder
+    assert encoder is not None
+    [place] = [place for place, one in enumerate(encoder.columns) if one.name == "device"]
+    device = encoder.columns[place]
+    assert isinstance(device, CategoryColumn)
+    assert f"{place} device ({device.rows} rows)" in invoke("check", play).output
+    few = device.rows - 1
+    for given, problems in ((few, [f"has {few} rows, but the encoder's columns name"]), (device.rows, [])):
+        write_lookup(play / "net.onnx", place, given)
+        config = (play / CONFIG).read_text().replace('onnx = ""', 'onnx = "net.onnx"')
+        (play / CONFIG).write_text(config)
+        found = check(Project.open(play)).problems
+        assert len(found) == len(problems)
+        assert all(why in said for why, said in zip(problems, found, strict=True))
+
+
+def write_lookup(path: Path, place: int, rows: int) -> None:
+    """Write a network of three features that looks one of them up in a table of so many rows."""
+
+    class Lookup(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.last = torch.nn.Embedding(rows, 2), torch.nn.Linear(5, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            codes = (x[:, place] * 256).long()
+            return self.last(torch.cat([self.table(codes), x], 1))  # type: ignore[no-any-return]
+
+    path.write_bytes(as_onnx(Lookup(), num_features=3))
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,27 @@ def test_the_weights_that_did_best_on_the_panel_are_the_models_and_the_last_ones
     assert "the loss rose from 0.7000" in told[-1]
 
 
+@pytest.mark.parametrize(("after", "is_worse"), [(0.5, False), (0.65, True)])
+def test_a_plain_loss_that_calibration_mends_is_no_rise(
+    after: float, *, is_worse: bool, project: Project, commands: Commands
+) -> None:
+    commands.tested = {
+        "untrained.onnx": {"loss": 0.6, "calibrated_loss": 0.6, "auc": 0.5},
+        "trained.onnx": {"loss": 0.9, "calibrated_loss": after, "auc": 0.7},
+    }
+    warnings = Recipe(project, lambda _: None).run().warnings
+    assert any("the calibrated loss rose from 0.6000" in one for one in warnings) == is_worse
+    assert not any("the loss rose" in one for one in warnings)
+
+
+def test_runs_of_one_table_are_tested_on_the_same_rows(project: Project, commands: Commands) -> None:
+    for _ in range(2):
+        Recipe(project, lambda _: None).run()
+    seeds = [asked[asked.index("--holdout-seed") + 1] for asked in commands.asked if "--holdout" in asked]
+    assert len(seeds) == 2
+    assert len(set(seeds)) == 1
+
+
 def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project, commands: Commands) -> None:
     trained = Recipe(project, lambda _: None, compare_plain=True).run()
     folder = project.folder / "runs" / "1"
