@@ -28,6 +28,8 @@ GROUPS: Final = 10
 _MEAN_OVER_RATE: Final = "mean_over_rate"
 # Predictions whose mean is further from the base rate than this share of it are worth a warning.
 _OFF: Final = 0.1
+# A pair in one bin counts half, whichever the model ranks higher: a larger share of them hides an AUC.
+_MOST_TIES: Final = 1 / 3
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "metric": str,
     **dict.fromkeys(("value", "standard_error", "low", "high"), float),
@@ -116,7 +118,8 @@ class EvaluationResult(ReleasedResult):
         return html_table(*self._shown())
 
     def _shown(self) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-        return ("metric", "value"), [(one.name, str(one.estimate)) for one in self.metrics]
+        rows = [(one.name, str(one.estimate)) for one in self.metrics]
+        return ("metric", "value"), [*rows, *(("warning", one) for one in self.warnings())]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each metric: its estimate, standard error and 99 % interval."""
@@ -133,14 +136,28 @@ class EvaluationResult(ReleasedResult):
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is wrong with the predictions, if anything surely is, each with what to do about it."""
+        warnings = []
         found = [one.estimate for one in self.metrics if one.name == _MEAN_OVER_RATE]
-        if not found or found[0].low <= 1 <= found[0].high or abs(found[0].value - 1) <= _OFF:
-            return ()
-        remedy = f"`adserver model calibrate --job ID --evaluation {self.query_id[:12]}`"
-        return (
-            f"the mean prediction is {found[0].value:.2f} of the base rate: {remedy} makes the job's model "
-            "add up, at no further cost",
-        )
+        if found and not found[0].low <= 1 <= found[0].high and abs(found[0].value - 1) > _OFF:
+            remedy = f"`adserver model calibrate --job ID --evaluation {self.query_id[:12]}`"
+            warnings.append(
+                f"the mean prediction is {found[0].value:.2f} of the base rate: {remedy} makes the job's "
+                "model add up, at no further cost"
+            )
+        ties = self._share_of_ties()
+        if not self.is_of_classes and ties > _MOST_TIES:
+            warnings.append(
+                f"{ties:.0%} of the pairs of a record of label 1 and another one have scores in the same of "
+                f"{self.num_bins} bins, where no score is higher: roc_auc and its interval are nearer to 0.5 "
+                "than the model's own. Evaluate the model once it is calibrated (`adserver model calibrate`, "
+                "job.calibrate), or with more bins"
+            )
+        return tuple(warnings)
+
+    def _share_of_ties(self) -> float:
+        """Return which share of the pairs of a positive and a negative is in one bin; 0 if not known."""
+        rates = np.array([(one.x.value, one.y.value) for one in self.roc], np.float64).reshape(-1, 2)
+        return float(np.nan_to_num(np.diff(rates, axis=0).prod(1).sum()))
 
     def metric(self, name: str) -> Estimate:
         """Return one figure by name.

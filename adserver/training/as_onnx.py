@@ -69,6 +69,7 @@ def _export(module: Any, num_features: int) -> bytes:
     # In training mode dropout would become a part of the graph; the caller's mode is restored.
     module.eval()
     try:
+        _check_runs(module, example[0])
         with warnings.catch_warnings(), _only_errors_of("torch.onnx"):
             warnings.simplefilter("ignore")  # the exporters warn about themselves
             try:
@@ -83,6 +84,8 @@ def _export(module: Any, num_features: int) -> bytes:
                 verbose=False,
                 dynamic_shapes=({0: torch.export.Dim("records")},),
             )
+    except InvalidModel:
+        raise
     except Exception as error:  # torch's exporters raise many kinds
         raise InvalidModel(ModelReason.NOT_ONNX, f"torch cannot export the module: {error}") from error
     finally:
@@ -93,6 +96,25 @@ def _export(module: Any, num_features: int) -> bytes:
             "torch's exporter returned no model: export the module to ONNX yourself and give the file",
         )
     return bytes(program.model_proto.SerializeToString())
+
+
+def _check_runs(module: Any, example: Any) -> None:
+    """Run a module once: what does not run, exporters explain in pages about themselves.
+
+    Raises:
+        InvalidModel: NOT_ONNX; the message has what the module raised.
+    """
+    import torch
+
+    try:
+        with torch.no_grad():
+            module(example)
+    except Exception as error:  # a person's own code
+        raise InvalidModel(
+            ModelReason.NOT_ONNX,
+            f"the module does not run on one float32 tensor of (records, {example.shape[1]}), the features "
+            f"of the reports: {error}",
+        ) from error
 
 
 @contextmanager

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 from unittest.mock import create_autospec
 
+import numpy as np
 import pandas
 import pyarrow
 import pytest
 
 from adserver.client.ad_server import AdServer
 from adserver.client.job import Job
-from adserver.measuring.evaluation_result import EvaluationResult, Metric
+from adserver.measuring.evaluation_result import EvaluationResult, Metric, read
 from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.html_table import html_table
 from adserver.records.round_figures import RoundFigures
@@ -190,3 +191,17 @@ def test_predictions_that_surely_do_not_add_up_are_warned_of_with_the_command(
     assert [f"is {value:.2f} of the base rate" in one for one in result.warnings()] == [True] * warned
     assert all("model calibrate --job ID --evaluation q`" in one for one in result.warnings())
     assert evaluated().warnings() == ()
+
+
+@pytest.mark.parametrize(
+    ("crowd", "is_of_classes", "warned"), [(0.9, False, True), (0.9, True, False), (0.2, False, False)]
+)
+def test_an_auc_that_bins_hide_is_warned_of_where_the_result_is_shown(
+    crowd: float, *, is_of_classes: bool, warned: bool
+) -> None:
+    # So many records of either label are in the lowest bin, and the others alone in theirs.
+    counts = 1000 * np.array([[crowd, 1 - crowd, 0, 0], [crowd, 0, 0, 1 - crowd]])
+    made = read(counts, mechanism=Mechanism.NONE, noise_scale=0.0, is_of_classes=is_of_classes)
+    result = replace(evaluated(), roc=made.roc, num_bins=4, is_of_classes=is_of_classes)
+    assert ("81% of the pairs" in repr(result)) is warned
+    assert ("nearer to 0.5" in " ".join(result.warnings())) is warned

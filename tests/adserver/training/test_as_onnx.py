@@ -91,3 +91,22 @@ def test_a_perceptron_gives_scikit_learns_classes(activation: str) -> None:
 def test_what_is_no_model_is_refused_by_its_kind(model: object) -> None:
     with pytest.raises(InvalidModel, match="expected an ONNX file"):
         as_onnx(model, 6)
+
+
+class _TwoInputs(torch.nn.Module):
+    def forward(self, words: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        return words + numbers
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [(torch.nn.Linear(2, 1), "cannot be multiplied"), (_TwoInputs(), "missing 1 required positional")],
+)
+def test_a_module_that_does_not_take_the_features_is_refused_in_one_line(
+    module: torch.nn.Module, why: str
+) -> None:
+    with pytest.raises(
+        InvalidModel, match=rf"of \(records, 3\), the features of the reports: .*{why}"
+    ) as found:
+        as_onnx(module, num_features=3)
+    assert "\n" not in str(found.value)
