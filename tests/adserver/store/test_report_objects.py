@@ -426,3 +426,15 @@ def test_reports_in_a_bucket_of_before_are_read_beside_those_of_the_new_one(site
         ReportBucket.of(site.engine, URL, may_add=False).folder,
     }
     assert by_id(site.taken()) == by_id(made)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 6, 7])
+def test_all_rows_of_objects_go_however_many_at_a_time(site: Site, at_once: int) -> None:
+    site.monkeypatch.setattr("adserver.store.reports._OBJECTS_AT_ONCE", at_once)
+    for seed in range(6):
+        site.intake().add(drawn(40, seed=seed))
+    assert site.num_objects() == 6
+    with site.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM report_states")
+    assert ReportStore(site.engine).forget_objects(TASK_ID) == 6
+    assert site.num_objects() == 0

@@ -650,6 +650,16 @@ def test_a_helper_that_is_away_is_asked_to_close_one_job_at_a_time(site: Site, q
     assert len(site.helpers[1].closed) == 5
 
 
+def test_a_helper_that_is_away_is_not_asked_again_at_once(site: Site, quiet: Sealed) -> None:
+    site.store.cancel(site.submit(plan_for(quiet)))
+    site.helpers[0].failures = [HelperUnavailable("down") for _ in range(3)]
+    worker = site.worker()
+    for later_s, left in ((0.0, 2), (0.0, 2), (4.9, 2), (0.2, 1), (1.0, 1), (LONG_AFTER_S, 0)):
+        site.clock.now_s += later_s
+        worker.run_one()
+        assert len(site.helpers[0].failures) == left
+
+
 def test_a_job_that_a_helper_refuses_to_close_is_asked_for_again_much_later_and_others_are_closed_meanwhile(
     site: Site, quiet: Sealed
 ) -> None:

@@ -177,6 +177,18 @@ def test_a_changed_golden_vector_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
         self_check.self_check()
 
 
+@pytest.mark.parametrize("wrong", [(Float64Backend, False), (Int8Backend, False), (Int8Backend, True)])
+def test_each_backend_gives_the_golden_vectors_of_arrays_of_each_kind(
+    wrong: tuple[type, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(backend: Any, *, is_read_only: bool, **_: Any) -> bytes:
+        return bytes(32) if (type(backend), is_read_only) == wrong else self_check.NUMERICS_DIGEST
+
+    monkeypatch.setattr(self_check, "golden_digest", digest)
+    with pytest.raises(self_check.SelfCheckFailed, match=f"{wrong[0].__name__}, not"):
+        self_check.self_check()
+
+
 def test_other_golden_vectors_are_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "golden.json"
     path.write_text(json.dumps(SHIPPED[:-1]))
