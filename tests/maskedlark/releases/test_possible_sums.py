@@ -96,6 +96,16 @@ def test_a_sum_whose_every_coordinate_is_possible_can_be_too_long() -> None:
     assert refuses(spec.check_sum_possible, of.task, np.full(400, most, np.int64), records=RECORDS)
 
 
+def test_a_length_without_noise_reaches_that_of_all_records_and_no_further() -> None:
+    of = world(mechanism="none", norm="l2")
+    spec = job(of)
+    most = spec.clip(of.task).released_sensitivity
+    for longer, is_refused in ((0, False), (10, True)):
+        across = math.isqrt(2 * most * longer)  # the length is `longer` more than `most`
+        total = np.array([most, across], np.int64)
+        assert refuses(spec.check_sum_possible, of.task, total, records=1) is is_refused
+
+
 def test_the_length_is_not_held_to_an_l2_bound_where_the_clip_is_l1() -> None:
     of = world(mechanism="none", norm="l1")
     spec = job(of)

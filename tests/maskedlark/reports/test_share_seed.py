@@ -49,15 +49,18 @@ def test_a_shorter_share_is_the_beginning_of_a_longer_one() -> None:
     assert expand_share(SEED, TASK, REPORT, 0, 17).tolist() == longer[:17].tolist()
 
 
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [([5, MODULUS, 2**64 - 1, MODULUS - 1, 7, 8, 9], [5, MODULUS - 1, 7, 8]), ([MODULUS, 7, 8, 9], [7])],
+)
 def test_words_at_or_above_the_modulus_are_skipped_and_reading_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[int], kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [5, MODULUS, 2**64 - 1, MODULUS - 1, 7, 8, 9]
     monkeypatch.setattr(share_seed, "Stream", lambda _: Words(*words))
     stream = SimpleNamespace(update=lambda zeros: Words(*words)(len(zeros)))
     monkeypatch.setattr(share_seed, "_encryptor", lambda *_: stream)
-    assert expand_share(SEED, TASK, REPORT, 0, 4).tolist() == [5, MODULUS - 1, 7, 8]
-    assert expand_shares([SEED], TASK, [REPORT], 0, 4).tolist() == [[5, MODULUS - 1, 7, 8]]
+    assert expand_share(SEED, TASK, REPORT, 0, len(kept)).tolist() == kept
+    assert expand_shares([SEED], TASK, [REPORT], 0, len(kept)).tolist() == [kept]
 
 
 def test_many_seeds_expand_as_each_one_alone() -> None:

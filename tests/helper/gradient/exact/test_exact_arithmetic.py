@@ -6,7 +6,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
@@ -65,6 +65,9 @@ def test_a_signed_integers_element_is_the_same_uncompiled(value: int) -> None:
 
 @settings(deadline=None)
 @given(a=elements)
+@example(a=2**63 - 2**31 - 1)
+@example(a=2**63 - 2**31)
+@example(a=MODULUS - 1)
 def test_two_signed_limbs_stand_for_the_element(a: int) -> None:
     low, high = (int(limb) for limb in _limbs(np.uint64(a)))
     assert -(2**31) <= low < 2**31

@@ -166,6 +166,13 @@ def two_ways(g: Graph) -> str:
     return g.node("Add", first, g.node("Gather", table, whole(g), axis=1))
 
 
+def by_features_and_constants(g: Graph) -> str:
+    """A table whose rows the features choose, and whose first row is read in each record."""
+    table = g.parameter(4, 4)
+    first = g.node("Gather", table, whole(g), axis=0)
+    return g.node("Add", first, g.node("Gather", table, g.constant([0], np.int64), axis=0))
+
+
 WIDEST = 2**15
 
 
@@ -231,6 +238,7 @@ WIDEST = 2**15
         (looked_up(4, 2, 2), "only of the rows of a matrix"),
         (looked_up(4, 2, axis=1), "only of the rows of a matrix"),
         (two_ways, "only of the rows of a matrix"),
+        (by_features_and_constants, "only of the rows of a matrix"),
         (chosen_of(two, [0], 0), "chooses among records"),
         (chosen_of(turned, [0], 1), "chooses among records"),
         (lambda g: g.node("Relu", turned(g)), "Transpose moves the record axis"),
