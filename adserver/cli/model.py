@@ -257,8 +257,10 @@ def _figures(found: "Evaluation") -> str:
         "base rate": found.base_rate,
         "mean prediction over it": found.mean_over_rate,
     }
-    shown = "".join(f", {name} {value:.4f}" for name, value in figures.items() if value is not None)
-    return f"loss {found.loss:.4f}{shown}"
+    shown = {name: f"{value:.4f}" for name, value in figures.items() if value is not None}
+    if found.auc_interval is not None:
+        shown["AUC"] += " (99 %: {:.3f} to {:.3f})".format(*found.auc_interval)
+    return f"loss {found.loss:.4f}" + "".join(f", {name} {value}" for name, value in shown.items())
 
 
 def _predict_command(

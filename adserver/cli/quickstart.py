@@ -443,6 +443,10 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
     rows, plain = told.pop("rows"), told.pop("plain") or {}
     uncalibrated = told.pop("calibration") or {}
     told["warnings"] = "; ".join(told["warnings"])
+    for figures in (told, plain):
+        # Beside the AUC: a panel of few positives leaves it open by more than runs differ
+        if (interval := figures.pop("auc_interval", None)) is not None:
+            figures["auc"] = "{:.4g} (99 %: {:.3f} to {:.3f})".format(figures["auc"], *interval)
     names = dict(_NAMES)
     if result.devices is not None:
         names |= _NAMES_ON_DEVICES

@@ -81,7 +81,7 @@ class ModelFinisher:
         )
         # So that `model predict` gives chances, as of the private model
         write_durably(folder / "plain.onnx", describe(twin.model, **{LOSS_IS: self.loss.value}))
-        found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
+        found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc", "auc_interval")}
         return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
 
     def calibrate(self, job_id: str, out: Path, tested: dict[str, Any]) -> dict[str, Any] | None:

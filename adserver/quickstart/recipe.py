@@ -152,7 +152,10 @@ class Recipe:
             ),
             rounds=ran.job["rounds_done"],
             chosen_round=chosen,
-            **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},
+            **{
+                name: tested.get(name)
+                for name in ("loss", "accuracy", "auc", "auc_interval", "base_rate", "mean_over_rate")
+            },
             predicts=described.classes[1] if described.num_classes == 2 else "",
             **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
             warnings=(*tested["warnings"], *finisher.warn_of_rise(ran.untrained, last)),

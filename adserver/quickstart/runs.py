@@ -62,6 +62,8 @@ class Trained:
         accuracy: None for a model that does not classify.
         auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
             classes.
+        auc_interval: Its 99 % interval for rows like those of the panel; a difference of two runs within it
+            is chance.
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
         predicts: The name of class 1 of two classes, whose chance the model gives; empty for more.
         mean_over_rate: The mean prediction over the base rate, of two classes.
@@ -101,6 +103,7 @@ class Trained:
     model_of_columns: str
     curves: str
     devices: int | None = None
+    auc_interval: tuple[float, float] | None = None
     calibration: dict[str, Any] | None = None
     measured: dict[str, Any] | None = None
     plain: dict[str, Any] | None = None

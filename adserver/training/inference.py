@@ -6,6 +6,7 @@ onnxruntime runs the file that the model came from, after the parser has accepte
 evaluated is what was trained.
 """
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -31,6 +32,8 @@ _SMALLEST_PROBABILITY: Final = 1e-12
 _CHANCE: Final = 0.52
 OFF: Final = 0.1
 """Predictions whose mean is further from the base rate than this share of it are worth a warning."""
+ERRORS_OF_99: Final = 2.576
+"""Standard errors on either side of a 99 % interval."""
 OF_TWO_CLASSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 
 
@@ -44,6 +47,8 @@ class Evaluation:
         auc: The chance that an example of class 1 has a higher score than one of class 0, ties counted half;
             None for other losses than those of two classes, and where one class is absent. Cross-entropy of
             two outputs is one of those, whose logit is their difference.
+        auc_interval: The 99 % interval of the AUC for people like the examples, by Hanley and McNeil; None
+            without an AUC. It knows nothing of which weights were chosen by the same examples.
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent; None for the
             losses of numbers.
         mean_over_rate: The mean prediction of class 1 over its share; None for other losses than those of two
@@ -56,6 +61,7 @@ class Evaluation:
     loss: float
     accuracy: float | None
     auc: float | None = None
+    auc_interval: tuple[float, float] | None = None
     base_rate: float | None = None
     mean_over_rate: float | None = None
     calibrated_loss: float | None = None
@@ -67,10 +73,12 @@ class Evaluation:
         same = loss
         if loss is Loss.CROSS_ENTROPY and outputs.shape[1] == 2:
             outputs, same = outputs[:, 1:] - outputs[:, :1], Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+        auc = _auc(outputs[:, 0], labels == 1) if same in OF_TWO_CLASSES else None
         return cls(
             loss=float(_losses(outputs, labels, same).mean()),
             accuracy=_accuracy(outputs, labels, same),
-            auc=_auc(outputs[:, 0], labels == 1) if same in OF_TWO_CLASSES else None,
+            auc=auc,
+            auc_interval=None if auc is None else _area_interval(auc, labels == 1),
             base_rate=_base_rate(labels, same),
             mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, same),
             calibrated_loss=(
@@ -280,3 +288,24 @@ def _auc(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> float |
         return None
     # Positives were ranked among themselves too, half of each pair: that is taken off.
     return float((below.sum() / 2 - count * count / 2) / (count * others))
+
+
+def area_error(area: float, positives: float, negatives: float) -> float:
+    """Return the standard error of an area under the ROC curve over so many records of either label.
+
+    Source: J. Hanley and B. McNeil, "The meaning and use of the area under a receiver operating
+        characteristic (ROC) curve", Radiology 143, 1982.
+    """
+    of_positives, of_negatives = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = area * (1 - area)
+    variance += (positives - 1) * (of_positives - area**2) + (negatives - 1) * (of_negatives - area**2)
+    return math.sqrt(max(0.0, variance) / (positives * negatives))
+
+
+def _area_interval(area: float, is_positive: NDArray[np.bool_]) -> tuple[float, float]:
+    positives = float(is_positive.sum())
+    negatives = len(is_positive) - positives
+    pairs = positives * negatives
+    # Half a pair away from 0 and 1: all pairs in order say little if they are few.
+    error = ERRORS_OF_99 * area_error((area * pairs + 0.5) / (pairs + 1), positives, negatives)
+    return max(0.0, area - error), min(1.0, area + error)

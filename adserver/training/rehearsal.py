@@ -35,7 +35,7 @@ from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import OF_TWO_CLASSES, OFF
+from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, OFF, area_error
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal_training import (
@@ -66,8 +66,6 @@ WARM: Final = ", warm start"
 # A learning rate whose first score is worse than the best by more than this is not repeated.
 _HOPELESS: Final = 0.02
 
-# Standard errors on either side of a 99 % interval.
-_OF_99: Final = 2.576
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "name": str,
     **dict.fromkeys(
@@ -177,7 +175,7 @@ class Rehearsed:
         if self.sampling_error is None or not self.scores:
             return None
         error = math.hypot(self.sampling_error, 0.0 if math.isnan(self.spread) else self.spread)
-        return max(0.0, self.value - _OF_99 * error), min(1.0, self.value + _OF_99 * error)
+        return max(0.0, self.value - ERRORS_OF_99 * error), min(1.0, self.value + ERRORS_OF_99 * error)
 
 
 @frozen
@@ -517,18 +515,6 @@ def _add_error(found: Rehearsed, loss: TrainedLoss, examples: EvalSet) -> Rehear
         case _:
             assert_never(loss)
     return replace(found, sampling_error=error)
-
-
-def area_error(area: float, positives: float, negatives: float) -> float:
-    """Return the standard error of an area under the ROC curve over so many records of either label.
-
-    Source: J. Hanley and B. McNeil, "The meaning and use of the area under a receiver operating
-        characteristic (ROC) curve", Radiology 143, 1982.
-    """
-    of_positives, of_negatives = area / (2 - area), 2 * area**2 / (1 + area)
-    variance = area * (1 - area)
-    variance += (positives - 1) * (of_positives - area**2) + (negatives - 1) * (of_negatives - area**2)
-    return math.sqrt(max(0.0, variance) / (positives * negatives))
 
 
 def _metric(loss: TrainedLoss) -> str:

@@ -1,5 +1,6 @@
 """Forward evaluation: predictions are the model's, losses are torch's, accuracy counts classes."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -132,12 +133,31 @@ def test_auc_is_that_of_scikit_learn_with_ties_and_none_without_both_classes() -
     assert of_two.auc == pytest.approx(roc_auc_score(labels, logits[:, 1] - logits[:, 0]))
     assert of_two.base_rate == pytest.approx(labels.mean())
     assert of_two.accuracy == (logits.argmax(1) == labels).mean()
+    assert of_numbers.auc_interval is None
+
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert of_two.loss == pytest.approx(-np.log(chances[np.arange(60), labels]).mean())
     assert of_two.mean_over_rate == pytest.approx(chances[:, 1].mean() / labels.mean())
     assert of_two.calibrated_loss == least_loss(logits[:, 1] - logits[:, 0], labels == 1)
     three = dense_network([2, 3], "relu", seed=2, final="linear")
     assert evaluate(three, x[:3], np.array([2, 2, 1]), Loss.CROSS_ENTROPY).base_rate == pytest.approx(2 / 3)
+
+
+def test_the_interval_of_an_auc_holds_in_99_of_100_panels_that_it_would_be_measured_on() -> None:
+    loss, rng, positives = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, np.random.default_rng(5), 60
+    labels = (np.arange(400) < positives).astype(np.int64)
+    truth = 0.5 * (1 + math.erf(0.8 / 2))  # of normal scores that lie .8 apart
+    held = 0
+    for _ in range(500):
+        found = Evaluation.of((rng.normal(size=400) + 0.8 * labels)[:, None], labels, loss)
+        assert found.auc is not None
+        assert found.auc_interval is not None
+        low, high = found.auc_interval
+        assert low < found.auc < high
+        held += low <= truth <= high
+    assert 485 <= held <= 500
+    of_few = Evaluation.of(np.array([[0.1], [0.2], [-0.3]]), np.array([0, 1, 0]), loss)
+    assert of_few.auc_interval == (pytest.approx(0.181, abs=0.001), 1.0)
 
 
 @pytest.mark.parametrize(("accuracy", "warned"), [(0.51, 0), (0.5, 1), (0.3, 1)])

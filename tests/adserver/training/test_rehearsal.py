@@ -10,7 +10,7 @@ from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import evaluate_heads, predict
+from adserver.training.inference import area_error, evaluate_heads, predict
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal import (
     WARM,
@@ -19,7 +19,6 @@ from adserver.training.rehearsal import (
     Wish,
     _add_error,
     _plan,
-    area_error,
     rehearse,
 )
 from adserver.training.rehearsal_training import (
