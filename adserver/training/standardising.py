@@ -175,7 +175,7 @@ class _Entrance:
             kept.append(node)
             if renamed.keys().isdisjoint(node.input) or _is_code(node):
                 continue
-            if node.output[0] in self._codes:
+            if not self._codes.isdisjoint(node.output):
                 # Both words and numbers may be chosen from what it makes, such as all features transposed.
                 kept.append(node := onnx.NodeProto.FromString(node.SerializeToString()))
                 renamed |= {name: f"{made}.{name}" for name in node.output}
@@ -217,7 +217,7 @@ class _Entrance:
 
 def _is_code(node: onnx.NodeProto) -> bool:
     """Return whether a node makes whole numbers of others."""
-    return node.op_type == "Cast" and node.attribute[0].i in _WHOLE
+    return node.op_type == "Cast" and any(one.name == "to" and one.i in _WHOLE for one in node.attribute)
 
 
 def _without_unused(nodes: list[onnx.NodeProto], names: set[str]) -> list[onnx.NodeProto]:

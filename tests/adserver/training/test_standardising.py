@@ -1,5 +1,7 @@
 """A network that nobody trained begins with features of one size, at the panel's base rate; others stay."""
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -136,17 +138,31 @@ def test_what_was_standardised_stays_so_with_one_feature_or_many_and_weights_tha
         assert standardise(once.model, LOSS, panel).model == once.model
 
 
-class Chosen(nn.Module):
-    """The word's place picks a table's row; the other two features are numbers, cut out or listed."""
+def _split(x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    one, other = torch.split(x, [first, 3 - first], dim=1)
+    return one, other
 
-    def __init__(self, *, is_listed: bool, shift: float = 0.0) -> None:
+
+Choice = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+CHOICES: dict[str, Choice] = {
+    "cut out": lambda x: (x[:, :1], x[:, 1:]),
+    "listed": lambda x: (x[:, [0]], x[:, [1, 2]]),
+    "split": lambda x: _split(x, 1),
+    "split, numbers first": lambda x: _split(x[:, [1, 2, 0]], 2)[::-1],
+}
+
+
+class Chosen(nn.Module):
+    """The word's place picks a table's row; the other two features are numbers, however they are chosen."""
+
+    def __init__(self, choose: Choice, shift: float = 0.0) -> None:
         super().__init__()
-        self._is_listed = is_listed
+        self._choose = choose
         self.table, self.last = nn.Embedding(256, 2), nn.Linear(4, 1)
         self._shift = [shift, shift] if shift else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        words, numbers = (x[:, [0]], x[:, [1, 2]]) if self._is_listed else (x[:, :1], x[:, 1:])
+        words, numbers = self._choose(x)
         looked_up = self.table((words * 256).long()[:, 0])
         numbers = numbers if self._shift is None else numbers - torch.tensor(self._shift)
         found: torch.Tensor = self.last(torch.cat([looked_up, numbers], 1))
@@ -165,11 +181,11 @@ class Words(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("choice", CHOICES)
 def test_numbers_beside_words_that_are_looked_up_enter_centred_and_scaled_and_the_words_as_they_are(
-    *, is_listed: bool
+    choice: str,
 ) -> None:
-    module = Chosen(is_listed=is_listed)
+    module = Chosen(CHOICES[choice])
     before = as_onnx(module, 3)
     found = standardise(before, Loss.MSE, PANEL)
     assert "centred and scaled" in found.told
@@ -199,9 +215,7 @@ def test_numbers_beside_words_that_are_looked_up_enter_centred_and_scaled_and_th
     assert 0.2 < entering(2)[1].std() < 0.45
 
 
-@pytest.mark.parametrize(
-    "module", [Words(), Chosen(is_listed=True, shift=0.5), Chosen(is_listed=False, shift=0.5)]
-)
+@pytest.mark.parametrize("module", [Words(), *(Chosen(choose, shift=0.5) for choose in CHOICES.values())])
 def test_networks_of_words_alone_or_that_centre_the_numbers_themselves_stay(module: nn.Module) -> None:
     before = as_onnx(module, 3)
     found = standardise(before, Loss.MSE, PANEL)
