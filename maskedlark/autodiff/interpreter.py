@@ -178,7 +178,8 @@ def _gather(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     gathered = torch.index_select(table, axis, wrapped.reshape(-1)).reshape(shape)
     if not table.is_floating_point():
         return gathered  # the parser has checked the indices of an integer table
-    outer = is_inside.reshape(*indices.shape, *(1,) * (table.ndim - axis - 1))
+    # A tuple: of one index for all, and no further axis, it is empty.
+    outer = is_inside.reshape((*indices.shape, *(1,) * (table.ndim - axis - 1)))
     return torch.where(outer, gathered, nan)
 
 

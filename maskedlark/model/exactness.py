@@ -6,6 +6,7 @@ still have a form that the exact path does not take; the job then says so.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -41,6 +42,9 @@ INSTEAD: Final = {
 
 # Axes of one vector a record
 _VECTOR: Final = 2
+_BYTE: Final = 256.0
+_WHOLE: Final = (6, 7)  # ONNX's numbers of int32 and int64
+_CHOOSING: Final = ("Gather", "GatherND", "Reshape", "Slice", "Split", "Transpose")
 
 
 def why_general(model: Model, loss: TrainedLoss | None) -> tuple[str, ...]:
@@ -74,7 +78,8 @@ def why_general(model: Model, loss: TrainedLoss | None) -> tuple[str, ...]:
         for name, count in uses.items()
         if count > 1 and (name in others or name not in looked_up)
     ]
-    found += [why for node in nodes if (why := _why(model, node, names))]
+    made = {name: node for node in nodes for name in node.outputs}
+    found += [why for node in nodes if (why := _why(model, node, names) or _why_no_code(model, node, made))]
     return tuple(dict.fromkeys(found))
 
 
@@ -97,3 +102,31 @@ def _why(model: Model, node: Node, names: set[str]) -> str | None:
     if node.operator == "Softmax" and num_axes > _VECTOR:
         return "Softmax over a part of a record's values: use Sigmoid"
     return None
+
+
+def _why_no_code(model: Model, node: Node, made: Mapping[str, Node]) -> str | None:
+    """Return why the whole numbers that a node makes of features are not their bytes."""
+    if node.operator != "Cast" or node.attributes["to"] not in _WHOLE:
+        return None
+    factor = _factor_of_features(model, made, node.inputs[0])
+    if factor in (None, _BYTE):
+        return None
+    return f"whole numbers of features times {factor:g}: write (x * 256).long(), which gives their bytes"
+
+
+def _factor_of_features(model: Model, made: Mapping[str, Node], name: str) -> float | None:
+    """Return what chosen features are multiplied by in a value; None where it is made in another way."""
+    factor = 1.0
+    while name != model.input_name:
+        node = made.get(name)
+        if node is None:
+            return None
+        constants = [model.constants[one] for one in node.inputs if one in model.constants]
+        if node.operator == "Mul" and constants and np.size(constants[0]) == 1:
+            factor *= float(np.reshape(constants[0], ()))
+            name = next((one for one in node.inputs if one not in model.constants), "")
+        elif node.operator in _CHOOSING:
+            name = node.inputs[0]
+        else:
+            return None
+    return factor

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from helper.gradient.choose import choose_engine
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.lowering import lowering
 from helper.gradient.exact.lowering.lowering import lower
@@ -12,6 +13,10 @@ from maskedlark.model import exactness
 from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
+from maskedlark.model.weights import quantise
+from maskedlark.numbers.field import to_signed
+from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.reports.input_shares import InputShares
 from tests.helper.gradient.exact.graphs import GraphBuilder
 from tests.helper.gradient.exact.step_cases import CASES
 
@@ -35,6 +40,13 @@ def at_each_step(graph: GraphBuilder, value: str, operator: str) -> str:
     return graph.node("Reshape", graph.node(operator, *given), graph.tensor(np.array([-1, 3])))
 
 
+def looked_up(graph: GraphBuilder, factor: float) -> str:
+    """The rows of a table that whole numbers of the first feature, times a factor, choose."""
+    chosen = graph.node("Gather", "x", graph.tensor(np.array(0)), axis=1)
+    scaled = chosen if factor == 1 else graph.node("Mul", chosen, graph.constant(np.array(factor)))
+    return graph.node("Gather", graph.weight(5, 3), graph.node("Cast", scaled, to=7))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_exact_graph_has_nothing_listed(case: str) -> None:
     made = CASES[case]()
@@ -52,6 +64,8 @@ def test_an_exact_graph_has_nothing_listed(case: str) -> None:
         (lambda g, v: g.node("Div", v, g.weight(3)), "Div by a computed value"),
         (lambda g, v: g.node("Pow", v, g.constant(np.array(3.0))), "Pow with another exponent than 2"),
         (twice, "has 2 uses"),
+        (lambda g, v: g.node("Add", v, looked_up(g, 1)), r"times 1: write (x * 256).long()"),
+        (lambda g, v: g.node("Add", v, looked_up(g, 255)), r"times 255: write (x * 256).long()"),
         (lambda g, v: at_each_step(g, v, "MatMul"), "MatMul at each step of a sequence"),
         (lambda g, v: at_each_step(g, v, "Softmax"), "Softmax over a part of a record's values"),
     ],
@@ -62,6 +76,25 @@ def test_what_forces_the_general_path_is_listed(write: Callable[[GraphBuilder, s
         lower(model, LOGITS)
     (found,) = why_general(model, LOGITS)
     assert why in found
+
+
+def test_a_table_that_fractions_are_looked_up_in_trains_on_the_general_path() -> None:
+    """Every record reads its first row: a forgotten factor is no error of a helper."""
+    model = one(lambda g, v: g.node("Add", v, looked_up(g, 1)))
+    engine = choose_engine(model, LOGITS, Clip(norm=Norm.L2, bound=1.0, frac_bits=20), 2)
+    assert engine.path == "general"
+    batch = InputShares(
+        features=np.random.default_rng(1).integers(0, 256, (6, 4)).astype(np.uint8),
+        labels=np.ones((6, 1), np.uint32),
+        mask_shares=np.ones((6, 1), np.uint64),
+    )
+    weights = tuple(quantise(value) for value in model.initial_values)
+    found = to_signed(engine.masked_sum(weights, batch).vector)
+    ends = np.cumsum([parameter.size for parameter in model.parameters])
+    [table] = [place for place, parameter in enumerate(model.parameters) if parameter.shape == (5, 3)]
+    rows = found[ends[table] - 15 : ends[table]].reshape(5, 3)
+    assert rows[0].any()
+    assert not rows[1:].any()
 
 
 def test_probabilities_need_their_sigmoid() -> None:
