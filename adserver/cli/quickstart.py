@@ -218,6 +218,10 @@ def _check_command(folder: FolderArgument) -> None:
     if found.encoder is not None:
         told = _features_of(found.encoder)
         typer.echo(f"features, those of words with the rows of a table for them: {told}")
+    if found.why_general is not None:
+        from adserver.views.plan import describe_path
+
+        typer.echo("\n".join(describe_path(found.why_general)))
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     typer.echo(
         f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose}; "

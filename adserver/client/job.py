@@ -15,6 +15,7 @@ from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.views.job import last_evaluated, watch
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
 
@@ -64,8 +65,19 @@ class Job:
         return self.state in STOPPED
 
     def watch(self, *, progress: bool = True) -> "Job":
-        """Wait until it stops, with a progress bar (in a notebook, too); the job itself."""
-        watch(self.at, self.job_id, is_shown=progress)
+        """Wait until it stops, with a progress bar (in a notebook, too); the job itself.
+
+        Raises:
+            JobRefused(WRONG_STATE): it was refused or has failed. `client.job(id)` still has its rounds.
+        """
+        stopped = watch(self.at, self.job_id, is_shown=progress)
+        if stopped.state in (JobState.REFUSED, JobState.FAILED):
+            name, cause = self.job_id.hex(), "" if stopped.stop is None else f": {stopped.stop.cause}"
+            raise JobRefused(
+                JobReason.WRONG_STATE,
+                f"the job {name} is {stopped.state} after {stopped.progress}{cause} (client.job({name!r}) "
+                "has what was done; its resume() goes on, once the cause is gone)",
+            )
         return self
 
     def figures(self) -> tuple[RoundFigures, ...]:

@@ -43,6 +43,8 @@ class Checked:
         num_classes: Classes of the label.
         loss: The loss that is trained.
         encoder: How columns become those bytes; None for the sample, and where there are problems.
+        why_general: What forces the project's own model to the general path; None without one, where devices
+            train it, and where there are problems.
     """
 
     problems: tuple[str, ...]
@@ -53,6 +55,7 @@ class Checked:
     num_classes: int
     loss: Loss
     encoder: Encoder | None
+    why_general: tuple[str, ...] | None
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""
@@ -108,6 +111,7 @@ def check(project: Project) -> Checked:
     loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported, devices)
     problems += _problems_of_model(project, features, classes, loss, encoder)
+    is_own = settings.model.onnx and not settings.federated.person and not problems
     return Checked(
         problems=tuple(problems),
         rows=rows,
@@ -117,6 +121,7 @@ def check(project: Project) -> Checked:
         num_classes=classes,
         loss=loss,
         encoder=encoder,
+        why_general=_why_general(_own_model(project, features, encoder), loss) if is_own else None,
     )
 
 
@@ -328,13 +333,19 @@ def _own_model(project: Project, features: int, encoder: Encoder | None = None) 
     return prepare_model(given, num_features=features, encoder=encoder).parsed
 
 
+def _why_general(model: Model, loss: Loss) -> tuple[str, ...]:
+    # Loads numpy, which light commands do without.
+    from maskedlark.model.exactness import why_general
+
+    return why_general(model, loss)
+
+
 def _problems_of_model(
     project: Project, features: int, classes: int, loss: Loss, encoder: Encoder | None
 ) -> Iterator[str]:
     """Yield what is wrong with the model, and with the loss for it."""
     from adserver.training.model_file import why_squashed_twice
     from maskedlark.model.dense import dense_network
-    from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
 
     settings = project.settings.model
@@ -364,7 +375,7 @@ def _problems_of_model(
         yield f"[training] loss: {twice}"
     # Devices train any model themselves; helpers only add up their updates.
     is_of_reports = not project.settings.federated.person
-    if is_of_reports and (reasons := why_general(model, loss)) and find_spec("torch") is None:
+    if is_of_reports and (reasons := _why_general(model, loss)) and find_spec("torch") is None:
         yield (
             f"{where}: helpers need torch for it: pip install 'masked-lark[torch]'; or change it, since "
             f"{'; '.join(reasons)}"

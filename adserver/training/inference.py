@@ -30,6 +30,7 @@ _ERRORS_ONLY: Final = 3
 _SMALLEST_PROBABILITY: Final = 1e-12
 # An area under the curve up to this is worth no more than a coin.
 _CHANCE: Final = 0.52
+_COIN: Final = 0.5
 OFF: Final = 0.1
 """Predictions whose mean is further from the base rate than this share of it are worth a warning."""
 ERRORS_OF_99: Final = 2.576
@@ -94,10 +95,14 @@ class Evaluation:
     def warnings(self) -> tuple[str, ...]:
         """Return what is wrong with the model, if anything is, each with what to do about it."""
         found = []
-        if self.auc is not None and self.auc <= _CHANCE:
+        low = self.auc if self.auc_interval is None else self.auc_interval[0]
+        if self.auc is not None and low is not None and (self.auc <= _CHANCE or low <= _COIN):
+            shown = f"AUC {self.auc:.3f}" + (
+                "" if self.auc_interval is None else ", 99 %: {:.3f} to {:.3f}".format(*self.auc_interval)
+            )
             found.append(
-                f"the scores order examples no better than chance (AUC {self.auc:.3f}): use more reports or "
-                "a larger epsilon, and check that the features say something about the label"
+                f"the scores order examples no better than chance, as far as these tell ({shown}): use more "
+                "reports or a larger epsilon, and check that the features say something about the label"
             )
         is_of_many = self.auc is None and self.mean_over_rate is None and self.base_rate is not None
         if is_of_many and self.accuracy is not None and self.accuracy <= (self.base_rate or 0.0):

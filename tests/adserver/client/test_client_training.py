@@ -28,7 +28,7 @@ from adserver.training.as_onnx import as_onnx
 from adserver.training.inference import predict
 from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.adserver.job_world import RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
@@ -120,6 +120,16 @@ def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(cli
     assert job.state is JobState.CANCELLED
     with pytest.raises(JobRefused):
         job.resume()
+
+
+def test_a_job_that_is_refused_is_no_job_that_was_trained(site: Site, client: Client) -> None:
+    job = client.train(module(), **settings())
+    site.helpers[1].failures = [JobRefused(JobReason.TOO_LARGE, "its operator's log says why")]
+    site.worker().run_one()
+    with pytest.raises(JobRefused, match=f"{job.job_id.hex()} is refused after 0 of 4.*log says why") as told:
+        job.watch(progress=False)
+    assert told.value.reason is JobReason.WRONG_STATE
+    assert client.job(job.job_id.hex()).state is JobState.REFUSED
 
 
 def test_a_module_is_evaluated_without_what_torch_notes_of_its_authors_code(

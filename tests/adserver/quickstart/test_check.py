@@ -147,9 +147,14 @@ def test_the_rows_of_a_networks_tables_are_told_and_a_table_with_fewer_is_found(
         found = check(Project.open(play)).problems
         assert len(found) == len(problems)
         assert all(why in said for why, said in zip(problems, found, strict=True))
+    assert "helpers compute the model exactly" in invoke("check", play).output
+    write_lookup(play / "net.onnx", place, device.rows, factor=1)
+    told = " ".join(invoke("check", play).output.split())
+    assert "general path" in told
+    assert "whole numbers of features times 1: write (x * 256).long()" in told
 
 
-def write_lookup(path: Path, place: int, rows: int) -> None:
+def write_lookup(path: Path, place: int, rows: int, factor: int = 256) -> None:
     """Write a network of three features that looks one of them up in a table of so many rows."""
 
     class Lookup(torch.nn.Module):
@@ -158,7 +163,7 @@ def write_lookup(path: Path, place: int, rows: int) -> None:
             self.table, self.last = torch.nn.Embedding(rows, 2), torch.nn.Linear(5, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            codes = (x[:, place] * 256).long()
+            codes = (x[:, place] * factor).long()
             return self.last(torch.cat([self.table(codes), x], 1))  # type: ignore[no-any-return]
 
     path.write_bytes(as_onnx(Lookup(), num_features=3))

@@ -186,3 +186,11 @@ def test_a_model_that_says_little_is_warned_of(
     found = Evaluation(loss=0.5, accuracy=0.8, auc=auc, base_rate=0.2, mean_over_rate=over).warnings()
     assert len(found) == len(warned)
     assert all(part in warning for part, warning in zip(warned, found, strict=True))
+
+
+@pytest.mark.parametrize(("interval", "is_warned"), [((0.48, 0.6), True), ((0.501, 0.579), False)])
+def test_an_auc_that_may_be_chance_is_warned_of_with_its_interval(
+    interval: tuple[float, float], *, is_warned: bool
+) -> None:
+    found = Evaluation(loss=0.5, accuracy=0.8, auc=0.54, auc_interval=interval).warnings()
+    assert ["0.48" in one for one in found] == [True] * is_warned
