@@ -208,7 +208,7 @@ def _show_command(
 def _evaluate_command(
     file: ModelArgument,
     eval_set: Annotated[Path, option("An .npz file with features and labels.", exists=True, dir_okay=False)],
-    loss: Annotated[Loss | None, option("The loss to measure.")] = None,
+    loss: Annotated[Loss | None, option("The loss to measure.", show_default="as the file says")] = None,
     heads: Annotated[
         Path | None,
         option("Instead of --loss: a .json file with the heads of the model.", exists=True, dir_okay=False),
@@ -220,14 +220,17 @@ def _evaluate_command(
     from adserver.training.eval_set import read_eval_set
     from adserver.training.inference import evaluate, evaluate_heads
     from adserver.training.model_file import read_model
+    from adserver.training.pipeline import LOSS_IS, notes_of
     from maskedlark.model.heads import Heads, check_trained, trained_loss
     from maskedlark.model.onnx_file import parse
 
     examples = read_eval_set(eval_set.read_bytes())
     encoded = read_model(file)
+    if loss is None and heads is None and LOSS_IS in (notes := notes_of(encoded)):
+        loss = Loss.named(notes[LOSS_IS])
     measured, model = read_loss(loss, heads), parse(encoded, num_features=examples.features.shape[1])
     if measured is None:
-        raise typer.BadParameter("expected exactly one of --loss and --heads")
+        raise typer.BadParameter("the file does not say its loss: give exactly one of --loss and --heads")
     trained = trained_loss(measured)
     # Against the heads' own number of codes, as no task is there to say how many labels it has
     if isinstance(trained, Heads):

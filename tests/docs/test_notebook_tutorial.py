@@ -37,6 +37,8 @@ def test_the_notebook_tutorial_runs_from_top_to_bottom(
     assert found is not None, said
     assert float(found[1]) > 0.6
     assert (done.clone / "play-data" / "income.onnx").stat().st_size > 5_000
+    assert re.search(r"AUC 0\.\d+ \(99 %: 0\.\d+ to 0\.\d+\)", said), said
+    assert "rows are scored, in play-data/scored.csv" in said
 
 
 def test_the_page_has_one_notebook() -> None:

@@ -193,3 +193,20 @@ def test_a_loss_of_other_outputs_is_refused_before_a_file_is_written(
     assert isinstance(ended.exception, InvalidModel)
     assert ended.exception.reason is ModelReason.WRONG_LOSS
     assert not (tmp_path / "scored.csv").exists()
+
+
+@pytest.mark.parametrize("notes", [{}, {LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS.value}])
+def test_evaluate_takes_the_loss_that_the_file_says(notes: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(model(notes=notes))
+    with (tmp_path / "panel.npz").open("wb") as file:
+        np.savez(file, features=np.arange(24, dtype=np.uint8).reshape(8, 3), labels=np.arange(8) % 2)
+    asked = ["model", "evaluate", str(tmp_path / "model.onnx"), "--eval-set", str(tmp_path / "panel.npz")]
+    found, told = (
+        CliRunner().invoke(app, [*asked, *given])
+        for given in ((), ("--loss", Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS.value))
+    )
+    assert told.exit_code == 0
+    assert (found.output == told.output) == bool(notes)
+    assert "99 %:" in told.output
+    if not notes:
+        assert "give exactly one of --loss" in " ".join(found.output.split())
