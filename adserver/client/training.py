@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from adserver.client.choices import choose
 from adserver.client.connection import Connection, id_of
@@ -26,6 +26,9 @@ from maskedlark.releases.sampling import Sampling, StepNoise
 
 if TYPE_CHECKING:
     from adserver.training.rehearsal import Rehearsal
+
+
+_EPSILONS: Final = (0.5, 1.0, 3.0)
 
 
 class Training(Connection):
@@ -215,7 +218,7 @@ class Training(Connection):
         examples: str | Path,
         *,
         reports: int | None = None,
-        epsilons: Sequence[float] = (0.5, 1.0, 3.0),
+        epsilons: Sequence[float] = (),
         learning_rates: Sequence[float] = (),
         seeds: int = 4,
         workers: int = 1,
@@ -231,7 +234,8 @@ class Training(Connection):
             model: As of `train`; or the whole job as a `Submission`.
             examples: An .npz of features and labels of your own.
             reports: How many reports the dataset is planned to have; by default as many as the sealed one.
-            epsilons: What the job may cost; each decides its noise.
+            epsilons: What the job may cost; each decides its noise. By default the job's `epsilon`; without
+                one .5, 1 and 3.
             learning_rates: Those to try in addition to the job's.
             seeds: How often each training is repeated.
             workers: Processes to train in; the result does not depend on it.
@@ -257,11 +261,12 @@ class Training(Connection):
         is_planned = bool(of) or reports is not None
         task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
         submission = asked or _submission(as_onnx(model, task.num_features), **training)
+        of_job = training.get("epsilon") if asked is None else asked.epsilon
         # Each rate once, the job's own first
         rates = dict.fromkeys((submission.optimizer.learning_rate, *learning_rates))
         wish = Wish(
             reports=self.server.dataset(dataset).size if reports is None else reports,
-            epsilons=tuple(epsilons),
+            epsilons=tuple(epsilons) or (_EPSILONS if of_job is None else (of_job,)),
             learning_rates=tuple(rates),
             seeds=seeds,
             workers=workers,

@@ -24,6 +24,7 @@ from adserver.records.job_state import JobState
 from adserver.store.database import open_store
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
+from adserver.training import rehearsal
 from adserver.training.as_onnx import as_onnx
 from adserver.training.inference import predict
 from maskedlark.canonical import encode
@@ -326,6 +327,25 @@ def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -
     for read in (read_encoder_of, read_measurement_of):
         with pytest.raises(InvalidTask, match="cannot read the"):
             read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("given", "tried"),
+    [({}, (0.5, 1.0, 3.0)), ({"epsilon": 2.0}, (2.0,)), ({"epsilon": 2.0, "epsilons": [1, 4]}, (1, 4))],
+)
+def test_a_rehearsal_is_at_the_epsilon_of_the_job_unless_others_are_named(
+    given: dict[str, Any],
+    tried: tuple[float, ...],
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wishes: list[rehearsal.Wish] = []
+    monkeypatch.setattr(rehearsal, "rehearse", lambda _job, _task, _panel, wish, _show: wishes.append(wish))
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    job = {name: value for name, value in settings().items() if name != "wait"}
+    client.rehearse(module(), tmp_path / "panel.npz", **job, **given)
+    assert wishes[0].epsilons == tried
 
 
 def test_a_job_is_rehearsed_by_the_settings_of_train_over_the_sealed_dataset(
