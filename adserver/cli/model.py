@@ -230,7 +230,9 @@ def _evaluate_command(
         loss = Loss.named(notes[LOSS_IS])
     measured, model = read_loss(loss, heads), parse(encoded, num_features=examples.features.shape[1])
     if measured is None:
-        raise typer.BadParameter("the file does not say its loss: give exactly one of --loss and --heads")
+        raise typer.BadParameter(
+            "give exactly one of --loss and --heads; neither only where the file says its loss"
+        )
     trained = trained_loss(measured)
     # Against the heads' own number of codes, as no task is there to say how many labels it has
     if isinstance(trained, Heads):

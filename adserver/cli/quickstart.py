@@ -39,6 +39,8 @@ _NAMES_ON_DEVICES: Final = {
 }
 # Characters of an example cell that are shown
 _EXAMPLE: Final = 30
+# Columns whose places are listed: a picture has one for each pixel
+_MOST_COLUMNS: Final = 50
 
 quickstart_app = typer.Typer(
     no_args_is_help=True,
@@ -234,8 +236,10 @@ def _features_of(encoder: "Encoder") -> str:
     """Return each column's places among the features, and of words the rows that an `nn.Embedding` needs."""
     from maskedlark.encoding.encoder import CategoryColumn, HashColumn, IdColumn
 
-    place, told = 0, []
+    place, told = 0, list[str]()
     for column in encoder.columns:
+        if len(told) == _MOST_COLUMNS:
+            return f"{', '.join(told)}, ... up to {encoder.num_features - 1}"
         last = place + column.num_bytes - 1
         rows = f" ({column.rows} rows)" if isinstance(column, CategoryColumn | IdColumn | HashColumn) else ""
         told.append(f"{place}{f' to {last}' if last > place else ''} {column.name}{rows}")

@@ -49,6 +49,7 @@ _MOST_FEATURES: Final = 100
 _BYTE: Final = 256.0
 # A hundredth of a base rate is more than a panel knows.
 _STEPS_OF_SHIFT: Final = 64
+_LEAST_CHANCE: Final = 1e-9
 _WHOLE: Final = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 # What takes some features, or all in another order.
 _CHOOSING: Final = ("Gather", "GatherND", "Slice", "Split", "Transpose", "Reshape", "Squeeze", "Unsqueeze")
@@ -238,7 +239,12 @@ def _is_slower(made: Model, model: Model, loss: Loss) -> bool:
 def _begun_at_base_rate(encoded: bytes, loss: Loss, panel: EvalSet) -> bytes:
     """Return the file with its logit shifted, so that its mean prediction is about the panel's base rate."""
     logits = logits_of(predict(encoded, panel.features)[:, 0].astype(np.float64), loss)
-    begun, rate = float(chances_of(logits).mean()), _base_rate(panel.labels)
+    # Where outputs are no numbers, nothing is known of where it begins, and it stays.
+    if not np.isfinite(logits).all():
+        return encoded
+    # Away from 0 and 1, which a bias far off gives.
+    begun = float(chances_of(logits).mean().clip(_LEAST_CHANCE, 1 - _LEAST_CHANCE))
+    rate = _base_rate(panel.labels)
     # In steps, since the last bits of an inference are another machine's own.
     shift = round((_logit(rate) - _logit(begun)) * _STEPS_OF_SHIFT) / _STEPS_OF_SHIFT
     return fold(encoded, Calibration(scale=1.0, shift=shift), loss) if shift else encoded
@@ -254,7 +260,6 @@ def _logit(chance: float) -> float:
 
 
 def _put_before(encoded: bytes, panel: EvalSet) -> bytes | None:
-    """Return the file with features centred and scaled; None if it scales them itself, or reads words."""
     """Return the file with the panel's features centred and scaled; None if no numbers are there to scale."""
     proto = onnx.ModelProto.FromString(encoded)
     entrance = _Entrance(proto.graph)

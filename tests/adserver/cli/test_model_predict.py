@@ -209,4 +209,4 @@ def test_evaluate_takes_the_loss_that_the_file_says(notes: dict[str, str], tmp_p
     assert (found.output == told.output) == bool(notes)
     assert "99 %:" in told.output
     if not notes:
-        assert "give exactly one of --loss" in " ".join(found.output.split())
+        assert "give exactly one of --loss and --heads" in " ".join(found.output.split())

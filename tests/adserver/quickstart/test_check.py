@@ -9,12 +9,13 @@ import torch
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
+from adserver.cli.quickstart import _features_of
 from adserver.quickstart.check import check
 from adserver.quickstart.project import CONFIG, Project
 from adserver.quickstart.settings import DataSettings
 from adserver.training.as_onnx import as_onnx
 from browser_sim.sources.table import TableSettings, fit_counting
-from maskedlark.encoding.encoder import CategoryColumn
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -164,7 +165,8 @@ def write_lookup(path: Path, place: int, rows: int, factor: int = 256) -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             codes = (x[:, place] * factor).long()
-            return self.last(torch.cat([self.table(codes), x], 1))  # type: ignore[no-any-return]
+            found: torch.Tensor = self.last(torch.cat([self.table(codes), x], 1))
+            return found
 
     path.write_bytes(as_onnx(Lookup(), num_features=3))
 
@@ -397,3 +399,10 @@ def test_the_sample_needs_no_table(tmp_path: Path) -> None:
     found = check(Project.open(tmp_path / "play"))
     assert (found.problems, found.rows, found.num_features) == ((), 569, 30)
     assert found.loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+
+
+def test_of_many_columns_the_first_places_are_told() -> None:
+    columns = tuple(NumberColumn(name=f"p{n}", first=0, missing=0, edges=(1.0,)) for n in range(784))
+    told = _features_of(Encoder(columns=columns, label=None))
+    assert told.startswith("0 p0, 1 p1, ")
+    assert told.endswith("49 p49, ... up to 783")

@@ -235,6 +235,25 @@ def test_the_default_network_stays(*, are_numbers_in_tables: bool) -> None:
     assert not standardise(encoded, LOSS, panel).told
 
 
+@pytest.mark.parametrize("logit", [-5_000.0, 5_000.0])
+def test_a_bias_far_off_is_no_error(logit: float) -> None:
+    before = network(1)
+    model = parse(before, num_features=3)
+    values = [np.zeros((1, 3), np.float32), np.array([logit], np.float32)]
+    found = standardise(replace_parameters(before, model, values), LOSS, PANEL)
+    assert "centred and scaled" in found.told
+    assert parse(found.model, num_features=3).num_parameters == 4
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_outputs_that_are_no_numbers_are_no_error() -> None:
+    values = [np.full((8, 3), 3e38, np.float32), np.zeros(8, np.float32)]
+    values += [np.full((1, 8), -3e38, np.float32), np.zeros(1, np.float32)]
+    before = network(8, 1)
+    found = standardise(replace_parameters(before, parse(before, num_features=3), values), LOSS, PANEL).model
+    assert parse(found, num_features=3).num_parameters == 41
+
+
 def of_nodes(*nodes: onnx.NodeProto, **constants: NDArray[np.float32]) -> bytes:
     made = [
         helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(value))
