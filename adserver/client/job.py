@@ -89,7 +89,7 @@ class Job:
         return Facts(job_facts(self.record, last_evaluated(self.figures())).model_dump(mode="json"))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""
+        """Return a row a round: loss, accuracy, AUC, learning rate, gradient norm, noise to signal."""
         return frame(map(asdict, self.figures()), _COLUMN_TYPES)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

@@ -236,6 +236,7 @@ class Figures:
             "noise_multiplier": _noise_of(job),
             "loss": last.loss if last else None,
             "accuracy": last.accuracy if last else None,
+            "auc": last.auc if last else None,
             "best_loss": best.loss if best else None,
             "best_rounds": best.rounds_done if best else None,
         }

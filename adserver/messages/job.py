@@ -87,6 +87,7 @@ class JobFacts(JobProgress):
     collusion_epsilon_spent: float | None
     loss: float | None
     accuracy: float | None
+    auc: float | None
     name: str
     note: str
 
@@ -260,6 +261,7 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
         "loss": evaluated.loss if evaluated else None,
         "accuracy": evaluated.accuracy if evaluated else None,
+        "auc": evaluated.auc if evaluated else None,
     }
     if isinstance(plan, FederatedPlan):
         strategy, model = plan.read_instructions()

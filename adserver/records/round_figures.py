@@ -28,6 +28,7 @@ class RoundFigures:
         loss: Mean loss on the evaluation set; None where it was not evaluated.
         accuracy: Share of the evaluation set that is classified right; None also where the loss is no
             classifier's.
+        auc: There, of two classes; see `adserver.training.inference.Evaluation`.
         calibrated_loss: The mean loss there with the best scale and shift of the logit, by which weights are
             chosen; None but for two classes.
     """
@@ -39,6 +40,7 @@ class RoundFigures:
     noise_to_signal: float | None = None
     loss: float | None = None
     accuracy: float | None = None
+    auc: float | None = None
     calibrated_loss: float | None = None
 
     @property

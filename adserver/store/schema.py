@@ -215,6 +215,7 @@ job_rounds: Final = Table(
     Column("noise_to_signal", Float),
     Column("loss", Float),
     Column("accuracy", Float),
+    Column("auc", Float),
     Column("calibrated_loss", Float),
     PrimaryKeyConstraint("job_id", "rounds_done"),
 )

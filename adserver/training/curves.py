@@ -25,6 +25,7 @@ _COLUMNS: Final = tuple(field.name for field in fields(RoundFigures))
 _TAGS: Final = {
     "loss": "eval/loss",
     "accuracy": "eval/accuracy",
+    "auc": "eval/auc",
     "calibrated_loss": "eval/calibrated_loss",
     "gradient_norm": "round/gradient_norm",
     "noise_to_signal": "round/noise_to_signal",

@@ -89,7 +89,7 @@ class Evaluation:
 
     def added_to(self, figures: RoundFigures) -> RoundFigures:
         """Return a round's figures with what is kept of its evaluation."""
-        names = ("loss", "accuracy", "calibrated_loss")
+        names = ("loss", "accuracy", "auc", "calibrated_loss")
         return replace(figures, **pick_attributes(self, names))
 
     def warnings(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """A job's curves as a picture, drawn from the stored history: `adserver job show --plot`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
+# Colour and style of each line on the right-hand axis.
+_ON_THE_RIGHT: Final = (("tab:orange", "--"), ("tab:purple", "-."))
+
 
 def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> None:
-    """Draw a job's loss, accuracy, gradient norm and noise against its rounds.
+    """Draw a job's loss, accuracy, AUC, gradient norm and noise against its rounds.
 
     Raises:
         InvalidTask: the file's name does not end in .png; or the job is one without helpers.
@@ -53,30 +56,26 @@ def _title_of_federated(plan: FederatedPlan) -> str:
 
 
 def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:
-    """Draw loss and accuracy above, a step's norm and noise below; without an evaluation only the latter."""
+    """Draw loss, accuracy and AUC above, a step's norm and noise below; unevaluated only the latter."""
     is_evaluated = any(figures.loss is not None for figures in history)
     figure = new_figure(8, 7.2 if is_evaluated else 4.2)
     # Without squeezing, one panel comes as an array, too
     panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
     figure.suptitle(title, fontsize=11)
     if is_evaluated:
-        _draw_pair(panels[0], history, ("loss", "loss on the evaluation set"), ("accuracy", "accuracy"))
-    _draw_pair(
-        panels[-1],
-        history,
-        ("gradient_norm", step),
-        ("noise_to_signal", "noise / signal"),
-    )
+        shares = {"accuracy": "accuracy", "auc": "AUC"}
+        _draw_panel(panels[0], history, ("loss", "loss on the evaluation set"), shares)
+    _draw_panel(panels[-1], history, ("gradient_norm", step), {"noise_to_signal": "noise / signal"})
     panels[-1].set_xlabel("rounds")
     return as_png(figure)
 
 
-def _draw_pair(
-    left: "Axes", history: Sequence[RoundFigures], first: tuple[str, str], second: tuple[str, str]
+def _draw_panel(
+    left: "Axes", history: Sequence[RoundFigures], first: tuple[str, str], others: Mapping[str, str]
 ) -> None:
-    """Draw two figures against the rounds, (attribute, label) each.
+    """Draw figures against the rounds, each by its attribute with its label.
 
-    The second is on the right-hand axis, if there is any of it.
+    All but the first are on the right-hand axis, as far as there is any of them.
     """
     lines = []
     # By this loss weights are chosen: the plain one may rise while a model of a rare label learns
@@ -86,11 +85,16 @@ def _draw_pair(
         )
     lines += _draw(left, history, *first, color="tab:blue", style="-")
     left.grid(visible=True, alpha=0.3)
-    if any(getattr(figures, second[0]) is not None for figures in history):
+    there = [name for name in others if any(getattr(figures, name) is not None for figures in history)]
+    if there:
         right = left.twinx()
-        lines += _draw(right, history, *second, color="tab:orange", style="--")
+        for name, (color, style) in zip(there, _ON_THE_RIGHT, strict=False):
+            lines += _draw(right, history, name, others[name], color=color, style=style)
+        if len(there) > 1:
+            right.set_ylabel(", ".join(others[name] for name in there), color="black")
+            right.tick_params(axis="y", labelcolor="black")
         # From 0 to 1 always, so that pictures of several jobs can be laid side by side
-        if second[0] == "accuracy":
+        if "accuracy" in there:
             right.set_ylim(0, 1)
     # Above: anywhere inside, some job's line runs through it.
     left.legend(

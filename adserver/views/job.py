@@ -240,5 +240,6 @@ def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
 
 
 def _evaluation(figures: RoundFigures) -> str:
-    accuracy = "" if figures.accuracy is None else f", accuracy {figures.accuracy:.4f}"
-    return f"loss {figures.loss:.4f}{accuracy}"
+    known = {"accuracy": figures.accuracy, "AUC": figures.auc}
+    shown = (f", {name} {value:.4f}" for name, value in known.items() if value is not None)
+    return f"loss {figures.loss:.4f}{''.join(shown)}"

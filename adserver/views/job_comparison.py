@@ -33,6 +33,7 @@ class _ComparedJob:
         collusion_epsilon: And against it with one helper.
         loss: On its evaluation set after the last round that was evaluated.
         accuracy: There, of a classifier.
+        auc: There, of two classes.
         best_loss: There, of the weights that the job keeps as its best.
         best_rounds: After so many rounds.
         note: What its owner wants to remember of it.
@@ -50,6 +51,7 @@ class _ComparedJob:
     collusion_epsilon: float | None
     loss: float | None
     accuracy: float | None
+    auc: float | None
     best_loss: float | None
     best_rounds: int | None
     note: str
@@ -61,7 +63,8 @@ def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _Compared
     same = ("rounds", "rounds_done", "name", "note")
     # By name and with None, since a job on devices has no batch and one without helpers no loss
     figures: dict[str, Any] = {
-        name: getattr(facts, name, None) for name in ("learning_rate", "noise_multiplier", "loss", "accuracy")
+        name: getattr(facts, name, None)
+        for name in ("learning_rate", "noise_multiplier", "loss", "accuracy", "auc")
     }
     return _ComparedJob(
         job=job.job_id.hex(),

@@ -108,10 +108,11 @@ function followForm(form) {
 }
 
 const charts = new Map();
-const PANELS = { loss: ["loss", "accuracy"], noise: ["noise_to_signal", "gradient_norm"] };
+const PANELS = { loss: ["loss", "accuracy", "auc"], noise: ["noise_to_signal", "gradient_norm"] };
 const STYLES = [
   { ink: "--curve-1", scale: "y" },
   { ink: "--curve-2", scale: "right", dash: [6, 4] },
+  { ink: "--curve-3", scale: "right", dash: [2, 3] },
 ];
 
 // The table's columns as numbers, the first round first; a dash is no number.

@@ -262,11 +262,14 @@ def test_the_exported_models_evaluation_is_the_jobs_last_one(site: Site, adserve
         ).stdout
     )
     shown = json.loads(adserver("job show --json").stdout)
-    assert (evaluated["loss"], evaluated["accuracy"], evaluated["examples"]) == (
+    assert 0 < evaluated["auc"] < 1
+    assert (evaluated["loss"], evaluated["accuracy"], evaluated["auc"], evaluated["examples"]) == (
         shown["loss"],
         shown["accuracy"],
+        shown["auc"],
         RECORDS,
     )
+    assert f"AUC {shown['auc']:.4f}" in adserver("job show").stdout
 
 
 def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(

@@ -99,6 +99,7 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     table = job.to_pandas()
     assert list(table["rounds_done"]) == [0, 1, 2, 3, 4]
     assert table["loss"].iloc[-1] < table["loss"].iloc[0]
+    assert job.summary()["auc"] == table["auc"].iloc[-1] > 0.5
     assert job.summary()["rounds_done"] == 4
     [compared] = client.compare_jobs()
     assert compared["best_loss"] <= 1.01 * table["loss"].iloc[1:].min()

@@ -201,7 +201,9 @@ def test_figures_of_a_round_that_is_run_again_replace_the_old_ones(site: Site) -
         RoundFigures(rounds_done=number, finished_at_s=1.0, gradient_norm=0.5, noise_to_signal=None)
         for number in (1, 2)
     ]
-    again = RoundFigures(rounds_done=2, finished_at_s=9.0, learning_rate=0.1, loss=0.25, accuracy=1.0)
+    again = RoundFigures(
+        rounds_done=2, finished_at_s=9.0, learning_rate=0.1, loss=0.25, accuracy=1.0, auc=0.75
+    )
     for figures in (*rounds, again):
         held.record(job_id, figures)
     assert site.store.history(job_id) == (rounds[0], again)

@@ -26,6 +26,7 @@ HISTORY = tuple(
         noise_to_signal=0.3 if number % 2 else None,
         loss=0.7 - 0.01 * number if number % 5 == 0 else None,
         accuracy=0.5 + 0.01 * number if number % 5 == 0 else None,
+        auc=0.6 + 0.01 * number if number % 5 == 0 else None,
     )
     for number in range(1, 21)
 )
@@ -79,6 +80,8 @@ def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
     assert [wall for _, _, wall in norms] == [figures.finished_at_s for figures in HISTORY]
     losses = [step for tag, step, _, _ in read_events(tmp_path) if tag == "eval/loss"]
     assert losses == [5, 10, 15, 20]
+    areas = [value for tag, _, value, _ in read_events(tmp_path) if tag == "eval/auc"]
+    assert areas == pytest.approx([0.65, 0.7, 0.75, 0.8])
     assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 21
 
 

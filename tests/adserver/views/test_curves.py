@@ -8,7 +8,7 @@ import pytest
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.views.curves import _draw_pair, _png, _title, write_plot
+from adserver.views.curves import _draw_panel, _png, _title, write_plot
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.pictures import new_figure
 from tests.adserver.job_world import plan_for, sealed
@@ -44,7 +44,7 @@ def test_a_picture_is_drawn_of_whatever_there_is(history: tuple[RoundFigures, ..
 def test_the_loss_that_chooses_weights_is_drawn_where_there_is_one() -> None:
     def drawn(history: tuple[RoundFigures, ...]) -> list[str]:
         axes = new_figure(4, 3).subplots()
-        _draw_pair(axes, history, ("loss", "loss"), ("accuracy", "accuracy"))
+        _draw_panel(axes, history, ("loss", "loss"), {"accuracy": "accuracy"})
         return [str(line.get_label()) for line in axes.get_lines()]
 
     assert drawn(HISTORY) == ["loss"]
@@ -52,6 +52,17 @@ def test_the_loss_that_chooses_weights_is_drawn_where_there_is_one() -> None:
         "loss after calibration",
         "loss",
     ]
+
+
+def test_auc_is_drawn_beside_accuracy_where_there_is_one() -> None:
+    def drawn(history: tuple[RoundFigures, ...]) -> tuple[str, list[str]]:
+        figure = new_figure(4, 3)
+        _draw_panel(figure.subplots(), history, ("loss", "loss"), {"accuracy": "accuracy", "auc": "AUC"})
+        right = figure.axes[1]
+        return right.get_ylabel(), [str(line.get_label()) for line in right.get_lines()]
+
+    assert drawn(HISTORY) == ("accuracy", ["accuracy"])
+    assert drawn(tuple(replace(one, auc=0.7) for one in HISTORY)) == ("accuracy, AUC", ["accuracy", "AUC"])
 
 
 def test_a_picture_goes_into_a_png_or_nowhere(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ WITHOUT_HELPERS = _ComparedJob(
     collusion_epsilon=None,
     loss=None,
     accuracy=None,
+    auc=None,
     best_loss=None,
     best_rounds=None,
     note="",
