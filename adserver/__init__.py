@@ -14,22 +14,23 @@ os.environ.setdefault(
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 if TYPE_CHECKING:
-    from adserver.client import Client
+    from adserver.client import Client, predict
 
-__all__ = ["Client"]
+__all__ = ["Client", "predict"]
 
 
 def __getattr__(name: str) -> Any:
-    """`Client`, imported when it is asked for: the command line's help does without."""
-    if name != "Client":
+    """Import a public name when it is asked for: the command line's help does without."""
+    if name not in __all__:
         raise AttributeError(f"module 'adserver' has no attribute {name!r}")
     try:
-        from adserver.client import Client
+        from adserver import client
+
+        return getattr(client, name)
     except ModuleNotFoundError as error:
         from maskedlark.terminal.exit_status import how_to_install
 
         if error.name is None or error.name.partition(".")[0] in ("adserver", "maskedlark"):
             raise  # a bug, and no extra that could be installed
-        told = how_to_install(error.name, __name__, needs="the Client")
+        told = how_to_install(error.name, __name__, needs=f"adserver.{name}")
         raise ModuleNotFoundError(told, name=error.name) from None
-    return Client

@@ -271,13 +271,18 @@ def _figures(found: "Evaluation") -> str:
 def _predict_command(
     file: ModelArgument,
     *,
-    encoder: Annotated[
-        Path, option("The encoder that the model was trained with.", exists=True, dir_okay=False)
-    ],
     csv: Annotated[
         Path, option("The table to score, with the encoder's columns.", exists=True, dir_okay=False)
     ],
     out: Annotated[Path, option("Write the table with its predictions to this .csv file.", dir_okay=False)],
+    encoder: Annotated[
+        Path | None,
+        option(
+            "The encoder that the model was trained with; a file that takes raw columns has it.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     loss: Annotated[
         Loss | None, option("What the model was trained with.", show_default="as the file says")
     ] = None,
@@ -288,15 +293,15 @@ def _predict_command(
     A row that cannot be read has the reason in place of a prediction, in the column `not scored because`. A
     word that the encoder does not name is scored as `other`; how many rows have one is printed by column.
     """
+    from adserver.collecting.task_settings import encoder_from
     from adserver.training.model_file import read_model
-    from adserver.training.scoring import NOT_SCORED, score_table
+    from adserver.training.scoring import NOT_SCORED, find_encoder, score_table
     from adserver.views.printing import as_csv
-    from maskedlark.encoding.encoder import read_encoder
     from maskedlark.encoding.table import parse_table
     from maskedlark.runtime.durable_file import write_durably
 
-    table = parse_table(csv.read_bytes(), csv.name)
-    scored = score_table(read_model(file), read_encoder(encoder.read_bytes().rstrip(b"\n")), table, loss)
+    encoded, table = read_model(file), parse_table(csv.read_bytes(), csv.name)
+    scored = score_table(encoded, find_encoder(encoded, encoder_from(encoder)), table, loss)
     added = (*scored.columns, NOT_SCORED)
     # A second column of the name would make the file's readers take either
     if taken := [name for name in added if name in table.columns]:
@@ -324,15 +329,8 @@ def _predict_command(
     typer.echo(
         f"{count} of {plural(len(table), 'row is', 'rows are')} scored, in {out}: {', '.join(scored.columns)}"
     )
-    for reason, rows_left_out in left_out.items():
-        typer.echo(escape(f"{plural(rows_left_out, 'row is', 'rows are')} not scored: {reason}"))
-    for one in scored.unknown:
-        typer.echo(
-            escape(
-                f"{plural(one.rows, 'row is', 'rows are')} scored as `other` in column {one.column!r}: the "
-                f"encoder names no {one.example!r} there"
-            )
-        )
+    for line in scored.remarks():
+        typer.echo(escape(line))
 
 
 @takes(server=server_of)

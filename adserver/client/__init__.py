@@ -1,21 +1,23 @@
-"""The ad server from a notebook or a program: tasks, datasets, jobs, measurements, evaluations.
+"""The ad server from a notebook or a program: tasks, datasets, jobs, measurements, evaluations, predictions.
 
 May import: views, messages, collecting, ingest, measuring, simulating, training, budgets, peers, store,
 records.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from adserver.client.client import Client
+    from adserver.client.prediction import predict
 
-__all__ = ["Client"]
+__all__ = ["Client", "predict"]
+
+_MODULES: Final = {"Client": "adserver.client.client", "predict": "adserver.client.prediction"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Client` on first use: a command loads only the part that it uses."""
-    if name != "Client":
+    """Import a public name on first use: a command loads only the part that it uses."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'adserver.client' has no attribute {name!r}")
-    from adserver.client.client import Client
-
-    return Client
+    return getattr(import_module(_MODULES[name]), name)

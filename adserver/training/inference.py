@@ -7,6 +7,7 @@ evaluated is what was trained.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -128,22 +129,42 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
         InvalidModel: the parser refuses the model, or onnxruntime cannot run it.
     """
     model = parse(encoded_model, num_features=features.shape[1])
-    # So that no example gives no row, and not an error of what joins them.
-    outputs = [np.empty((0, model.output_width), np.float32)]
+
+    def scale(rows: slice) -> dict[str, NDArray[Any]]:
+        return {model.input_name: features[rows].astype(np.float32) / np.float32(256.0)}
+
+    return run_graph(encoded_model, scale, len(features), width=model.output_width)
+
+
+def run_graph(
+    encoded_model: bytes, feed: Callable[[slice], Mapping[str, NDArray[Any]]], examples: int, *, width: int
+) -> NDArray[np.float32]:
+    """Run a graph on so many examples, some at a time, and return its outputs (examples, outputs) joined.
+
+    Args:
+        encoded_model: An ONNX file that onnxruntime runs.
+        feed: Returns the graph's inputs for a slice of the examples.
+        examples: How many there are.
+        width: How many outputs the graph has, for no example.
+
+    Raises:
+        InvalidModel: onnxruntime cannot run the model.
+    """
+    outputs = []
     try:
         session = open_session(encoded_model)
         # Some exporters fix the number of records of a run to that of their example.
         batch = 1 if session.get_inputs()[0].shape[0] == 1 else _BATCH
-        for start in range(0, len(features), batch):
-            scaled = features[start : start + batch].astype(np.float32) / np.float32(256.0)
-            found = session.run(None, {model.input_name: scaled})
-            parts = [part.reshape(-1, width) for part, (_, width) in zip(found, model.outputs, strict=True)]
-            outputs.append(np.concatenate(parts, axis=1))
+        for start in range(0, examples, batch):
+            found = session.run(None, dict(feed(slice(start, start + batch))))
+            count = min(batch, examples - start)
+            outputs.append(np.concatenate([part.reshape(count, -1) for part in found], axis=1))
     except ModuleNotFoundError:
         raise  # the command line says what to install
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot run the model: {error}") from error
-    return np.concatenate(outputs)
+    # No example gives no row, and not an error of what joins them.
+    return np.concatenate(outputs or [np.empty((0, width), np.float32)])
 
 
 def evaluate(

@@ -19,7 +19,8 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from maskedlark.encoding.cells import MISSING
+from maskedlark.canonical import encode
+from maskedlark.encoding.cells import MISSING, number
 from maskedlark.encoding.encoder import (
     TOP,
     CategoryColumn,
@@ -34,8 +35,11 @@ from maskedlark.encoding.encoder import (
 from maskedlark.errors import InvalidTask
 
 DIVISOR: Final = 256.0
+BYTES_INPUT: Final = "features"
+"""The input of a graph that takes bytes."""
 INPUT_IS: Final = "maskedlark.input"
 ENCODER_IS: Final = "maskedlark.encoder"
+ENCODER_ITSELF: Final = "maskedlark.encoder.json"
 LOSS_IS: Final = "maskedlark.loss"
 SCALED: Final = "float32 (records, features): each feature's byte divided by 256, not by 255"
 BYTES: Final = "uint8 (records, features): each feature's byte"
@@ -59,8 +63,8 @@ def describe(encoded: bytes, **notes: str) -> bytes:
 def from_bytes(encoded: bytes, num_features: int) -> bytes:
     """Prepend the division by 256: the input becomes uint8 (records, features)."""
     build = _Build(encoded)
-    build.input("features", TensorProto.UINT8, num_features)
-    whole = build.node("Cast", ["features"], to=TensorProto.FLOAT)
+    build.input(BYTES_INPUT, TensorProto.UINT8, num_features)
+    whole = build.node("Cast", [BYTES_INPUT], to=TensorProto.FLOAT)
     return build.join(whole, {INPUT_IS: BYTES})
 
 
@@ -80,7 +84,21 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
             "give the encoder that the model was trained with"
         )
     whole = build.node("Concat", [_features(build, column) for column in encoder.columns], axis=1)
-    return build.join(whole, {INPUT_IS: COLUMNS, ENCODER_IS: encoder.digest.hex()})
+    named = {ENCODER_IS: encoder.digest.hex(), ENCODER_ITSELF: encode(encoder).decode()}
+    return build.join(whole, {INPUT_IS: COLUMNS, **named})
+
+
+def feed_of_columns(encoder: Encoder, cells: Mapping[str, Sequence[str | None]]) -> dict[str, NDArray[Any]]:
+    """Return the inputs of a graph of `from_columns`, for cells that the encoder's columns hold."""
+    feed: dict[str, NDArray[Any]] = {}
+    for column in encoder.columns:
+        held = cells[column.name]
+        if isinstance(column, NumberColumn):
+            numbers = [math.nan if cell is None else number(cell) for cell in held]
+            feed[column.name] = np.array(numbers, np.float64)[:, None]
+        else:
+            feed[column.name] = np.array([cell or "" for cell in held], object)[:, None]
+    return feed
 
 
 def notes_of(encoded: bytes) -> dict[str, str]:
@@ -89,6 +107,12 @@ def notes_of(encoded: bytes) -> dict[str, str]:
         return _notes_in(onnx.ModelProto.FromString(encoded))
     except DecodeError:
         return {}
+
+
+def width_of_outputs(encoded: bytes) -> int:
+    """Return the number of outputs that a graph declares for a record; an open or missing axis is one."""
+    shapes = (one.type.tensor_type.shape.dim for one in onnx.ModelProto.FromString(encoded).graph.output)
+    return sum(max(1, dims[-1].dim_value) if len(dims) > 1 else 1 for dims in shapes)
 
 
 def check_is_scaled(notes: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """A trained model's predictions for the rows of a table that nobody reports.
 
-    scored = score_table(encoded, encoder, table)
+    scored = score_table(encoded, find_encoder(encoded, given), table)
     scored.columns                     # ("chance of yes",)
     scored.rows[0], scored.why[1]      # (0.231,), "column 'pages': it holds a word, ..."
 
@@ -9,21 +9,32 @@ Each row has a prediction or the reason why it has none.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.training.inference import predict
+from adserver.training import pipeline
+from adserver.training.inference import predict, run_graph
 from adserver.training.logit_scaling import chances_of
-from adserver.training.pipeline import ENCODER_IS, LOSS_IS, check_is_scaled, notes_of
+from adserver.training.pipeline import (
+    BYTES_INPUT,
+    ENCODER_IS,
+    ENCODER_ITSELF,
+    INPUT_IS,
+    LOSS_IS,
+    SCALED,
+    feed_of_columns,
+    notes_of,
+    width_of_outputs,
+)
 from maskedlark.encoding import dates
-from maskedlark.encoding.encoder import ClassLabel, Encoder
+from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
 from maskedlark.encoding.table import Table
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
-from maskedlark.model.losses import Loss, check_loss
-from maskedlark.model.onnx_file import parse
+from maskedlark.model.losses import Loss
+from maskedlark.terminal.plural import plural
 
 NOT_SCORED: Final = "not scored because"
 _PREDICTION: Final = "prediction"
@@ -64,6 +75,41 @@ class _ScoredTable:
         """Count the rows without a prediction, by reason."""
         return dict(Counter(filter(None, self.why)))
 
+    def remarks(self) -> list[str]:
+        """Return a line for each reason that left rows out, and for each column with unknown words."""
+        lines = [
+            f"{plural(rows, 'row is', 'rows are')} not scored: {reason}"
+            for reason, rows in self.count_left_out().items()
+        ]
+        lines += [
+            f"{plural(one.rows, 'row is', 'rows are')} scored as `other` in column {one.column!r}: the "
+            f"encoder names no {one.example!r} there"
+            for one in self.unknown
+        ]
+        return lines
+
+
+def find_encoder(encoded_model: bytes, given: Encoder | None) -> Encoder:
+    """Return the encoder that makes a model's features: as given, or the one in a file over raw columns.
+
+    Raises:
+        InvalidTask: neither is there, or the model was trained with another encoder.
+    """
+    notes = notes_of(encoded_model)
+    if given is None and ENCODER_ITSELF in notes:
+        given = read_encoder(notes[ENCODER_ITSELF].encode())
+    if given is None:
+        raise InvalidTask(
+            "the model's file holds no encoder, so nothing says how rows become its features: give the "
+            "encoder file of its task, or export the model over raw columns (--with-encoder, takes='columns')"
+        )
+    if notes.get(ENCODER_IS, given.digest.hex()) != given.digest.hex():
+        raise InvalidTask(
+            f"the model was trained with encoder {notes[ENCODER_IS][:12]}, but this one is "
+            f"{given.digest.hex()[:12]}: give the encoder file of its task"
+        )
+    return given
+
 
 def score_table(
     encoded_model: bytes, encoder: Encoder, table: Table, loss: Loss | None = None
@@ -74,18 +120,17 @@ def score_table(
     number; a model whose loss is not known gives its outputs.
 
     Args:
-        encoded_model: An exported ONNX file that takes bytes over 256.
-        encoder: The one that it was trained with.
+        encoded_model: An exported ONNX file, whatever it takes.
+        encoder: The one that it was trained with, as of `find_encoder`.
         table: It needs the encoder's columns only.
         loss: What the model was trained with; None: what the file says, if it does.
 
     Raises:
-        InvalidTask: the file takes another input, belongs to another encoder, or the table lacks a column.
+        InvalidTask: the file takes another input than exports do, or the table lacks a column.
         InvalidModel: the parser refuses the model, it has other outputs than the loss has, or onnxruntime
             cannot run it.
     """
     notes = notes_of(encoded_model)
-    _check_notes(notes, encoder)
     if loss is None and LOSS_IS in notes:
         loss = Loss.named(notes[LOSS_IS])
     why = [""] * len(table)
@@ -105,11 +150,7 @@ def score_table(
         why[wrong.row] = why[wrong.row] or f"column {wrong.column!r}: {wrong.why}"
     places = [row for row, reason in enumerate(why) if not reason]
     readable = {name: [cells[name][place] for place in places] for name in wanted if name in cells}
-    features = encoder.features(readable)
-    if loss is not None:
-        parsed = parse(encoded_model, num_features=features.shape[1])
-        check_loss(parsed, loss, max(2, parsed.output_width))  # its columns are those of the outputs
-    outputs = predict(encoded_model, features).astype(np.float64)
+    outputs = _run(encoded_model, notes.get(INPUT_IS, SCALED), encoder, readable).astype(np.float64)
     columns, numbers = _predictions(outputs, loss, encoder)
     rows: list[Sequence[float] | None] = [None] * len(table)
     for place, found in zip(places, numbers.tolist(), strict=True):
@@ -127,20 +168,39 @@ def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterat
                 )
 
 
-def _check_notes(notes: dict[str, str], encoder: Encoder) -> None:
-    check_is_scaled(notes)
-    if notes.get(ENCODER_IS, encoder.digest.hex()) != encoder.digest.hex():
-        raise InvalidTask(
-            f"the model was trained with encoder {notes[ENCODER_IS][:12]}, but this one is "
-            f"{encoder.digest.hex()[:12]}: give the encoder file of its task"
-        )
+def _run(
+    encoded_model: bytes, takes: str, encoder: Encoder, cells: Mapping[str, dates.Cells]
+) -> NDArray[np.float32]:
+    """Return a model's outputs (rows, outputs), by the input that its file says it takes."""
+    match takes:
+        case pipeline.SCALED:
+            return predict(encoded_model, encoder.features(cells))
+        case pipeline.BYTES:
+            feed: Mapping[str, NDArray[Any]] = {BYTES_INPUT: encoder.features(cells)}
+        case pipeline.COLUMNS:
+            feed = feed_of_columns(encoder, cells)
+        case _:
+            raise InvalidTask(f"the model takes {takes}: give a file that `adserver model export` writes")
+    rows = len(next(iter(feed.values())))
+    return run_graph(
+        encoded_model,
+        lambda some: {name: column[some] for name, column in feed.items()},
+        rows,
+        width=width_of_outputs(encoded_model),
+    )
 
 
 def _predictions(
     outputs: NDArray[np.float64], loss: Loss | None, encoder: Encoder
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """Return what each number is, and the numbers (rows, columns) of outputs (rows, outputs)."""
-    label = encoder.label
+    label, width = encoder.label, outputs.shape[1]
+    if loss is not None and (loss is Loss.CROSS_ENTROPY) is not (width > 1):
+        raise InvalidModel(
+            ModelReason.WRONG_LOSS,
+            f"{loss} needs {'an output for each class' if loss is Loss.CROSS_ENTROPY else 'one output'}: the "
+            f"model has {width}; give the loss that it was trained with",
+        )
 
     def chance_of(code: int) -> str:
         name = label.classes[code] if isinstance(label, ClassLabel) and code < len(label.classes) else code
@@ -154,12 +214,12 @@ def _predictions(
         case Loss.CROSS_ENTROPY:
             # The shares of shifted outputs are the same, and no exponential overflows.
             shares = np.exp(outputs - outputs.max(1, keepdims=True))
-            return tuple(map(chance_of, range(outputs.shape[1]))), shares / shares.sum(1, keepdims=True)
+            return tuple(map(chance_of, range(width))), shares / shares.sum(1, keepdims=True)
         case Loss.MSE:
             return (_PREDICTION,), outputs
         case Loss.POISSON:
             return (_PREDICTION,), np.exp(outputs)
         case None:
-            return tuple(f"output {place}" for place in range(outputs.shape[1])), outputs
+            return tuple(f"output {place}" for place in range(width)), outputs
         case _:
             assert_never(loss)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.training.inference import predict
-from adserver.training.pipeline import BYTES, ENCODER_IS, INPUT_IS, LOSS_IS, describe
+from adserver.training.pipeline import ENCODER_IS, INPUT_IS, LOSS_IS, describe, from_bytes, from_columns
 from maskedlark.canonical import encode
 from maskedlark.encoding.dates import with_parts
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, ImageColumn, NumberColumn
@@ -46,12 +46,15 @@ def model(outputs: int = 1, notes: Mapping[str, str] = {}) -> bytes:
     return describe(dense_network([3, outputs], "relu", seed=3, final="linear"), **notes)
 
 
-def run(folder: Path, onnx: bytes, *options: str, table: str = TABLE, encoder: Encoder = ENCODER) -> Any:
+def run(
+    folder: Path, onnx: bytes, *options: str, table: str = TABLE, encoder: Encoder | None = ENCODER
+) -> Any:
     (folder / "model.onnx").write_bytes(onnx)
-    (folder / "encoder.json").write_bytes(encode(encoder) + b"\n")
     (folder / "new.csv").write_bytes(table.encode("cp1252"))
-    asked = ["model", "predict", "model.onnx", "--encoder", "encoder.json", "--csv", "new.csv"]
-    asked += ["--out", "scored.csv", *options]
+    asked = ["model", "predict", "model.onnx", "--csv", "new.csv", "--out", "scored.csv", *options]
+    if encoder is not None:
+        (folder / "encoder.json").write_bytes(encode(encoder) + b"\n")
+        asked += ["--encoder", "encoder.json"]
     files = [str(folder / one) if "." in one and not one.startswith("-") else one for one in asked]
     return CliRunner().invoke(app, files)
 
@@ -80,6 +83,23 @@ def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp
     np.testing.assert_allclose(
         [float(rows[place]["chance of yes"]) for place in (0, 1, 4)], expected, rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("form", ["columns", "bytes"])
+def test_a_file_that_takes_columns_or_bytes_is_scored_as_the_one_that_was_trained(
+    form: str, tmp_path: Path
+) -> None:
+    plain = model(notes={LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, ENCODER_IS: ENCODER.digest.hex()})
+    assert run(tmp_path, plain).exit_code == 0
+    expected = scored(tmp_path)
+    is_of_columns = form == "columns"
+    graph = from_columns(plain, ENCODER) if is_of_columns else from_bytes(plain, 3)
+    ended = run(tmp_path, graph, encoder=None if is_of_columns else ENCODER)
+    assert ended.exit_code == 0, ended.output
+    for row, other in zip(scored(tmp_path), expected, strict=True):
+        assert row["not scored because"] == other["not scored because"]
+        if not row["not scored because"]:
+            assert float(row["chance of yes"]) == pytest.approx(float(other["chance of yes"]), abs=1e-6)
 
 
 def test_words_that_the_encoder_does_not_name_are_counted_by_column_of_the_rows_that_are_scored(
@@ -118,7 +138,8 @@ def test_what_a_number_is_follows_from_the_loss(
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"onnx": model(notes={INPUT_IS: BYTES})}, "without --with-encoder"),
+        ({"onnx": model(notes={INPUT_IS: "pictures"})}, "takes pictures: give a file that"),
+        ({"encoder": None}, "holds no encoder"),
         ({"onnx": model(notes={ENCODER_IS: "ab" * 32})}, "was trained with encoder abababababab"),
         ({"table": "pages;device\n1;phone\n"}, "reads column 'seen@weekday'"),
         ({"table": "pages,device,seen,prediction,output 0\n1,phone,,2,3\n"}, "'output 0' already"),

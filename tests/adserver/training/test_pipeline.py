@@ -12,7 +12,18 @@ import pytest
 from numpy.typing import NDArray
 
 from adserver.training.inference import predict
-from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, describe, from_bytes, from_columns
+from adserver.training.pipeline import (
+    ENCODER_IS,
+    ENCODER_ITSELF,
+    INPUT_IS,
+    SCALED,
+    describe,
+    feed_of_columns,
+    from_bytes,
+    from_columns,
+    width_of_outputs,
+)
+from maskedlark.canonical import encode
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
@@ -129,7 +140,25 @@ def test_the_files_say_what_they_take() -> None:
     assert notes(from_columns(plain, encoder)) == {
         INPUT_IS: notes(from_columns(model, encoder))[INPUT_IS],
         ENCODER_IS: encoder.digest.hex(),
+        ENCODER_ITSELF: encode(encoder).decode(),
     }
+
+
+def test_the_feed_of_columns_is_what_a_user_of_the_graph_gives() -> None:
+    columns = cells(raw_rows(200, seed=3))
+    encoder = fit(columns, FitSettings())
+    expected, found = fed(columns, encoder), feed_of_columns(encoder, columns)
+    assert found.keys() == expected.keys()
+    for name, column in expected.items():
+        assert found[name].dtype == column.dtype
+        np.testing.assert_array_equal(found[name], column)
+
+
+def test_a_graph_declares_its_outputs() -> None:
+    assert [width_of_outputs(dense_network([2, width], "relu", seed=1)) for width in (1, 3)] == [1, 3]
+    proto = onnx.ModelProto.FromString(dense_network([2, 1], "relu", seed=1))
+    del proto.graph.output[0].type.tensor_type.shape.dim[1]
+    assert width_of_outputs(proto.SerializeToString()) == 1
 
 
 def test_an_encoder_of_another_width_or_with_the_outputs_name_is_refused() -> None:

@@ -68,11 +68,12 @@ def test_a_part_that_is_missing_is_named_with_the_extra_of_its_party(
     )
 
 
-def test_the_client_says_what_to_install_too() -> None:
-    script = "import sys; sys.modules['sqlalchemy'] = None; from adserver import Client"
+@pytest.mark.parametrize(("missing", "name"), [("sqlalchemy", "Client"), ("onnx", "predict")])
+def test_what_python_imports_says_what_to_install_too(missing: str, name: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None; from adserver import {name}"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ran.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: sqlalchemy is not installed, and the Client needs it: "
+        f"ModuleNotFoundError: {missing} is not installed, and adserver.{name} needs it: "
         "pip install 'masked-lark[adserver]'"
     )
 

@@ -1,0 +1,150 @@
+"""Rows of one's own, as they are, scored by an exported model.
+
+    from adserver import predict
+
+    job.calibrate("income.onnx", panel="panel.npz", takes="columns")
+    chances = predict("income.onnx", frame)          # also a list of dicts, or the path of a CSV file
+
+The rows are read, encoded and scored as by `adserver model predict`. No ad server is asked.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.client.choices import choose
+from adserver.client.tasks import read_encoder_of
+from adserver.training.model_file import read_model
+from adserver.training.scoring import find_encoder, score_table
+from maskedlark.encoding.cells import number, said
+from maskedlark.encoding.dates import Cells, part_of
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.encoding.table import Table, parse_table
+from maskedlark.errors import InvalidTask
+from maskedlark.model.losses import Loss
+
+# How libraries print a cell without a value that is neither None nor NaN.
+_MISSING: Final = ("NaT", "<NA>")
+_TRUTH: Final = {"true": 1.0, "false": 0.0}
+# Floats hold each whole number up to here.
+_WHOLE: Final = 1 << 53
+
+
+def predict(
+    model: bytes | str | Path,
+    rows: Any,
+    *,
+    encoder: Encoder | Mapping[str, Any] | str | Path | None = None,
+    loss: str | None = None,
+) -> NDArray[np.float64]:
+    """Return an exported model's prediction for each row.
+
+    Of two classes that is the chance of class 1, and of more the chance of each; of numbers the number; of a
+    file that does not say its loss the outputs. Words that the encoder does not name are scored as `other`,
+    and a warning counts them.
+
+    Args:
+        model: The ONNX file that `export` or `calibrate` of a job made, or its bytes.
+        rows: A pandas or polars frame, a list of dicts, or the path of a CSV file. The columns that the
+            encoder reads are needed, others are ignored: dates as one column, as they are written or as
+            dates; cells without a value None, NaN or empty.
+        encoder: The encoder that the model was trained with, or its file; not needed for a model that was
+            exported with takes="columns".
+        loss: What the model was trained with, for a file that does not say it.
+
+    Returns:
+        Shape (rows,) if a prediction is one number, else (rows, numbers). A row that cannot be read has NaN,
+        and a warning says why.
+
+    Raises:
+        InvalidTask: rows are of another kind or lack a column, or there is no encoder or a wrong one.
+        InvalidModel: the model cannot be run, or its outputs are not those of the loss.
+    """
+    encoded = model if isinstance(model, bytes) else read_model(Path(model))
+    found = find_encoder(encoded, read_encoder_of(encoder))
+    table = _read_rows(rows, found)
+    scored = score_table(encoded, found, table, None if loss is None else choose(Loss, "loss", loss))
+    if remarks := scored.remarks():
+        warnings.warn("; ".join(remarks), stacklevel=2)
+    nothing = (np.nan,) * len(scored.columns)
+    numbers = [nothing if one is None else one for one in scored.rows]
+    values = np.array(numbers, np.float64).reshape(len(table), len(scored.columns))
+    return values[:, 0] if values.shape[1] == 1 else values
+
+
+def _read_rows(rows: Any, encoder: Encoder) -> Table:
+    """Return the columns of rows that an encoder reads, with the cells that a CSV file of them has."""
+    if isinstance(rows, str | Path):
+        return parse_table(Path(rows).read_bytes(), Path(rows).name)
+    wanted = {column.name: column.words for column in encoder.columns}
+    dates = {of: () for name in wanted if (of := part_of(name)) is not None}
+    held, count = _columns(rows, [*wanted, *dates])
+    columns: dict[str, Cells] = {
+        name: _cells(held[name], words) for name, words in {**dates, **wanted}.items() if name in held
+    }
+    return Table(name="rows", columns=columns, lines=range(1, count + 1))
+
+
+def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]], int]:
+    """Return columns of values by name, and how many rows there are."""
+    if hasattr(rows, "columns") and hasattr(rows, "__getitem__"):
+        # As in the header of a CSV file, space around a name is none of it
+        names = {str(name).strip(): name for name in rows.columns}
+        if len(names) != len(rows.columns):
+            raise InvalidTask("two columns of the frame have one name: give them distinct names")
+        return {name: rows[names[name]].to_list() for name in wanted if name in names}, len(rows)
+    if not isinstance(rows, Iterable) or isinstance(rows, Mapping | bytes):
+        raise _reject_rows("rows are", rows)
+    listed = list(rows)
+    for place, row in enumerate(listed):
+        if not isinstance(row, Mapping):
+            raise _reject_rows(f"row {place} is", row)
+    there = set[str]().union(*listed) if listed else set(wanted)
+    return {name: [row.get(name) for row in listed] for name in wanted if name in there}, len(listed)
+
+
+def _reject_rows(what: str, given: object) -> InvalidTask:
+    return InvalidTask(
+        f"{what} of type {type(given).__name__}: expected a pandas or polars frame, a list of dicts, or the "
+        "path of a CSV file"
+    )
+
+
+def _cells(values: Sequence[Any], words: Sequence[str]) -> Cells:
+    """Return the values of a column as cells, spelled as the encoder's words are."""
+    are_numbers = bool(words) and any(isinstance(value, Real | Decimal | np.bool_) for value in values)
+    # A frame holds the code 3 as 3.0 where the column has gaps, and true as True: neither has a spelling
+    spelled = {_value(word): word for word in reversed(words)} if are_numbers else {}
+    known = frozenset(words) if are_numbers else frozenset()
+
+    def spell(text: str, value: float) -> str:
+        return text if text in known else spelled.get(value, text)
+
+    return [_cell(value, spell) for value in values]
+
+
+def _value(word: str) -> float | None:
+    return _TRUTH.get(word.lower(), number(word))
+
+
+def _cell(value: Any, spell: Callable[[str, float], str]) -> str | None:
+    """Return the cell that a CSV file has for a value; None where it has none."""
+    if value is None or isinstance(value, str):
+        return None if value is None else said(value)
+    if isinstance(value, bool | np.bool_):
+        return spell(str(bool(value)), float(value))
+    if isinstance(value, Integral):
+        return spell(str(int(value)), int(value))
+    if isinstance(value, Real | Decimal):
+        as_float = float(value)
+        is_whole = as_float.is_integer() and abs(as_float) <= _WHOLE
+        return None if math.isnan(as_float) else spell(str(int(as_float) if is_whole else value), as_float)
+    text = str(value)
+    return None if text in _MISSING else said(text)

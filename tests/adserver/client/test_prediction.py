@@ -1,0 +1,260 @@
+"""Raw rows in Python get what the command and the graph in plain onnxruntime give them."""
+
+import csv
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from adserver import predict
+from adserver.cli.main import app
+from adserver.client.prediction import _cells
+from adserver.records.exported_model import ExportedModel
+from adserver.training.calibration import calibrate_by_panel
+from adserver.training.pipeline import ENCODER_IS, LOSS_IS, describe, from_columns
+from maskedlark.canonical import encode
+from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, IdColumn, NumberColumn
+from maskedlark.errors import InvalidModel, InvalidTask
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+
+LOGITS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+ENCODER = Encoder(
+    columns=(
+        NumberColumn(name="pages", first=1, missing=0, edges=(1.0, 2.5, 4.0)),
+        CategoryColumn(name="city", first=1, categories=("Köln", "東京", "Zürich"), missing=0),
+        CategoryColumn(name="plan", first=1, categories=("1", "2", "3"), missing=0),
+        IdColumn(name="site", words=tuple(f"s{number}" for number in range(300))),
+        CategoryColumn(name="seen@weekday", first=1, categories=("Mon", "Tue", "Wed"), missing=0),
+        NumberColumn(name="seen@day", first=1, missing=0, edges=(20_759.0, 20_760.0)),
+        NumberColumn(name="seen@hour", first=1, missing=0, edges=(6.0, 12.0, 18.0)),
+    ),
+    label=ClassLabel(name="bought", classes=("no", "yes")),
+)
+ROWS: list[dict[str, Any]] = [
+    {"pages": 2.5, "city": "Köln", "plan": 1, "site": "s7", "seen": "2026-11-02 07:30", "extra": "x"},
+    {"pages": None, "city": "東京", "plan": 3, "site": "s299", "seen": "2026-11-03 18:00", "extra": None},
+    {"pages": 0, "city": None, "plan": None, "site": None, "seen": None, "extra": ""},
+    {"pages": 9, "city": "Zürich", "plan": 2, "site": "s0", "seen": "2026-11-04 23:59", "extra": "ü"},
+]
+FIELDS = list(ROWS[0])
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in FIELDS}
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def network(outputs: int = 1) -> bytes:
+    return dense_network([ENCODER.num_features, 6, outputs], "relu", seed=5, final="linear")
+
+
+def model(outputs: int = 1, loss: Loss | None = LOGITS) -> bytes:
+    notes = {ENCODER_IS: ENCODER.digest.hex(), **({} if loss is None else {LOSS_IS: loss.value})}
+    return describe(network(outputs), **notes)
+
+
+def calibrated() -> bytes:
+    random = np.random.default_rng(2)
+    features = random.integers(0, 256, (400, ENCODER.num_features), np.uint8)
+    labels = (features[:, 0] + random.normal(0, 60, 400) > 128).astype(np.int64)
+    panel = BytesIO()
+    np.savez(panel, features=features, labels=labels)
+    made = calibrate_by_panel(ExportedModel(encoded=model(), rounds_done=1), panel.getvalue(), LOGITS)
+    assert abs(made.shift) > 0.01
+    return made.exported.encoded
+
+
+def run_graph(encoded: bytes, rows: list[dict[str, Any]]) -> NDArray[np.float64]:
+    """The graph over columns in plain onnxruntime, with a feed that was made by hand."""
+    moments = [None if row["seen"] is None else datetime.fromisoformat(row["seen"]) for row in rows]
+    epoch = date(1970, 1, 1)
+    held: dict[str, list[Any]] = {
+        **table(rows),
+        "seen@weekday": [None if one is None else f"{one:%a}" for one in moments],
+        "seen@day": [None if one is None else (one.date() - epoch).days for one in moments],
+        "seen@hour": [None if one is None else one.hour for one in moments],
+    }
+    session = onnxruntime.InferenceSession(encoded)
+    feed = {}
+    for column in session.get_inputs():
+        cells = held[column.name]
+        if column.type == "tensor(double)":
+            numbers = [np.nan if cell is None else cell for cell in cells]
+            feed[column.name] = np.array(numbers, np.float64).reshape(-1, 1)
+        else:
+            words = ["" if cell is None else str(cell) for cell in cells]
+            feed[column.name] = np.array(words, object).reshape(-1, 1)
+    (logits,) = session.run(None, feed)
+    chances: NDArray[np.float64] = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
+    return chances
+
+
+def test_python_the_command_and_the_graph_in_plain_onnxruntime_agree(tmp_path: Path) -> None:
+    scaled = calibrated()
+    graph = from_columns(scaled, ENCODER)
+    (tmp_path / "columns.onnx").write_bytes(graph)
+    (tmp_path / "encoder.json").write_bytes(encode(ENCODER) + b"\n")
+    written = write(ROWS, tmp_path / "new.csv")
+    expected = run_graph(graph, ROWS)
+    assert len(set(expected)) == len(ROWS)
+    asked = ["model", "predict", tmp_path / "columns.onnx", "--csv", written, "--out", tmp_path / "out.csv"]
+    ended = CliRunner().invoke(app, list(map(str, asked)))
+    assert ended.exit_code == 0, ended.output
+    with (tmp_path / "out.csv").open(encoding="utf-8") as file:
+        by_command = [float(row["chance of yes"]) for row in csv.DictReader(file)]
+    np.testing.assert_allclose(by_command, expected, rtol=0, atol=1e-7)
+    frame = pd.DataFrame(ROWS)
+    assert frame["plan"].dtype == np.float64  # as pandas holds whole numbers with a gap
+    for rows in (ROWS, frame, written, str(written), pd.read_csv(written), iter(ROWS)):
+        found = predict(tmp_path / "columns.onnx", rows)
+        assert found.shape == (4,)
+        np.testing.assert_array_equal(found, by_command)
+    for encoder in (ENCODER, tmp_path / "encoder.json", str(tmp_path / "encoder.json")):
+        np.testing.assert_allclose(predict(scaled, ROWS, encoder=encoder), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "as_moment",
+    [
+        datetime.fromisoformat,
+        pd.Timestamp,
+        np.datetime64,
+        lambda text: datetime.fromisoformat(text).replace(tzinfo=UTC),
+        lambda text: int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()),
+    ],
+)
+def test_dates_may_be_dates(as_moment: Callable[[str], Any]) -> None:
+    changed = [{**row, "seen": None if row["seen"] is None else as_moment(row["seen"])} for row in ROWS]
+    graph = from_columns(model(), ENCODER)
+    np.testing.assert_array_equal(predict(graph, changed), predict(graph, ROWS))
+
+
+def test_a_polars_frame_is_read_by_its_columns() -> None:
+    """polars is no dependency: its frames are known by what they share with those of pandas."""
+
+    class Series:
+        def __init__(self, values: list[Any]) -> None:
+            self.to_list = lambda: values
+
+    class Frame:
+        columns = FIELDS
+
+        def __getitem__(self, name: str) -> Series:
+            return Series(table(ROWS)[name])
+
+        def __len__(self) -> int:
+            return len(ROWS)
+
+    graph = from_columns(model(), ENCODER)
+    np.testing.assert_array_equal(predict(graph, Frame()), predict(graph, ROWS))
+
+
+@pytest.mark.parametrize(
+    "gap", [None, np.nan, "", "N/A", pd.NA, pd.NaT, np.datetime64("NaT"), Decimal("NaN")]
+)
+def test_every_gap_is_a_gap(gap: object) -> None:
+    assert _cells([gap, "s7"], ("s7",)) == [None, "s7"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "cells"),
+    [
+        ([3.0, 3, np.int64(3), np.float32(3), Decimal(3)], ("1", "3"), ["3"] * 5),
+        ([3, 3.0], ("3.0",), ["3.0"] * 2),
+        ([7, 7.0, "7"], ("007",), ["007", "007", "7"]),
+        ([7], ("007", "7"), ["7"]),
+        ([True, np.False_, "true"], ("false", "true"), ["true", "false", "true"]),
+        ([True, False], ("False", "True"), ["True", "False"]),
+        ([True, False], ("0", "1"), ["1", "0"]),
+        ([2.5, Decimal("2.50"), 1e300, float("inf")], (), ["2.5", "2.50", "1e+300", "inf"]),
+        ([4.0], ("1", "3"), ["4"]),
+        ([2**70], (), [str(2**70)]),
+    ],
+)
+def test_a_number_has_the_spelling_of_the_encoders_words(
+    values: list[Any], words: tuple[str, ...], cells: list[str]
+) -> None:
+    assert _cells(values, words) == cells
+
+
+def test_a_row_that_cannot_be_read_is_nan_and_the_warning_says_why() -> None:
+    graph = from_columns(model(), ENCODER)
+    with pytest.warns(UserWarning, match="not scored") as caught:
+        found = predict(graph, [{**ROWS[0], "pages": "many"}, ROWS[1], {**ROWS[0], "seen": "soon"}])
+    assert np.isnan(found).tolist() == [True, False, True]
+    (said,) = (str(one.message) for one in caught)
+    assert "1 row is not scored: column 'pages': it holds a word" in said
+    assert "1 row is not scored: column 'seen': it holds no date" in said
+    assert caught[0].filename == __file__
+
+
+def test_words_that_the_encoder_does_not_name_are_counted_in_a_warning() -> None:
+    graph = from_columns(model(), ENCODER)
+    with pytest.warns(UserWarning, match="1 row is scored as `other` in column 'city'.*no 'Bonn' there"):
+        assert not np.isnan(predict(graph, [{**ROWS[0], "city": "Bonn"}])).any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict(graph, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "shape"),
+    [
+        (3, Loss.CROSS_ENTROPY, (4, 3)),
+        (1, Loss.MSE, (4,)),
+        (1, Loss.POISSON, (4,)),
+        (2, None, (4, 2)),
+    ],
+)
+def test_classes_have_a_column_each_and_numbers_none(
+    outputs: int, loss: Loss | None, shape: tuple[int, ...]
+) -> None:
+    found = predict(from_columns(model(outputs, loss), ENCODER), ROWS)
+    assert found.shape == shape
+    if loss is Loss.CROSS_ENTROPY:
+        np.testing.assert_allclose(found.sum(1), 1)
+    named = predict(from_columns(model(outputs, None), ENCODER), ROWS, loss=loss and loss.value)
+    np.testing.assert_array_equal(found, named)
+    assert predict(from_columns(model(outputs, loss), ENCODER), []).shape == (0, *shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "why"),
+    [
+        ({"pages": [1]}, {}, "rows are of type dict: expected a pandas or polars frame, a list of dicts"),
+        (7, {}, "rows are of type int"),
+        ([ROWS[0], [1]], {}, "row 1 is of type list"),
+        (pd.DataFrame([[1, 2]], columns=["pages", "pages "]), {}, "two columns of the frame have one name"),
+        ([{"pages": 1}], {}, "reads column 'city'"),
+        (ROWS, {"encoder": Encoder(columns=ENCODER.columns[:2])}, "was trained with encoder"),
+        (ROWS, {"loss": "hinge"}, "loss must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(rows: Any, asked: Mapping[str, Any], why: str) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        predict(from_columns(model(), ENCODER), rows, **asked)
+
+
+def test_a_file_of_features_needs_its_encoder_and_a_loss_its_outputs() -> None:
+    with pytest.raises(InvalidTask, match=r"holds no encoder.*give the encoder file"):
+        predict(model(), ROWS)
+    with pytest.raises(InvalidModel, match="needs an output for each class: the model has 1"):
+        predict(model(), ROWS, encoder=ENCODER, loss="cross_entropy")
