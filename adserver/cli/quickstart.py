@@ -257,7 +257,8 @@ def _run_command(
     compare_plain: Annotated[
         bool,
         option(
-            "Also train the same network on the same rows without privacy, to see what privacy costs.",
+            "Also train the same network without privacy: on the same rows, for what privacy costs, and on "
+            "the panel alone, for what the reports are worth.",
             "--compare-plain",
         ),
     ] = False,
@@ -359,7 +360,19 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
     )
     typer.echo()
     print_table(
-        ("run", "state", "name", "auc", "plain auc", "base rate", "loss", "accuracy", "epsilon", "note"),
+        (
+            "run",
+            "state",
+            "name",
+            "auc",
+            "plain auc",
+            "panel auc",
+            "base rate",
+            "loss",
+            "accuracy",
+            "epsilon",
+            "note",
+        ),
         [tuple(_figure(value) for value in one.values()) for one in runs],
     )
 
@@ -449,9 +462,10 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
     """Return what a run's summary shows to people, each with its name."""
     told = asdict(result)
     rows, plain = told.pop("rows"), told.pop("plain") or {}
+    alone = plain.pop("panel_alone", None) or {}
     uncalibrated = told.pop("calibration") or {}
     told["warnings"] = "; ".join(told["warnings"])
-    for figures in (told, plain):
+    for figures in (told, plain, alone):
         # Beside the AUC: a panel of few positives leaves it open by more than runs differ
         if (interval := figures.pop("auc_interval", None)) is not None:
             figures["auc"] = "{:.4g} (99 %: {:.3f} to {:.3f})".format(figures["auc"], *interval)
@@ -474,7 +488,11 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
             for name in ("mean_over_rate", "loss", "accuracy")
             if name in uncalibrated
         ),
-        *((f"without privacy: {name.replace('_', ' ')}", _figure(value)) for name, value in plain.items()),
+        *(
+            (f"{what}: {name.replace('_', ' ')}", _figure(value))
+            for what, figures in (("without privacy", plain), ("panel alone", alone))
+            for name, value in figures.items()
+        ),
     ]
 
 

@@ -2,16 +2,25 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.defaults import should_calibrate
 from adserver.quickstart.runs import REPORTED
 from adserver.records.exported_model import InputForm, ModelWeights
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
+
+if TYPE_CHECKING:
+    from adserver.training.plain_twin import PanelAlone, PlainTwin
+
+
+def _figures(trained: "PlainTwin | PanelAlone") -> dict[str, Any]:
+    """Return what a run's summary says of plain training."""
+    found = pick_attributes(trained.evaluation, ("loss", "accuracy", "auc", "auc_interval"))
+    return {**found, **pick_attributes(trained, ("learning_rate", "epochs"))}
 
 
 @frozen
@@ -23,6 +32,7 @@ class ModelFinisher:
         folder: The run's folder.
         panel: The rows that nobody reports, as features and labels.
         loss: What the model was trained with.
+        are_people: Whether the panel has several rows of a person, which nothing in it names.
         tell: Gets one line a step.
     """
 
@@ -30,6 +40,7 @@ class ModelFinisher:
     folder: Path
     panel: Path
     loss: Loss
+    are_people: bool
     tell: Callable[[str], None]
 
     def test(self, model: Path) -> Any:
@@ -61,11 +72,14 @@ class ModelFinisher:
         )
 
     def train_plainly(self, untrained: Path) -> dict[str, Any] | None:
-        """Train the network on the same rows without privacy, and return how it does on the panel."""
+        """Train the network without privacy, and return how it does on the panel.
+
+        On the same rows, and on the panel alone, each of whose rows is scored by training on others.
+        """
         from adserver.training.eval_set import read_eval_set
         from adserver.training.model_file import read_model
         from adserver.training.pipeline import LOSS_IS, describe
-        from adserver.training.plain_twin import train_plain_twin
+        from adserver.training.plain_twin import FOLDS, cross_fit_panel, train_plain_twin
 
         folder = self.folder
         # A run that was interrupted may be gone on with by another command than began it.
@@ -73,16 +87,36 @@ class ModelFinisher:
             self.tell("this run was begun without --compare-plain: the next one can be compared")
             return None
         self.tell("training the same network on the same rows without privacy, to compare")
-        twin = train_plain_twin(
-            read_model(untrained),
-            self.loss,
-            read_eval_set((folder / REPORTED).read_bytes()),
-            read_eval_set(self.panel.read_bytes()),
-        )
+        network, panel = read_model(untrained), read_eval_set(self.panel.read_bytes())
+        reported = read_eval_set((folder / REPORTED).read_bytes())
+        twin = train_plain_twin(network, self.loss, reported, panel)
         # So that `model predict` gives chances, as of the private model
         write_durably(folder / "plain.onnx", describe(twin.model, **{LOSS_IS: self.loss.value}))
-        found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc", "auc_interval")}
-        return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
+        # Rows of one person on both sides of a division would flatter what is trained on one of them.
+        if self.are_people or len(panel) < FOLDS:
+            return {**_figures(twin), "panel_alone": None}
+        self.tell("training it on the panel alone, which you have without asking anyone")
+        return {**_figures(twin), "panel_alone": _figures(cross_fit_panel(network, self.loss, panel))}
+
+    def warn_of_panel(self, plain: dict[str, Any] | None, tested: dict[str, Any]) -> tuple[str, ...]:
+        """Return a warning if training on the panel alone does as well as the private model.
+
+        Args:
+            plain: As of `train_plainly`.
+            tested: How the private model does on the panel.
+        """
+        alone = (plain or {}).get("panel_alone") or {}
+        for name, shown in (("auc", "AUC"), ("accuracy", "accuracy")):
+            private, owners = tested.get(name), alone.get(name)
+            if private is not None and owners is not None:
+                if owners < private:
+                    return ()
+                return (
+                    f"the network does as well when it is trained on the panel alone ({shown} {owners:.3f}, "
+                    f"the private model {private:.3f}): use more reports or a larger epsilon, or do without "
+                    "reports",
+                )
+        return ()
 
     def calibrate(self, job_id: str, out: Path, tested: dict[str, Any]) -> dict[str, Any] | None:
         """Write the best weights, calibrated on the panel; return both numbers, or say why there are none."""

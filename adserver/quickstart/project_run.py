@@ -26,7 +26,7 @@ def run_project(
     """Check a project and run it once; servers that did not run before are ended again.
 
     A name and a note are kept with the run's results. With `compare_plain` so is how the same network does
-    that was trained on the same rows without privacy.
+    that was trained without privacy, on the same rows and on the panel alone.
 
     Raises:
         InvalidTask: a setting is wrong, or an extra is missing; nothing was started.

@@ -92,7 +92,7 @@ class Recipe:
             watched: Called while a command runs; raises if a server has ended.
             name: What its owner calls the run.
             note: What its owner wants to remember of it.
-            compare_plain: Also train the network on the same rows without privacy.
+            compare_plain: Also train the network without privacy: on the same rows, and on the panel alone.
         """
         self._is_compared = compare_plain
         self._name, self._note = name, note
@@ -120,7 +120,12 @@ class Recipe:
         loss = choose_loss(self._project, described.num_features, described.num_classes)
         ran = self._train(described, loss)
         finisher = ModelFinisher(
-            commands=self._commands, folder=folder, panel=self._panel, loss=loss, tell=self._tell
+            commands=self._commands,
+            folder=folder,
+            panel=self._panel,
+            loss=loss,
+            are_people=self._are_devices,
+            tell=self._tell,
         )
         trained, curves = folder / "trained.onnx", self._picture("curves")
         exported = self._commands.read(
@@ -158,7 +163,11 @@ class Recipe:
             },
             predicts=described.classes[1] if described.num_classes == 2 else "",
             **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
-            warnings=(*tested["warnings"], *finisher.warn_of_rise(ran.untrained, last)),
+            warnings=(
+                *tested["warnings"],
+                *finisher.warn_of_rise(ran.untrained, last),
+                *finisher.warn_of_panel(plain, tested),
+            ),
             epsilon=ran.job["epsilon_spent"],
             collusion_epsilon=ran.job["collusion_epsilon_spent"],
             model=str(trained),

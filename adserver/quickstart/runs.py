@@ -58,7 +58,10 @@ class Trained:
         chosen_round: After so many rounds the weights were the model's.
         last_loss: Of the weights after the last round, not calibrated; so are `last_accuracy` and `last_auc`.
         plain: How the network does that was trained on the same rows without privacy, with loss, accuracy,
-            auc, learning_rate and epochs; None unless it was asked for.
+            auc, auc_interval, learning_rate and epochs; None unless it was asked for. `panel_alone` in it has
+            the same figures of the network that was trained on the panel alone, each of whose rows was scored
+            by training on four fifths that it is not in; None where devices train, since a person's rows
+            would be on both sides.
         accuracy: None for a model that does not classify.
         auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
             classes.
@@ -174,9 +177,21 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
         found: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             found = json.loads((folder / _SUMMARY).read_text())
-        names = ("name", "auc", "plain_auc", "base_rate", "loss", "accuracy", "epsilon", "note")
+        names = (
+            "name",
+            "auc",
+            "plain_auc",
+            "panel_alone_auc",
+            "base_rate",
+            "loss",
+            "accuracy",
+            "epsilon",
+            "note",
+        )
         state = "done" if found else "interrupted or running"
-        found["plain_auc"] = (found.get("plain") or {}).get("auc")
+        plain = found.get("plain") or {}
+        found["plain_auc"] = plain.get("auc")
+        found["panel_alone_auc"] = (plain.get("panel_alone") or {}).get("auc")
         told.append({"run": folder.name, "state": state, **{name: found.get(name) for name in names}})
     return told
 

@@ -49,6 +49,16 @@ class EvalSet:
         """Return the mean of each feature, rounded to a byte."""
         return tuple(int(mean) for mean in np.rint(self.features.mean(axis=0)))
 
+    def take(self, rows: NDArray[np.integer]) -> "EvalSet":
+        """Return these rows, in this order."""
+        return EvalSet(features=self.features[rows], labels=self.labels[rows])
+
+    def parts(self, count: int, random: np.random.Generator) -> list[NDArray[np.intp]]:
+        """Divide the rows at random into parts of one size, to within a row, with each label in each part."""
+        order = random.permutation(len(self))
+        order = order[np.argsort(self.labels[order], kind="stable")]
+        return [order[start::count] for start in range(count)]
+
     def check_fits(self, model: Model, loss: TrainedLoss) -> None:
         """Refuse a set whose features or labels are not what the model and its loss are about.
 

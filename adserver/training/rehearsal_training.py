@@ -144,13 +144,11 @@ def _split_examples(training: RehearsalTraining, share: float) -> "_SplitExample
     """Return a share of the examples that train, and those that test, of this seed."""
     # After as many seeds as parts each has tested once: the examples are parted anew.
     repeat, part = divmod(training.seed, PARTS)
-    order = np.random.default_rng(repeat).permutation(len(training.examples))
-    order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
-    parts = [order[start::PARTS] for start in range(PARTS)]
-    test = _select(training.examples, parts.pop(part))
+    parts = training.examples.parts(PARTS, np.random.default_rng(repeat))
+    test = training.examples.take(parts.pop(part))
     random = np.random.default_rng([training.seed, len(training.examples)])
     others = random.permutation(np.concatenate(parts))
-    return _SplitExamples(_select(training.examples, others[: round(share * len(others))]), test, random)
+    return _SplitExamples(training.examples.take(others[: round(share * len(others))]), test, random)
 
 
 class _SplitExamples(NamedTuple):
@@ -292,7 +290,3 @@ def _score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
     else:
         value = -found.loss if found.accuracy is None else found.accuracy
     return Score(value=value, measured=value, loss=found.loss, mean_over_rate=found.mean_over_rate)
-
-
-def _select(examples: EvalSet, chosen: NDArray[np.intp]) -> EvalSet:
-    return EvalSet(features=examples.features[chosen], labels=examples.labels[chosen])

@@ -80,6 +80,7 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
     assert summary["loss"] <= summary["last_loss"]
     if is_measured:
         assert 0 < summary["plain"]["auc"] <= 1
+        assert 0 < summary["plain"]["panel_alone"]["auc"] <= 1
         measured = summary["measured"]
         assert 0 < measured["epsilon"] <= 0.5
         with Path(measured["csv"]).open(encoding="utf-8", newline="") as file:

@@ -17,13 +17,16 @@ from adserver.cli.quickstart import summary_rows
 from adserver.quickstart import commands as module
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.device_recipe import DeviceRecipe
+from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import describe_runs
+from adserver.training import plain_twin
 from adserver.training.pipeline import LOSS_IS, notes_of
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
 from tests.adserver.quickstart.test_project import SETTINGS, change
 from tests.torch_models import export
 
@@ -127,6 +130,7 @@ def project(tmp_path: Path) -> Project:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(ProjectCommands, "end", lambda _self, *words: made.answer(*words))
+    monkeypatch.setattr(plain_twin, "RATES", (0.1,))
     return made
 
 
@@ -241,7 +245,41 @@ def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project
     assert trained.plain["auc"] > 0.95
     assert notes_of((folder / "plain.onnx").read_bytes())[LOSS_IS] == "binary_cross_entropy_with_logits"
     assert not (folder / "reported.npz").exists()
-    assert describe_runs(project)[0]["plain_auc"] == trained.plain["auc"]
+    (told,) = describe_runs(project)
+    assert told["plain_auc"] == trained.plain["auc"]
+    assert told["panel_alone_auc"] == trained.plain["panel_alone"]["auc"]
+
+
+@pytest.mark.parametrize(("private", "is_worth_it"), [(0.7, False), (0.9999, True)])
+def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
+    private: float, *, is_worth_it: bool, project: Project, commands: Commands
+) -> None:
+    commands.tested = {"trained.onnx": {"loss": 0.4, "auc": private}}
+    trained = Recipe(project, lambda _: None, compare_plain=True).run()
+    assert trained.plain is not None
+    alone = trained.plain["panel_alone"]
+    low, high = alone["auc_interval"]
+    assert 0.7 < low < alone["auc"] < high
+    assert alone["auc"] < 0.9999
+    warned = f"on the panel alone (AUC {alone['auc']:.3f}, the private model {private:.3f})"
+    assert any(warned in one for one in trained.warnings) is not is_worth_it
+    summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
+    assert summary["plain"]["panel_alone"]["auc"] == alone["auc"]
+    shown = dict(summary_rows(trained))
+    assert shown["panel alone: auc"] == f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})"
+
+
+def test_classes_are_compared_by_accuracy_and_numbers_not_at_all(tmp_path: Path) -> None:
+    def warned(tested: dict[str, Any], alone: dict[str, Any] | None) -> tuple[str, ...]:
+        commands: Any = None  # it runs none
+        finisher = ModelFinisher(
+            commands=commands, folder=tmp_path, panel=tmp_path, loss=Loss.MSE, are_people=False, tell=print
+        )
+        return finisher.warn_of_panel({"panel_alone": alone}, tested)
+
+    assert "accuracy 0.800, the private model 0.800" in warned({"accuracy": 0.8}, {"accuracy": 0.8})[0]
+    assert warned({"accuracy": 0.8, "auc": 0.9}, {"accuracy": 0.9, "auc": 0.8}) == ()
+    assert warned({"loss": 2.0}, {"loss": 1.0}) == warned({"accuracy": 0.8}, None) == ()
 
 
 def test_a_model_whose_weights_lie_beside_it_is_compared_too(

@@ -6,7 +6,7 @@ import pytest
 from adserver.training import plain_twin
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate
-from adserver.training.plain_twin import train_plain_twin
+from adserver.training.plain_twin import FOLDS, cross_fit_panel, train_plain_twin
 from maskedlark.errors import JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -51,3 +51,31 @@ def test_records_of_another_width_are_refused() -> None:
     narrow = EvalSet(features=panel.features[:, :2], labels=panel.labels)
     with pytest.raises(JobRefused, match="the model takes 4"):
         train_plain_twin(MODEL, LOGITS, records(10, 1), narrow)
+
+
+def test_each_row_of_the_panel_is_scored_by_training_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row has features that no other row says anything about, and a label by chance."""
+    monkeypatch.setattr(plain_twin, "RATES", (0.03,))
+    random = np.random.default_rng(4)
+    features = random.integers(0, 256, (60, 40), np.uint8)
+    panel = EvalSet(features=features, labels=random.integers(0, 2, 60))
+    wide = dense_network([40, 32, 1], "relu", seed=2, final="linear")
+    by_heart = train_plain_twin(wide, LOGITS, panel, panel).evaluation.auc
+    alone = cross_fit_panel(wide, LOGITS, panel)
+    assert by_heart == 1.0
+    assert alone.evaluation.auc is not None
+    assert alone.evaluation.auc < 0.75
+
+
+def test_a_panel_alone_shows_what_can_be_learned_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_twin, "RATES", (1e6, 0.03))
+    alone = cross_fit_panel(MODEL, LOGITS, records(200, 2))
+    assert alone.evaluation.auc is not None
+    assert alone.evaluation.auc > 0.9
+    assert alone.learning_rate == 0.03
+    assert alone.epochs > 0
+
+
+def test_a_panel_too_small_to_be_divided_is_refused() -> None:
+    with pytest.raises(ValueError, match="has 4 rows: expected at least 5"):
+        cross_fit_panel(MODEL, LOGITS, records(FOLDS - 1, 2))
