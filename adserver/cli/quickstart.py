@@ -121,7 +121,6 @@ def _make_project(
     person: str = "",
 ) -> "Project":
     from adserver.quickstart.check import check, read_table
-    from adserver.quickstart.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
     from adserver.quickstart.measurement import describe_bound, plan_measurement, suggest_value
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
@@ -136,6 +135,7 @@ def _make_project(
         TrainingSettings,
     )
     from adserver.quickstart.table_report import read_report
+    from adserver.training.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
 
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")

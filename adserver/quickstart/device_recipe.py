@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from adserver.quickstart.check import read_table
-from adserver.quickstart.defaults import Network
 from adserver.quickstart.people import Division, divide, write_table
 from adserver.quickstart.recipe import FinishedJob, Recipe, TableDescription
 from adserver.quickstart.runs import REPORTED, Rows
+from adserver.training.defaults import Network
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adserver.quickstart.commands import ProjectCommands
-from adserver.quickstart.defaults import should_calibrate
 from adserver.quickstart.runs import REPORTED
 from adserver.records.exported_model import InputForm, ModelWeights
+from adserver.training.defaults import should_calibrate
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from adserver.quickstart.check import check, choose_loss, read_table, usual_outputs
 from adserver.quickstart.commands import ProjectCommands, describe_refusal
-from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
 from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
@@ -22,6 +21,7 @@ from adserver.quickstart.runs import REPORTED, Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.exported_model import ModelWeights
+from adserver.training.defaults import Network, choose_learning_rate, choose_network
 from adserver.views.printing import check_parts
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes

@@ -4,8 +4,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from adserver.quickstart.defaults import ROUNDS
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.training.defaults import ROUNDS
 from maskedlark.canonical import canonical
 from maskedlark.model.losses import Loss
 
@@ -91,7 +91,7 @@ class ModelSettings:
     Attributes:
         onnx: A file, seen from the project's folder; empty for a network over the table's columns.
         standardise: Whether features of that file are centred and scaled by the panel if it is untrained.
-        hidden: That network's hidden widths; None: by `adserver.quickstart.defaults`.
+        hidden: That network's hidden widths; None: by `adserver.training.defaults`.
         seed: Of its weights.
     """
 
@@ -106,7 +106,7 @@ class TrainingSettings:
     """How it is trained. Without a batch size, a round takes all reports.
 
     An empty loss follows from the labels, and a learning rate of None from reports, epsilon and
-    model (`adserver.quickstart.defaults`).
+    model (`adserver.training.defaults`).
     """
 
     rounds: Annotated[int, Field(ge=1)] = ROUNDS

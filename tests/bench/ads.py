@@ -30,11 +30,11 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from adserver.quickstart.defaults import ROUNDS
 from adserver.quickstart.settings import TaskSettings
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.defaults import ROUNDS
 from adserver.training.eval_set import EvalSet
 from adserver.training.rehearsal import Wish, rehearse
 from maskedlark.model.losses import Loss

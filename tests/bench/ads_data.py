@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from adserver.quickstart.defaults import Network, choose_network
+from adserver.training.defaults import Network, choose_network
 from browser_sim.download import fetch_file, session
 from browser_sim.download_tables import MAX_TABLE_BYTES
 from browser_sim.source import InvalidSource

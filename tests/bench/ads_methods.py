@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
 
-from adserver.quickstart.defaults import ROUNDS, choose_learning_rate
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.training_plan import Schedule
+from adserver.training.defaults import ROUNDS, choose_learning_rate
 from adserver.training.inference import predict
 from maskedlark.encoding.encoder import IdColumn, NumberColumn
 from maskedlark.model.onnx_file import parse

@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from adserver.quickstart.defaults import CLIP_OF_RARE, Network
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.exported_model import ExportedModel
 from adserver.training.calibration import calibrate_by_panel
+from adserver.training.defaults import CLIP_OF_RARE, Network
 from adserver.training.inference import evaluate
 from tests.bench.examples import Examples, adult, rare, split
 from tests.bench.harness import bench_parser, show

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from sklearn.metrics import roc_auc_score
 
-from adserver.quickstart.defaults import Network
+from adserver.training.defaults import Network
 from adserver.training.inference import predict
 from docs.tutorial.fleet import HELPERS, Fleet
 from helper.gradient.engine import Batch

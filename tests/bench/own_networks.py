@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from adserver.quickstart.defaults import Network, choose_learning_rate
 from adserver.training.as_onnx import as_onnx
+from adserver.training.defaults import Network, choose_learning_rate
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate
 from adserver.training.standardising import standardise

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.quickstart.check import usual_loss
-from adserver.quickstart.defaults import ROUNDS, Network, choose_learning_rate, choose_network
 from adserver.quickstart.settings import TaskSettings
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.defaults import ROUNDS, Network, choose_learning_rate, choose_network
 from adserver.training.eval_set import EvalSet
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.model.heads import Heads, TrainedLoss

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adserver.quickstart.defaults import (
+from adserver.training.defaults import (
     CLIP_OF_RARE,
     Network,
     choose_learning_rate,

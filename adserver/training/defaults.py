@@ -1,4 +1,4 @@
-"""The network and the training of a project that leaves them open: a rule of its size, columns and budget.
+"""The network and the training of a job or project that leaves them open: a rule of size, columns and budget.
 
 docs/explanation/defaults.md has the rule with what it was measured on.
 """
