@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import StrEnum, unique
 from typing import Final
 
+from adserver.budgets.asked_epsilon import check_epsilon, check_granted
 from adserver.budgets.planned_tests import PlannedTests
 from adserver.budgets.weights_error import weights_error
 from adserver.records.defaults import MAX_ROUNDS
@@ -96,13 +97,8 @@ class JobLimits(SamplingOptions):
                 JobReason.NOISE_OUT_OF_RANGE,
                 "the task adds no noise, so it has no budget to plan with: use another task",
             )
-        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
-            raise InvalidTask(f"epsilon must be positive and finite, not {self.epsilon}")
-        if self.epsilon is not None and self.epsilon > self.task.epsilon:
-            raise InvalidTask(
-                f"epsilon is {self.epsilon:g}, but the whole budget of task {self.task.name!r} is "
-                f"{self.task.epsilon:g}: ask for at most that"
-            )
+        if self.epsilon is not None:
+            check_epsilon(self.epsilon, self.task)
         if not 0 <= self.momentum < 1:
             raise InvalidTask(f"momentum must be at least 0 and less than 1, not {self.momentum}")
         if self.clip_norm is not None and not 0 < self.clip_norm <= self.task.clip_norm:
@@ -171,6 +167,18 @@ class JobLimits(SamplingOptions):
                 needed, self._needed(rounds, batch_size, epsilon=self.task.epsilon, already=self.already)
             )
         return needed
+
+    def noise_asked_for(self, *, rounds: int, batch_size: float) -> float:
+        """Find the least noise multiplier, to 1 %, with which a job fits and costs the epsilon named.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): the budgets leave it less than that epsilon.
+        """
+        noise = self.noise_for(rounds=rounds, batch_size=batch_size)
+        if self.epsilon is not None:
+            cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise)
+            check_granted(self.epsilon, self.task, alone=cost.planned, together=cost.together)
+        return noise
 
     def least_noise_in_collusion(self, *, rounds: int, batch_size: float) -> float:
         """Find the least noise multiplier within the collusion budget alone, in closed form if Gaussian.

@@ -4,8 +4,7 @@ tests = plan_tests(task, count=50, share=0.1)
 tests.epsilon      # what `adserver evaluate --epsilon` is to be given each time
 """
 
-import math
-
+from adserver.budgets.asked_epsilon import round_down
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
@@ -18,7 +17,6 @@ from maskedlark.releases.release import (
 from maskedlark.reports.task import Task
 
 MOST_TESTS = 10_000
-_DIGITS = 3
 
 
 @frozen
@@ -80,7 +78,7 @@ def plan_tests(task: Task, *, count: int, share: float, epsilon: float | None = 
             "fewer tests, or give them more"
         )
     # People type this epsilon with each evaluation: the noise is found anew for the number that they type
-    asked = _round_down(alone)
+    asked = round_down(alone)
     multiplier = multiplier_for_each_helper(
         task,
         smallest_fitting(
@@ -99,8 +97,3 @@ def plan_tests(task: Task, *, count: int, share: float, epsilon: float | None = 
         count_noise=deviation_of_both(task.mechanism) * multiplier_of_each_helper(task, multiplier),
         cost=spent_in_turn([[charge]] * count, task.delta),
     )
-
-
-def _round_down(number: float) -> float:
-    scale = 10.0 ** (_DIGITS - 1 - math.floor(math.log10(number)))
-    return math.floor(number * scale) / scale

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 
+from adserver.budgets.asked_epsilon import check_epsilon
 from adserver.measuring.domains import Codes
 from adserver.records.asked_query import PlannedQuery
 from adserver.records.exported_model import ModelWeights
@@ -132,7 +133,7 @@ def query_epsilon(epsilon: float | None, task: Task) -> float:
     What was said, or its default share of the task's budget; infinite without noise.
 
     Raises:
-        InvalidTask: it is not positive and finite.
+        InvalidTask: it is not positive and finite, or more than the task's budget.
         JobRefused(NOISE_OUT_OF_RANGE): the task has no noise, and so no epsilon.
     """
     if task.mechanism is Mechanism.NONE:
@@ -141,9 +142,8 @@ def query_epsilon(epsilon: float | None, task: Task) -> float:
         return math.inf
     if epsilon is None:
         return DEFAULT_SHARE * task.epsilon
-    if not 0 < epsilon < math.inf:
-        raise InvalidTask(f"epsilon must be positive and finite, not {epsilon}")
-    return min(epsilon, task.epsilon)
+    check_epsilon(epsilon, task)
+    return epsilon
 
 
 def _axis(name: str, request: Request, measurement: Measurement) -> Axis:

@@ -238,6 +238,8 @@ def _fix_open_settings(
             "the task adds noise: give exactly one of epsilon and noise multiplier",
         )
     if multiplier is None:
-        return _Fixed(rounds=rounds, noise_multiplier=room.noise_for(rounds=rounds, batch_size=batch_size))
+        return _Fixed(
+            rounds=rounds, noise_multiplier=room.noise_asked_for(rounds=rounds, batch_size=batch_size)
+        )
     room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)
     return _Fixed(rounds=rounds, noise_multiplier=multiplier)

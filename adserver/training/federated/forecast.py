@@ -72,13 +72,15 @@ def forecast(
     Raises:
         InvalidTask, InvalidModel, JobRefused: as `plan_federated`.
     """
-    asked = submission
+    asked, takes_less = submission, False
     if task.mechanism is not Mechanism.NONE:
         if submission.epsilon is None and "noise_multiplier" not in submission.settings:
-            asked = replace(submission, epsilon=task.epsilon)
+            asked, takes_less = replace(submission, epsilon=task.epsilon), True
         elif "rounds" not in submission.settings:
             asked = _with_most_rounds(submission, task, already, now_s)
-    plan = plan_federated(asked, task=task, job_id=_ANY_ID, now_s=now_s, already=already)
+    plan = plan_federated(
+        asked, task=task, job_id=_ANY_ID, now_s=now_s, already=already, takes_less=takes_less
+    )
     charges = plan.job.charges(task, plan.job.rounds)
     # Whose coin is known took part for certain: no sampling hides it.
     known = [replace(one, sampling_rate=1.0) for one in charges]

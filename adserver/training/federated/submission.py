@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from adserver.budgets.asked_epsilon import check_epsilon, check_granted
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.submissions import FederatedSubmission
 from adserver.training.eval_set import read_eval_set
@@ -19,7 +20,7 @@ from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.strategy import Strategy
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
+from maskedlark.privacy.accounting import Charge, smallest_fitting, spent, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import check_fits, update_job, update_round
@@ -38,6 +39,7 @@ def plan_federated(
     job_id: bytes,
     now_s: float,
     already: Sequence[Charge] = (),
+    takes_less: bool = False,
 ) -> FederatedPlan:
     """Check a submission against its task, and fix its noise.
 
@@ -47,6 +49,7 @@ def plan_federated(
         job_id: 16 random bytes.
         now_s: Unix seconds.
         already: What is spent or reserved on the task.
+        takes_less: Whether the job takes what is left where that is less than its epsilon.
 
     Raises:
         InvalidTask: a setting is wrong, out of its range, or not the task's.
@@ -79,7 +82,16 @@ def plan_federated(
         raise InvalidTask("the strategy's settings contain no rounds: set rounds")
     update_round(job, first).check(task, records=task.max_dataset_size)
     _check_noise(task, strategy, job)
-    _check_budget(task, [*([one] for one in already), job.charges(task, job.rounds)])
+    charges = job.charges(task, job.rounds)
+    together = [*([one] for one in already), charges]
+    _check_budget(task, together)
+    if submission.epsilon is not None and not takes_less:
+        check_granted(
+            submission.epsilon,
+            task,
+            alone=spent(charges, task.delta),
+            together=spent_in_turn(together, task.delta),
+        )
     least = task.min_batch_size if submission.least_devices is None else submission.least_devices
     if least > strategy.devices:
         raise InvalidTask(
@@ -146,6 +158,7 @@ def _with_noise(
         )
     if submission.epsilon is None:
         return strategy
+    check_epsilon(submission.epsilon, task)
 
     def with_noise(multiplier: float) -> Strategy:
         return canonical.build(
@@ -162,14 +175,14 @@ def _with_noise(
         ]
         return [one.charge(task, one.rounds) for one in phases]
 
-    least = smallest_fitting(
-        charges,
-        min(submission.epsilon, task.epsilon),
-        task.delta,
-        already=already,
-        collusion_epsilon=task.collusion_epsilon,
-    )
-    return with_noise(least)
+    def least(epsilon: float, already: Sequence[Charge]) -> float:
+        return smallest_fitting(
+            charges, epsilon, task.delta, already=already, collusion_epsilon=task.collusion_epsilon
+        )
+
+    # The epsilon is of this job alone; the budget counts it with all that is held.
+    alone = least(submission.epsilon, ())
+    return with_noise(max(alone, least(task.epsilon, already)) if already else alone)
 
 
 def _plain(strategy: Strategy) -> dict[str, Any]:

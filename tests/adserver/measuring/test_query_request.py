@@ -64,6 +64,11 @@ def test_the_noise_follows_from_epsilon(epsilon: float) -> None:
     assert 0.97 * epsilon < cost <= epsilon
 
 
+def test_an_epsilon_above_the_whole_budget_is_refused_and_not_made_smaller() -> None:
+    with pytest.raises(InvalidTask, match=r"but the whole budget of task .* ask for at most that"):
+        plan(epsilon=1.01 * TASK.epsilon)
+
+
 def test_a_domain_travels_as_its_codes_with_their_digest() -> None:
     request = Request(
         values=("count",), group_by=("campaign",), domains={"campaign": distinct_codes([9, 3, 9])}

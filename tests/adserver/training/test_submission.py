@@ -1,5 +1,6 @@
 """A submission: what it becomes, and one refusal for each way that it can be wrong."""
 
+import re
 from collections import Counter
 from dataclasses import fields, replace
 from io import BytesIO
@@ -19,6 +20,7 @@ from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
+from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
@@ -79,13 +81,20 @@ SUBMISSION = Submission(
 )
 
 
-def plan(task: Task = TASK, dataset: Dataset | None = None, now_s: float = NOW, **changes: Any) -> Any:
+def plan(
+    task: Task = TASK,
+    dataset: Dataset | None = None,
+    now_s: float = NOW,
+    already: tuple[Charge, ...] = (),
+    **changes: Any,
+) -> Any:
     return plan_job(
         replace(SUBMISSION, **changes),
         task=task,
         dataset=dataset or dataset_of(task),
         job_id=JOB_ID,
         now_s=now_s,
+        already=already,
     )
 
 
@@ -102,6 +111,32 @@ def test_an_epsilon_above_the_whole_budget_is_refused() -> None:
         plan(epsilon=1_000.0)
     made = plan(epsilon=TASK.epsilon)
     assert job_epsilons(made, made.job.rounds).ad_server <= TASK.epsilon
+
+
+def test_an_epsilon_of_which_less_is_left_is_refused_with_what_is_left() -> None:
+    of = task_of(epsilon=4.0, collusion_epsilon=12.0)
+    first = plan(of, batch_size=None, epsilon=3.0)
+    held = (first.job.charge(of, first.job.rounds),)
+    with pytest.raises(JobRefused, match=r"epsilon 3 was asked for, but of 4 only .* is left") as refused:
+        plan(of, batch_size=None, epsilon=3.0, already=held)
+    assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
+    told = re.search(r"--epsilon ([0-9.]+), epsilon=\1\)", str(refused.value))
+    assert told is not None
+    left = float(told[1])
+    second = plan(of, batch_size=None, epsilon=left, already=held)
+    assert 0.95 * left < job_epsilons(second, second.job.rounds).ad_server <= left < 3.0
+    both = spent([*held, second.job.charge(of, second.job.rounds)], of.delta)
+    assert 0.97 * of.epsilon < both.ad_server <= of.epsilon
+
+
+def test_an_epsilon_that_the_budget_with_a_helper_forbids_is_refused_with_what_it_allows() -> None:
+    of = task_of(epsilon=4.0, collusion_epsilon=4.0)
+    with pytest.raises(JobRefused, match=r"with one helper, 4, leaves this job .*larger batches") as refused:
+        plan(of, epsilon=3.0)
+    told = re.search(r"ask for epsilon ([0-9.]+) ", str(refused.value))
+    assert told is not None
+    made = plan(of, epsilon=float(told[1]))
+    assert 3.9 < job_epsilons(made, made.job.rounds).colluding <= 4.0
 
 
 def test_a_plan_holds_what_was_asked_for() -> None:

@@ -1,5 +1,6 @@
 """`adserver job plan --strategy`: what a federated job would cost, before it is stored."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from adserver.budgets.reservations import Budgets
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.submissions import FederatedSubmission
 from adserver.training.federated.forecast import FederatedForecast, forecast
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from tests.federated_site import MODEL, SETTINGS, WIDTHS, Site
 
@@ -53,6 +54,25 @@ def test_without_epsilon_or_noise_a_plan_takes_what_the_task_has_left(site: Site
     second = found(site, asked())
     assert second.together.ad_server <= 12.0
     assert second.alone.ad_server < first.alone.ad_server
+
+
+def test_an_epsilon_of_which_less_is_left_is_refused_and_what_is_left_is_accepted(site: Site) -> None:
+    task = site.scene.task
+    job = found(site, asked(epsilon=8.0)).plan.job
+    held = job.charges(task, job.rounds)
+
+    def next_to_it(epsilon: float) -> FederatedForecast:
+        return forecast(asked(epsilon=epsilon), task=task, already=held, now_s=site.now_s)
+
+    with pytest.raises(JobRefused, match="epsilon 11 was asked for") as refusal:
+        next_to_it(11.0)
+    assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED
+    told = re.search(r"ask for epsilon ([0-9.]+) ", str(refusal.value))
+    assert told is not None
+    left = float(told[1])
+    assert 0.95 * left < next_to_it(left).alone.ad_server <= left < 11.0
+    with pytest.raises(InvalidTask, match="ask for at most that"):
+        next_to_it(13.0)
 
 
 def test_with_noise_alone_a_plan_has_the_most_rounds_that_fit(site: Site) -> None:
