@@ -45,9 +45,7 @@ def _submit_command(
 
     asked = federated_job or submission
     if asked is None:
-        raise typer.BadParameter(
-            "the job is incomplete: give --model, --loss or --heads, and --learning-rate, or --strategy"
-        )
+        raise typer.BadParameter("the job is incomplete: give --model and --loss or --heads, or --strategy")
     asked = replace(asked, name=name, note=note)
     made = server.submit(asked)
     # After the submission, so that a refused job says nothing of how it would be computed

@@ -93,7 +93,7 @@ def _plan_command(
             "Learning rate of SGD, with or without momentum; an adaptive clip divides by its bound first."
         ),
     ] = None,
-    rates: "Schedule",
+    rates: "Schedule | None",
     clip_norm: Annotated[
         float | None,
         _steps(
@@ -135,6 +135,7 @@ def _plan_command(
     from adserver.messages.federated import forecast_message
     from adserver.messages.plan import PlanMessage
     from adserver.records.submissions import PlanConstraints, PlanRequest
+    from adserver.records.training_plan import Schedule
     from adserver.training.model_file import read_model
     from adserver.views.federated import print_forecast
     from adserver.views.plan import print_plan
@@ -160,7 +161,7 @@ def _plan_command(
         gradient_norm=gradient_norm,
         momentum=momentum,
         learning_rate=learning_rate,
-        schedule=rates,
+        schedule=rates or Schedule(),
         clip_norm=clip_norm,
         train=tuple(train or ()),
         freeze=tuple(freeze or ()),

@@ -44,7 +44,10 @@ def _rehearse_command(
     ] = None,
     also_rate: Annotated[
         list[float] | None,
-        _rehearsal("Another learning rate to try beside --learning-rate; may be repeated."),
+        _rehearsal(
+            "Another learning rate to try beside the job's; may be repeated.",
+            show_default="without --learning-rate a third of the default and three times it",
+        ),
     ] = None,
     seeds: Annotated[int, _rehearsal("How often each training is repeated.", min=1, max=100)] = 4,
     workers: Annotated[
@@ -71,18 +74,16 @@ def _rehearse_command(
     """
     from adserver.messages.rehearsal import RehearsalMessage
     from adserver.training.eval_set import read_eval_set
-    from adserver.training.rehearsal import Wish, rehearse
+    from adserver.training.rehearsal import Wish, add_own_rate, rehearse
     from adserver.views.rehearsal import print_rehearsal, rehearsal_progress, write_plot
 
     if submission is None:
-        raise typer.BadParameter(
-            "the job is incomplete: give --model, --loss or --heads, and --learning-rate"
-        )
+        raise typer.BadParameter("the job is incomplete: give --model and --loss or --heads")
     check_parts([plot] if plot else (), (".png",), "the rehearsal is")
     wish = Wish(
         reports=reports,
         epsilons=tuple(epsilon or (0.5, 1.0, 3.0)),
-        learning_rates=tuple(dict.fromkeys((submission.optimizer.learning_rate, *(also_rate or ())))),
+        learning_rates=add_own_rate(submission, also_rate or ()),
         seeds=seeds,
         workers=workers or os.cpu_count() or 1,
         is_warm=warm_start is not None,

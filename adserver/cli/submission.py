@@ -14,8 +14,10 @@ from adserver.cli.options import (
     privacy,
     sampling_of,
 )
+from adserver.records.defaults import MOMENTUM
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
+from adserver.training.defaults import ROUNDS
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, panel, takes
 
@@ -30,19 +32,25 @@ _evaluation = panel("Evaluation")
 def schedule_of(
     *,
     schedule: Annotated[
-        ScheduleKind, _training("The schedule of the learning rate over the rounds.")
-    ] = ScheduleKind.CONSTANT,
+        ScheduleKind | None,
+        _training(
+            "The schedule of the learning rate over the rounds.",
+            show_default="constant; cosine if `job submit` chooses the rate",
+        ),
+    ] = None,
     final_factor: Annotated[
         float, _training("For --schedule cosine: the last factor of the learning rate.")
     ] = 0.0,
     step_rounds: Annotated[int, _training("For --schedule step: rounds between steps.")] = 100,
     step_factor: Annotated[float, _training("For --schedule step: the factor of each step.")] = 0.5,
     warmup_rounds: Annotated[int, _training("Warm-up rounds, for --schedule linear-warmup.")] = 10,
-) -> "Schedule":
-    """Return how the learning rate changes."""
+) -> "Schedule | None":
+    """Return how the learning rate changes; None if that is left open."""
     from adserver.records.training_plan import Schedule
     from maskedlark.canonical import build
 
+    if schedule is None:
+        return None
     return build(
         Schedule,
         {
@@ -76,20 +84,29 @@ def submission_of(
         float | None,
         _training(
             "Learning rate of the optimizer, before the schedule; an adaptive clip divides the gradient by "
-            "its bound first."
+            "its bound first.",
+            show_default="by the reports, the epsilon and the parameters, for momentum and cosine",
         ),
     ] = None,
     task: TaskOption = "",
     dataset: DatasetOption = "",
     rounds: Annotated[
-        int | None, _training("Number of optimizer steps; each sends one request to both helpers.", min=1)
+        int | None,
+        _training(
+            "Number of optimizer steps; each sends one request to both helpers.",
+            min=1,
+            show_default=f"{ROUNDS}, unless --until-budget",
+        ),
     ] = None,
     batch_size: Annotated[
         float | None, _training("Expected number of reports in a round; default: the whole dataset.")
     ] = None,
-    optimizer: Annotated[OptimizerKind, _training("The optimizer.")] = OptimizerKind.SGD,
-    momentum: Annotated[float, _training("Momentum, for --optimizer momentum.")] = 0.9,
-    rates: "Schedule",
+    optimizer: Annotated[
+        OptimizerKind | None,
+        _training("The optimizer.", show_default="sgd; momentum without --learning-rate"),
+    ] = None,
+    momentum: Annotated[float, _training("Momentum, for --optimizer momentum.")] = MOMENTUM,
+    rates: "Schedule | None",
     epsilon: Annotated[
         float | None, privacy("Epsilon that this job may cost against this ad server; determines the noise.")
     ] = None,
@@ -146,27 +163,27 @@ def submission_of(
         ),
     ] = True,
 ) -> "Submission | None":
-    """Return the job that is asked for; None without a model, a loss or a learning rate."""
+    """Return the job that is asked for; None without a model or a loss."""
     from adserver.records.submissions import Submission
-    from adserver.records.training_plan import Optimizer
+    from adserver.training.default_optimizer import read_optimizer
     from adserver.training.model_file import read_model
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
 
     minimised = read_loss(loss, heads)
     # None and no error: with --strategy the same command asks for no job over a dataset
-    if model is None or minimised is None or learning_rate is None:
+    if model is None or minimised is None:
         return None
-    if (rounds is None) != until_budget:
-        raise typer.BadParameter("expected exactly one of --rounds and --until-budget")
+    if rounds is not None and until_budget:
+        raise typer.BadParameter("expected at most one of --rounds and --until-budget")
     return Submission(
         model=read_model(model),
         loss=minimised,
-        rounds=rounds,
+        rounds=None if until_budget else rounds or ROUNDS,
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
-        optimizer=build(Optimizer, {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum}),
+        optimizer=read_optimizer(optimizer, learning_rate, momentum),
         schedule=rates,
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,

@@ -9,16 +9,17 @@ from adserver.client.choices import choose
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
-from adserver.records.defaults import TEST_SHARE
+from adserver.records.defaults import MOMENTUM, TEST_SHARE
 from adserver.records.facts import Facts
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
-from adserver.records.training_plan import Optimizer, Schedule
+from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
+from adserver.training.default_optimizer import read_optimizer
+from adserver.training.defaults import ROUNDS
 from adserver.views.job_comparison import compare_jobs
 from adserver.views.plan import tell_path
-from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -44,7 +45,7 @@ class Training(Connection):
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
         noise: str = StepNoise.INDEPENDENT.value,
-        momentum: float = 0.9,
+        momentum: float = MOMENTUM,
         learning_rate: float | None = None,
         schedule: Schedule | str | None = None,
         clip_norm: float | None = None,
@@ -85,7 +86,7 @@ class Training(Connection):
             is_allocated=choose(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
             is_sample_public=public_samples,
             learning_rate=learning_rate,
-            schedule=_schedule(schedule),
+            schedule=_schedule(schedule) or Schedule(),
             clip_norm=clip_norm,
             train=tuple(train),
             freeze=tuple(freeze),
@@ -108,13 +109,13 @@ class Training(Connection):
         model: Any,
         *,
         loss: str | Sequence[Mapping[str, Any]],
-        learning_rate: float,
-        rounds: int | None,
+        learning_rate: float | None = None,
+        rounds: int | None = ROUNDS,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         batch_size: float | None = None,
-        optimizer: str = "sgd",
-        momentum: float = 0.9,
+        optimizer: str | None = None,
+        momentum: float = MOMENTUM,
         schedule: Schedule | str | None = None,
         eval_set: str | Path | None = None,
         eval_every: int | None = None,
@@ -143,15 +144,16 @@ class Training(Connection):
                 `targets` (one for each label code, None where the code says nothing) and, as needed, `loss`,
                 `weights` and `name`.
             learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
-                adaptive.
+                adaptive. Without it the job has momentum, a cosine schedule and the rate that quickstart's
+                rule gives for the dataset's reports and the epsilon; it is shown with `progress`.
             rounds: Optimizer steps; None: as many as fit at the noise multiplier, until the budget is spent.
             epsilon: What it may cost against this ad server; decides the noise.
             noise_multiplier: Instead of epsilon: each helper's noise over the clip norm.
             batch_size: Expected reports in a round; by default the whole dataset.
-            optimizer: sgd, momentum, adam or adagrad.
+            optimizer: sgd, momentum, adam or adagrad; by default sgd, or momentum without a learning rate.
             momentum: Of momentum.
             schedule: How the learning rate changes: constant, cosine, step or linear-warmup; or a `Schedule`
-                with the numbers of its kind.
+                with the numbers of its kind. By default constant, or cosine without a learning rate.
             eval_set: An .npz of features and labels of your own, for the curves.
             eval_every: Rounds between evaluations.
             noise: independent, or correlated: each round takes a part of the last one's noise out again.
@@ -228,7 +230,7 @@ class Training(Connection):
     ) -> "Rehearsal":
         """Train a job in the clear on labelled examples: `adserver job rehearse`. It spends nothing.
 
-            client.rehearse(model, "panel.npz", loss="mse", learning_rate=0.1, rounds=50, epsilons=[1, 3])
+            client.rehearse(module, "panel.npz", loss="mse", epsilons=[1, 3], learning_rates=[0.3, 1, 3])
 
         Args:
             model: As of `train`; or the whole job as a `Submission`.
@@ -236,22 +238,27 @@ class Training(Connection):
             reports: How many reports the dataset is planned to have; by default as many as the sealed one.
             epsilons: What the job may cost; each decides its noise. By default the job's `epsilon`; without
                 one .5, 1 and 3.
-            learning_rates: Those to try in addition to the job's.
+            learning_rates: Those to try in addition to the job's. Without any: the rule's rate, a third of it
+                and three times it.
             seeds: How often each training is repeated.
             workers: Processes to train in; the result does not depend on it.
             warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such
                 weights, as an ONNX file for `train` or `submit`.
             progress: Show a bar on a terminal or in a notebook.
-            training: The settings of `train`: loss, learning_rate, rounds and, as needed, all others; or,
-                instead of a dataset, the `task` by the start of its id.
+            training: The settings of `train`, such as loss; or, instead of a dataset, the `task` by the start
+                of its id.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused
         """
         from adserver.training.eval_set import read_eval_set
-        from adserver.training.rehearsal import Wish, rehearse
+        from adserver.training.rehearsal import Wish, add_own_rate, rehearse
         from adserver.views.rehearsal import rehearsal_progress
 
+        if not isinstance(rate := training.get("learning_rate"), float | int | None):
+            raise InvalidTask(
+                f"learning_rate is {rate!r}: expected one number; give those to compare as learning_rates="
+            )
         asked = model if isinstance(model, Submission) else None
         if asked is not None and training:
             raise InvalidTask(f"a Submission has its own settings: leave out {', '.join(training)}")
@@ -262,12 +269,10 @@ class Training(Connection):
         task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
         submission = asked or _submission(as_onnx(model, task.num_features), **training)
         of_job = training.get("epsilon") if asked is None else asked.epsilon
-        # Each rate once, the job's own first
-        rates = dict.fromkeys((submission.optimizer.learning_rate, *learning_rates))
         wish = Wish(
             reports=self.server.dataset(dataset).size if reports is None else reports,
             epsilons=tuple(epsilons) or (_EPSILONS if of_job is None else (of_job,)),
-            learning_rates=tuple(rates),
+            learning_rates=add_own_rate(submission, learning_rates),
             seeds=seeds,
             workers=workers,
             is_warm=warm,
@@ -318,13 +323,13 @@ def _submission(
     model: bytes,
     *,
     loss: str | Sequence[Mapping[str, Any]],
-    learning_rate: float,
-    rounds: int | None,
+    learning_rate: float | None = None,
+    rounds: int | None = ROUNDS,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
     batch_size: float | None = None,
-    optimizer: str = "sgd",
-    momentum: float = 0.9,
+    optimizer: str | None = None,
+    momentum: float = MOMENTUM,
     schedule: Schedule | str | None = None,
     eval_set: str | Path | None = None,
     eval_every: int | None = None,
@@ -351,10 +356,7 @@ def _submission(
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
-        optimizer=build(
-            Optimizer,
-            {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum},
-        ),
+        optimizer=read_optimizer(optimizer, learning_rate, momentum),
         schedule=_schedule(schedule),
         eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
         eval_every=eval_every,
@@ -375,8 +377,8 @@ def _submission(
     )
 
 
-def _schedule(given: Schedule | str | None) -> Schedule:
-    """Return the schedule of a kind's name, or as it was given; without one it is constant."""
+def _schedule(given: Schedule | str | None) -> Schedule | None:
+    """Return the schedule of a kind's name, or as it was given."""
     if isinstance(given, str):
         return Schedule(kind=choose(ScheduleKind, "schedule", given))
-    return given or Schedule()
+    return given

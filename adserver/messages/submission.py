@@ -68,8 +68,14 @@ class SubmitJob(SamplingRequest):
     batch_size: float | None = None
     epsilon: float | None = None
     noise_multiplier: float | None = None
-    optimizer: Optimizer
-    schedule: Schedule = Schedule()
+    optimizer: Optimizer | None = Field(
+        None,
+        description="Without it momentum, at a rate by reports, epsilon and parameters, under a cosine "
+        "schedule.",
+    )
+    schedule: Schedule | None = Field(
+        None, description="Without it constant, or cosine if there is no optimizer either."
+    )
     eval_set: File | None = Field(None, description="An .npz of features and labels, in base64.", repr=False)
     eval_every: int | None = Field(None, ge=1)
     clip_norm: float | None = None

@@ -21,6 +21,9 @@ GROUP: Final = "group"
 MAY_BE_HIDDEN: Final = "may_be_hidden"
 """What a row of a result calls its group, beside its values by their names."""
 
+MOMENTUM: Final = 0.9
+"""Of an optimizer that has one, unless another is named; the rule of learning rates is for this one."""
+
 CLIP_QUANTILE: Final = 0.9
 """The share of gradients that the clip bound of a new job leaves as they are."""
 

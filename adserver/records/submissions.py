@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, TypeAlias
 
-from adserver.records.defaults import MAX_EPOCHS, TEST_SHARE
+from adserver.records.defaults import MAX_EPOCHS, MOMENTUM, TEST_SHARE
 from adserver.records.sampling_options import SamplingOptions
 from adserver.records.training_plan import Optimizer, Schedule
 from maskedlark.frozen import frozen
@@ -28,8 +28,8 @@ class Submission(SamplingOptions):
             dataset has left.
         noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one
             of the two is given.
-        optimizer: The optimizer.
-        schedule: Its learning rate's.
+        optimizer: The optimizer; None: momentum, at the rate of the rule (`adserver.training.defaults`).
+        schedule: Its learning rate's; None: constant, or with the rule cosine.
         eval_set: An .npz file, or None.
         eval_every: Rounds between evaluations; None: about fifty evaluations in all.
         clip_norm: The largest clip bound, at most the task's; None: the task's. Without `adaptive_clip` it is
@@ -54,8 +54,8 @@ class Submission(SamplingOptions):
     batch_size: float | None
     epsilon: float | None
     noise_multiplier: float | None
-    optimizer: Optimizer
-    schedule: Schedule
+    optimizer: Optimizer | None
+    schedule: Schedule | None
     eval_set: bytes | None = field(repr=False)
     eval_every: int | None
     clip_norm: float | None = None
@@ -68,6 +68,11 @@ class Submission(SamplingOptions):
     task: str = ""
     name: str = ""
     note: str = ""
+
+    @property
+    def inertia(self) -> float:
+        """The share of a step's direction that the next one keeps."""
+        return MOMENTUM if self.optimizer is None else self.optimizer.inertia
 
 
 @frozen

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from adserver.records.defaults import MOMENTUM
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.round_figures import noise_norm
 from maskedlark.canonical import canonical
@@ -36,7 +37,7 @@ class Optimizer:
 
     kind: OptimizerKind = OptimizerKind.SGD
     learning_rate: Annotated[float, Field(gt=0.0, le=1e6)]
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = MOMENTUM
 
     @property
     def inertia(self) -> float:

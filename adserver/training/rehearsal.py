@@ -31,9 +31,11 @@ import numpy as np
 
 from adserver.records.dataset_state import DatasetState
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
+from adserver.training.default_optimizer import check_rule, choose_rate, steps_at, why_no_rule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, OFF, area_error
 from adserver.training.merged_parameters import separate_parameters
@@ -56,6 +58,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +66,15 @@ if TYPE_CHECKING:
 _LEAST_EXAMPLES: Final = 40
 WARM: Final = ", warm start"
 """What the name of a setting that begins at trained weights ends in."""
-# A learning rate whose first score is worse than the best by more than this is not repeated.
+# A learning rate whose first score is worse than the best by more than this is not repeated, if that is more
+# than the score's standard error too: about twice the error of a difference over the same examples.
 _HOPELESS: Final = 0.02
+# Of Student's t: 95 % between both sides.
+_CONFIDENCE: Final = 0.975
+# A rate within this factor of those that do best is near them: scores change slowly with the rate.
+_NEAR: Final = 1.5
+# What is tried in addition to the rule's rate, if nothing else is named, is so many times lower and higher.
+_STEP: Final = 3.0
 
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "name": str,
@@ -98,7 +108,8 @@ class Wish:
     Attributes:
         reports: How many reports the dataset is planned to have, fake ones included.
         epsilons: The job's, one after the other; each decides its noise.
-        learning_rates: Each is tried.
+        learning_rates: Each is tried. Where the job has no optimizer, so is the rate of the rule at each
+            epsilon; if none is given here, with a third of it and three times it.
         seeds: How often each training is repeated: another split, dataset, sample and noise.
         workers: Processes to train in. The result does not depend on it.
         is_warm: Whether each job is also begun at weights that were trained on the examples.
@@ -127,6 +138,7 @@ class Rehearsed:
         clipped: The share of gradients that were clipped, in the last tenth of the rounds.
         refused: Why there are no scores.
         is_warm: Whether it begins at weights that were trained on the examples.
+        rule_rate: The learning rate that the rule gives the job at this epsilon; None where it has none.
         sampling_error: The standard error of the mean score as a figure of people like the examples, of so
             many that were scored: Hanley and McNeil's of an area under the curve, the binomial one of an
             accuracy; None for other scores.
@@ -141,6 +153,7 @@ class Rehearsed:
     clipped: float | None = None
     refused: str = ""
     is_warm: bool = False
+    rule_rate: float | None = None
     sampling_error: float | None = None
 
     @property
@@ -177,6 +190,26 @@ class Rehearsed:
         error = math.hypot(self.sampling_error, 0.0 if math.isnan(self.spread) else self.spread)
         return max(0.0, self.value - ERRORS_OF_99 * error), min(1.0, self.value + ERRORS_OF_99 * error)
 
+    def is_better_than(self, other: "Rehearsed") -> bool:
+        """Return whether this setting scores higher than another of its name by more than chance.
+
+        Seed for seed both train and test with the same examples, samples and noise, so their differences
+        are compared and not their means. They count if the mean is beyond the 95 % quantile of Student's t
+        for so few of them, two-sided, with the standard error of Nadeau and Bengio (Inference for the
+        generalization error, Machine Learning 52, 2003): seeds train with parts of the same examples, so
+        that their own spread is too small. One seed tells nothing. A rate that the first seed left far
+        behind was not repeated, and is worse.
+        """
+        if len(other.scores) < len(self.scores):
+            return True
+        from scipy.special import stdtrit
+
+        differences = np.array([one.value for one in self.scores]) - [one.value for one in other.scores]
+        if len(differences) < 2:
+            return False
+        error = float(np.std(differences, ddof=1)) * math.sqrt(1 / len(differences) + 1 / (PARTS - 1))
+        return float(np.mean(differences)) > float(stdtrit(len(differences) - 1, _CONFIDENCE)) * error
+
 
 @frozen
 class Rehearsal:
@@ -188,12 +221,16 @@ class Rehearsal:
         warm_model: The model with weights that were trained on all examples; None if no warm start was asked
             for, or no job can be made.
         told: What was done to the model first; a job with these examples as its evaluation set does it too.
+        optimizer: The job's.
+        schedule: Its learning rate's.
     """
 
     metric: str
     settings: tuple[Rehearsed, ...]
     warm_model: bytes | None = field(default=None, repr=False)
     told: str = ""
+    optimizer: OptimizerKind = OptimizerKind.SGD
+    schedule: ScheduleKind = ScheduleKind.CONSTANT
 
     def best(self, name: str) -> Rehearsed:
         """Return the setting of a name whose mean score is the highest, of those that were tried most often.
@@ -202,6 +239,23 @@ class Rehearsal:
         """
         named = (one for one in self.settings if one.name == name)
         return max(named, key=lambda one: (len(one.scores), one.value))
+
+    def as_good(self, name: str) -> tuple[float, ...]:
+        """Return the rates of a name that cannot be told apart from the best one, which is among them."""
+        best = self.best(name)
+        named = (one for one in self.settings if one.name == name and one.scores)
+        return tuple(
+            sorted(one.learning_rate for one in named if one is best or not best.is_better_than(one))
+        )
+
+    def recommended(self, name: str) -> float:
+        """Return the rate to submit with: the rule's if it is one of the best or near them, else the best."""
+        best, good = self.best(name), self.as_good(name)
+        rule, tried = best.rule_rate, {one.learning_rate for one in self.settings if one.name == name}
+        if rule is None or not good:
+            return best.learning_rate
+        is_good = rule in good if rule in tried else good[0] / _NEAR <= rule <= good[-1] * _NEAR
+        return rule if is_good else best.learning_rate
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each setting: its mean score with spread and 99 % interval, loss and cost."""
@@ -231,9 +285,10 @@ class Rehearsal:
         """Return the names of the settings, each once."""
         return list(dict.fromkeys(one.name for one in self.settings))
 
-    def remarks(self) -> list[str]:
-        """Return what to do about the best settings, one line each."""
-        lines = [f"{self.told}: submit with the examples as the evaluation set, too"] if self.told else []
+    def remarks(self, *, is_python: bool = False) -> list[str]:
+        """Return what to do about the best settings, one line each, in options or in words of Python."""
+        panel = "eval_set=" if is_python else "--eval-set"
+        lines = [f"{self.told}: submit with the examples as {panel}, too"] if self.told else []
         alone = self.best(ALONE)
         for name in self.names():
             best = self.best(name)
@@ -245,29 +300,52 @@ class Rehearsal:
             if over is not None and abs(over - 1) > OFF:
                 lines.append(
                     f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model, with "
-                    "`adserver model calibrate`"
+                    + ("job.calibrate(panel=FILE)" if is_python else "`adserver model calibrate`")
                 )
             if best.is_warm:
                 cold = self.best(name.removesuffix(WARM)).value
                 lines.append(
                     f"{name}: {best.value:.4f}, {best.value - cold:+.4f} to the same from the given weights"
                 )
-            lines += self._describe_edge(best)
-            lines.append(
-                f"{name}: submit with --epsilon {best.epsilon:g} --learning-rate {best.learning_rate:g}"
-            )
+            lines += self._describe_rates(best)
+            lines.append(f"{name}: {self._describe_job(best, is_python=is_python)}")
         return lines
 
-    def _describe_edge(self, best: Rehearsed) -> list[str]:
-        """Say where to go on if the best rate is the lowest or highest that was tried."""
-        tried = {one.learning_rate for one in self.settings if one.name == best.name}
-        name, rate = best.name, best.learning_rate
+    def _describe_job(self, best: Rehearsed, *, is_python: bool) -> str:
+        """Say how to submit the job at the recommended rate."""
+        rate, quote = self.recommended(best.name), '"' if is_python else ""
+        settings = {"epsilon": f"{best.epsilon:g}"}
+        # Left out, the rate follows the reports that there will be
+        if rate != best.rule_rate:
+            if self.optimizer is not OptimizerKind.SGD:
+                settings["optimizer"] = f"{quote}{self.optimizer.value}{quote}"
+            if self.schedule is not ScheduleKind.CONSTANT:
+                settings["schedule"] = f"{quote}{self.schedule.value}{quote}"
+            settings["learning_rate"] = f"{rate:g}"
+        if is_python:
+            job = f"client.train(..., {', '.join(f'{key}={value}' for key, value in settings.items())})"
+        else:
+            options = (f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
+            job = f"submit with {' '.join(options)}"
+        return job + (f"; the rule gives the learning rate, {rate:g}" if rate == best.rule_rate else "")
+
+    def _describe_rates(self, best: Rehearsed) -> list[str]:
+        """Say which rates are as good as the best, or where to go on if it is the lowest or highest tried."""
+        named = sorted(
+            (one for one in self.settings if one.name == best.name and one.scores),
+            key=lambda one: one.learning_rate,
+        )
+        name, rate, good = best.name, best.learning_rate, self.as_good(best.name)
         lower, higher = f"{rate / 3:.2g}", f"{rate * 3:.2g}"
-        if len(tried) == 1:
+        if len(named) == 1:
             return [f"{name}: only the rate {rate:g} was tried: try {lower} and {higher}, too"]
-        if rate == max(tried):
+        if len(good) > 1:
+            *others, last = (f"{one:g}" for one in good)
+            seeds = plural(len(best.scores), "seed")
+            return [f"{name}: the rates {', '.join(others)} and {last} cannot be told apart by {seeds}"]
+        if best is named[-1]:
             return [f"{name}: {rate:g} is the highest rate that was tried: try higher, such as {higher}"]
-        if rate == min(tried):
+        if best is named[0]:
             return [f"{name}: {rate:g} is the lowest rate that was tried: try lower, such as {lower}"]
         return []
 
@@ -281,7 +359,7 @@ class Rehearsal:
             for one in best
             if one.scores
         ]
-        return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks()])
+        return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks(is_python=True)])
 
 
 @frozen
@@ -294,6 +372,7 @@ class _Row:
     plan: TrainingPlan | None
     refused: str = ""
     is_warm: bool = False
+    rule_rate: float | None = None
 
     @property
     def shown(self) -> str:
@@ -329,8 +408,8 @@ def rehearse(
     submission = replace(submission, model=separate_parameters(begun.model))
     model, loss = parse(submission.model, num_features=task.num_features), trained_loss(submission.loss)
     examples.check_fits(model, loss)
-    _check(wish, task, loss, examples)
-    rows = _rows(submission, task, wish)
+    _check(wish, submission, task, loss, examples)
+    rows = _rows(submission, task, wish, model.num_parameters)
     found: dict[int, list[TrainingOutcome]] = {
         place: [] for place, row in enumerate(rows) if row.plan is not None
     }
@@ -343,7 +422,7 @@ def rehearse(
         starts = _warm_starts(submission, examples, rows, wish, run_all)
         # One seed of everything first, then the others of what that one leaves worth it.
         for seeds in (range(1), range(1, wish.seeds)):
-            places = _promising(rows, found)
+            places = _promising(rows, found, loss, examples)
             jobs = [(place, seed) for place in places for seed in seeds]
             total = done + len(jobs) + (0 if seeds.start else len(places) * (wish.seeds - 1))
             trainings = [
@@ -357,16 +436,26 @@ def rehearse(
         _add_error(_summarize_row(row, found.get(place, [])), loss, examples)
         for place, row in enumerate(rows)
     )
+    steps = steps_at(submission, 1.0)
     return Rehearsal(
         metric=_metric(loss),
         told=begun.told,
         settings=settings,
+        optimizer=steps[0].kind,
+        schedule=steps[1].kind,
         # The start after those of the seeds is trained on all examples, so no seed could test it.
         warm_model=starts[wish.seeds] if any(row.is_warm and row.plan is not None for row in rows) else None,
     )
 
 
-def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None:
+def add_own_rate(submission: Submission, others: Sequence[float]) -> tuple[float, ...]:
+    """Return the rates to try, each once: a job's own first, if it has one."""
+    own = () if submission.optimizer is None else (submission.optimizer.learning_rate,)
+    return tuple(dict.fromkeys((*own, *others)))
+
+
+def _check(wish: Wish, submission: Submission, task: Task, loss: TrainedLoss, examples: EvalSet) -> None:
+    check_rule(submission, task)
     if len(examples) < _LEAST_EXAMPLES:
         raise InvalidTask(
             f"a rehearsal needs at least {_LEAST_EXAMPLES} labelled examples, and there are {len(examples)}"
@@ -377,7 +466,8 @@ def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None
             raise InvalidTask(
                 f"a rehearsal needs at least {PARTS} examples of each label, and of one there are {fewest}"
             )
-    if not wish.learning_rates or min(wish.seeds, wish.workers, wish.reports) < 1:
+    is_rate_given = bool(wish.learning_rates) or submission.optimizer is None
+    if not is_rate_given or min(wish.seeds, wish.workers, wish.reports) < 1:
         raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
     if task.mechanism is not Mechanism.NONE and not wish.epsilons:
         raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
@@ -386,7 +476,7 @@ def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None
         raise InvalidTask("a rehearsal needs torch: pip install 'masked-lark[torch]'")
 
 
-def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
+def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> list[_Row]:
     """Return what is to be trained; without noise and on the examples alone each rate once."""
     epsilons = wish.epsilons if task.mechanism is not Mechanism.NONE else ()
     jobs: list[tuple[str, float | None]] = [(f"epsilon {one:g}", one) for one in epsilons]
@@ -396,7 +486,8 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
     for name, epsilon, is_warm in dict.fromkeys([*starts, (ALONE, None, False)]):
         # In a task with noise no plan is made without an epsilon; what is trained then leaves the noise out.
         asked = min(epsilons) if epsilon is None and epsilons else epsilon
-        for rate in RATES if name == ALONE else wish.learning_rates:
+        rule = _rule_rate(submission, task, wish, epsilon, parameters)
+        for rate in RATES if name == ALONE else _rates(submission, wish, rule):
             plan: TrainingPlan | None
             try:
                 plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
@@ -410,9 +501,29 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
                     plan=plan,
                     refused=refused,
                     is_warm=is_warm,
+                    rule_rate=None if epsilon is None else rule,
                 )
             )
     return rows
+
+
+def _rule_rate(
+    submission: Submission, task: Task, wish: Wish, epsilon: float | None, parameters: int
+) -> float | None:
+    """Return the rule's rate at an epsilon, without noise at the largest; None if it has none for the job."""
+    if why_no_rule(submission, task):
+        return None
+    of = max(wish.epsilons) if epsilon is None else epsilon
+    return choose_rate(submission, rows=wish.reports, epsilon=of, parameters=parameters)
+
+
+def _rates(submission: Submission, wish: Wish, rule: float | None) -> tuple[float, ...]:
+    """Return the learning rates to try of a job."""
+    if submission.optimizer is not None or rule is None:
+        return wish.learning_rates
+    if wish.learning_rates:
+        return tuple(dict.fromkeys((rule, *wish.learning_rates)))
+    return float(f"{rule / _STEP:.2g}"), rule, float(f"{rule * _STEP:.2g}")
 
 
 def _plan(
@@ -430,14 +541,22 @@ def _plan(
         dataset_id=bytes(32),
         dropped=(Counter(), Counter()),
     )
-    optimizer = replace(submission.optimizer, learning_rate=rate)
+    optimizer, schedule = steps_at(submission, rate)
     asked = replace(
-        submission, epsilon=epsilon, noise_multiplier=None, optimizer=optimizer, eval_set=None, dataset=""
+        submission,
+        epsilon=epsilon,
+        noise_multiplier=None,
+        optimizer=optimizer,
+        schedule=schedule,
+        eval_set=None,
+        dataset="",
     )
     return plan_job(asked, task=task, dataset=dataset, job_id=bytes(16), now_s=0.0)
 
 
-def _promising(rows: Sequence[_Row], found: dict[int, list[TrainingOutcome]]) -> list[int]:
+def _promising(
+    rows: Sequence[_Row], found: dict[int, list[TrainingOutcome]], loss: TrainedLoss, examples: EvalSet
+) -> list[int]:
     """Return the places of rows that are worth another training: at first, all that a job can be made of."""
     scores = {place: trained[0].score for place, trained in found.items() if trained}
     if not scores:
@@ -449,7 +568,9 @@ def _promising(rows: Sequence[_Row], found: dict[int, list[TrainingOutcome]]) ->
     return [
         place
         for place, score in scores.items()
-        if score is not None and score.value >= best[rows[place].shown] - _HOPELESS
+        if score is not None
+        and (top := best[rows[place].shown]) - score.value
+        <= max(_HOPELESS, _sampling_error(top, loss, examples, parts=1) or 0.0)
     ]
 
 
@@ -495,26 +616,31 @@ def _summarize_row(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
         clipped=float(np.mean(shares)) if shares else None,
         refused=row.refused or next((one.refused for one in trained if one.refused), ""),
         is_warm=row.is_warm,
+        rule_rate=row.rule_rate,
     )
 
 
 def _add_error(found: Rehearsed, loss: TrainedLoss, examples: EvalSet) -> Rehearsed:
     """Return the setting with the sampling error of its mean score."""
-    if not found.scores or isinstance(loss, Heads):
+    if not found.scores:
         return found
-    share = min(len(found.scores), PARTS) / PARTS  # the seeds of one round test with different examples
-    value = min(1.0, max(0.0, found.value))
+    parts = min(len(found.scores), PARTS)  # the seeds of one round test with different examples
+    return replace(found, sampling_error=_sampling_error(found.value, loss, examples, parts=parts))
+
+
+def _sampling_error(score: float, loss: TrainedLoss, examples: EvalSet, *, parts: int) -> float | None:
+    """Return the standard error of a score over so many parts of the examples; None where there is none."""
+    share, value = parts / PARTS, min(1.0, max(0.0, score))
     match loss:
         case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
             positives = float((examples.labels == 1).sum())
-            error = area_error(value, share * positives, share * (len(examples) - positives))
+            return area_error(value, share * positives, share * (len(examples) - positives))
         case Loss.CROSS_ENTROPY:
-            error = math.sqrt(value * (1 - value) / (share * len(examples)))
-        case Loss.MSE | Loss.POISSON:
-            return found
+            return math.sqrt(value * (1 - value) / (share * len(examples)))
+        case Loss.MSE | Loss.POISSON | Heads():
+            return None
         case _:
             assert_never(loss)
-    return replace(found, sampling_error=error)
 
 
 def _metric(loss: TrainedLoss) -> str:

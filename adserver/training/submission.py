@@ -9,8 +9,9 @@ from typing import Final
 from adserver.budgets.headroom import JobLimits, check_batch
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.submissions import Submission
-from adserver.records.training_plan import TrainingPlan
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset
+from adserver.training.default_optimizer import check_rule, choose_rate, steps_at
 from adserver.training.eval_set import read_eval_set
 from adserver.training.model_file import parse_chosen
 from maskedlark import canonical
@@ -20,7 +21,7 @@ from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
 from maskedlark.model.heads import TrainedLoss, check_trained, trained_loss
 from maskedlark.model.onnx_file import trained_names
-from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
@@ -52,11 +53,12 @@ def plan_job(
         already: What is spent or reserved on the dataset.
 
     Raises:
-        InvalidTask: a number is out of its range.
+        InvalidTask: a number is out of its range, or the rule has no learning rate for the job.
         InvalidModel: the model or its loss is not acceptable.
         JobRefused: UNKNOWN_DATASET, TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, or
             MALFORMED for settings that do not go together.
     """
+    check_rule(submission, task)
     model, loss = _model_to_train(submission, task)
     _check_usable(task, dataset, now_s)
     batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
@@ -81,14 +83,15 @@ def plan_job(
         },
     )
     _check_path(model, loss, task, job)
+    optimizer, schedule = _steps(submission, task, dataset, job, model)
     plan = canonical.build(
         TrainingPlan,
         {
             "task": task,
             "job": job,
             "dataset_size": dataset.size,
-            "optimizer": submission.optimizer,
-            "schedule": submission.schedule,
+            "optimizer": optimizer,
+            "schedule": schedule,
             "adaptive_clip": _adaptive_clip(submission, task),
             "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
             "is_until_budget": submission.rounds is None,
@@ -97,6 +100,19 @@ def plan_job(
     # Last, since it needs the noise.
     job.check_sums_fit(task, records=dataset.size, num_parameters=model.num_parameters)
     return plan
+
+
+def _steps(
+    submission: Submission, task: Task, dataset: Dataset, job: JobSpec, model: Model
+) -> tuple[Optimizer, Schedule]:
+    """Return the optimizer and the schedule: those that are given, or the rule's at the job's epsilon."""
+    if submission.optimizer is not None:
+        return steps_at(submission, submission.optimizer.learning_rate)
+    epsilon = submission.epsilon or spent([job.charge(task, job.rounds)], task.delta).ad_server
+    parameters = model.num_parameters
+    return steps_at(
+        submission, choose_rate(submission, rows=dataset.size, epsilon=epsilon, parameters=parameters)
+    )
 
 
 def _check_path(model: Model, loss: TrainedLoss, task: Task, job: JobSpec) -> None:
@@ -174,7 +190,7 @@ def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: f
                 JobReason.MALFORMED, "`carried` requires correlated noise: add `--noise correlated`"
             )
         return samples
-    momentum = submission.optimizer.inertia
+    momentum = submission.inertia
     return samples.carrying(task, rounds=rounds, momentum=momentum, carried=submission.carried)
 
 
@@ -220,7 +236,7 @@ def _fix_open_settings(
         dataset_size=dataset.size,
         already=already,
         epsilon=epsilon,
-        momentum=submission.optimizer.inertia,
+        momentum=submission.inertia,
         **submission.sampling(),
     )
     if rounds is None:

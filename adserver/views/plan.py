@@ -19,6 +19,7 @@ from maskedlark.escape import escape
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import number
+from maskedlark.terminal.plural import plural
 
 GENERAL_PATH: Final = (
     "the model trains on the general path, which needs torch at the helpers (their extra `torch`), is a "
@@ -91,7 +92,10 @@ def describe_path(reasons: Sequence[str]) -> list[str]:
 
 
 def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
-    """Print the same lines of a job that was accepted, to standard error; none of a job on devices."""
+    """Print the same lines of a job that was accepted, and what was chosen for it, to standard error.
+
+    None is printed of a job on devices.
+    """
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen, why_squashed_twice
     from adserver.training.standardising import standardise_submission
@@ -115,6 +119,13 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
     given = parse(separate_parameters(submission.model), num_features=plan.task.num_features)
     if twice := why_squashed_twice(given, plan.job.loss):
         typer.echo(twice, err=True)
+    if submission.optimizer is None:
+        typer.echo(
+            f"learning rate {plan.optimizer.learning_rate:g}, by the rule for {plan.dataset_size:,} reports "
+            f"and {plural(model.num_parameters, 'parameter')}, with momentum and a cosine schedule: "
+            "`adserver job rehearse` or client.rehearse compares others",
+            err=True,
+        )
     for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
         typer.echo(line, err=True)
 

@@ -359,6 +359,20 @@ def test_a_plan_that_contradicts_itself_is_refused(adserver: Adserver, wish: str
         adserver(f"job plan {wish}")
 
 
+def test_a_job_without_a_rate_rounds_or_optimizer_has_those_of_the_rule(
+    adserver: Adserver, site: Site
+) -> None:
+    job = "job submit --model model.onnx --loss binary_cross_entropy_with_logits --epsilon 2"
+    found = json.loads(adserver(f"{job} --json").stdout)
+    assert (found["optimizer"], found["schedule"], found["rounds"]) == ("momentum", "cosine", 120)
+    assert found["learning_rate"] == 0.1
+    assert "learning rate 0.1, by the rule for 40 reports" in adserver(f"{job} --epsilon 0.1").stderr
+    assert "at most one of" in adserver(f"{job} --rounds 3 --until-budget", exit_code=2).output
+    with pytest.raises(InvalidTask, match="give a rate"):
+        adserver(f"{job} --optimizer adam")
+    assert len(site.store.all()) == 2
+
+
 def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, site: Site) -> None:
     job = "--model model.onnx --loss binary_cross_entropy_with_logits"
     job += " --learning-rate 0.5 --rounds 2 --batch-size 20"

@@ -21,6 +21,7 @@ from adserver.client.training import _submission
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import open_store
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
@@ -31,7 +32,7 @@ from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused
 from tests.adserver.fake_helper import FakeHelper, serving
-from tests.adserver.job_world import RECORDS, Site, eval_set_npz, sealed
+from tests.adserver.job_world import RECORDS, Sealed, Site, eval_set_npz, sealed
 from tests.builders import NOW
 
 OF = sealed(expires_at=1 << 39)
@@ -44,22 +45,27 @@ TASK: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A committed dataset at an ad server whose helpers are in memory."""
-    one = Site(tmp_path / "adserver", OF)
-    TaskStore(one.engine).add(OF.of.bundle, created_at=NOW)
+def add_dataset(site: Site, of: Sealed) -> None:
+    """Store a task and its committed dataset."""
+    TaskStore(site.engine).add(of.of.bundle, created_at=NOW)
     row = {
         "handle": bytes(16),
-        "task_id": OF.of.task.task_id,
+        "task_id": of.of.task.task_id,
         "state": DatasetState.COMMITTED,
         "created_at": NOW,
         "received": RECORDS,
         "size": RECORDS,
-        "dataset_id": OF.datasets[0].dataset_id,
+        "dataset_id": of.datasets[0].dataset_id,
     }
-    with one.engine.begin() as connection:
+    with site.engine.begin() as connection:
         connection.execute(insert(datasets).values(row))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A committed dataset at an ad server whose helpers are in memory."""
+    one = Site(tmp_path / "adserver", OF)
+    add_dataset(one, OF)
     monkeypatch.setattr(
         connect, "HelperClient", lambda address, *_, **__: nullcontext(one.helpers[int(address[-1])])
     )
@@ -364,3 +370,33 @@ def test_a_job_is_rehearsed_by_the_settings_of_train_over_the_sealed_dataset(
     submission = _submission(as_onnx(module(), 4), loss="mse", learning_rate=0.1, rounds=1)
     with pytest.raises(InvalidTask, match="leave out loss"):
         client.rehearse(submission, panel, loss="mse")
+
+
+def test_several_rates_are_named_as_learning_rates(client: Client, tmp_path: Path) -> None:
+    for given in ([0.3, 1.0], (0.3,), "0.3"):
+        with pytest.raises(InvalidTask, match=r"learning_rate is .*give those to compare as learning_rates="):
+            client.rehearse(module(), tmp_path / "none.npz", loss="mse", learning_rate=given)
+
+
+def test_a_job_is_trained_by_its_model_loss_and_epsilon_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = sealed(mechanism="gaussian", expires_at=1 << 39)
+    add_dataset(one := Site(tmp_path / "noisy", of), of)
+    job: dict[str, Any] = {"loss": "binary_cross_entropy_with_logits", "wait": False}
+    with Client.of(LocalAdServer(data=one.data_dir)) as noisy:
+        made = noisy.train(module(), epsilon=2.0, **job)
+        said = capsys.readouterr().err
+        plan = noisy.server.job(made.job_id.hex()).plan
+        assert isinstance(plan, TrainingPlan)
+        assert (plan.optimizer.kind, plan.schedule.kind) == ("momentum", "cosine")
+        assert (plan.optimizer.learning_rate, plan.job.rounds) == (0.1, 120)
+        assert "learning rate 0.1, by the rule for 40 reports and 5 parameters, with momentum" in said
+        noisy.train(module(), epsilon=0.5, learning_rate=0.1, **job)
+        assert "learning rate" not in capsys.readouterr().err
+        with pytest.raises(InvalidTask, match="give a rate"):
+            noisy.train(module(), epsilon=0.5, optimizer="adam", **job)
+        with pytest.raises(JobRefused, match=r"epsilon 8 was asked for, but of 8 only [0-9.]+ is left"):
+            noisy.train(module(), epsilon=8.0, **job)
+        assert len(noisy.jobs()) == 2
+    one.engine.dispose()

@@ -1,5 +1,6 @@
 """A rehearsal is the job: its plan, samples, noise and steps, without the helpers."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from adserver.training.rehearsal import (
     Wish,
     _add_error,
     _plan,
+    _promising,
+    _Row,
     rehearse,
 )
 from adserver.training.rehearsal_training import (
@@ -26,6 +29,7 @@ from adserver.training.rehearsal_training import (
     NO_NOISE,
     RehearsalTraining,
     Score,
+    TrainingOutcome,
     _score,
     _split_examples,
     _TrainingRun,
@@ -328,6 +332,24 @@ def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
     assert scored.mean_over_rate == pytest.approx((1 / (1 + np.exp(-logits))).mean() / found.labels.mean())
 
 
+def rehearsed(scores: Mapping[float, tuple[float, ...]], rule: float | None = None, **more: Any) -> Rehearsal:
+    """A rehearsal at epsilon 1 with the scores of each rate, one a seed."""
+    settings = [
+        Rehearsed(
+            name=name,
+            epsilon=epsilon,
+            costs=None,
+            noise_multiplier=1.0,
+            learning_rate=rate,
+            scores=tuple(Score(value=value, measured=value, loss=0.4) for value in values),
+            rule_rate=rule,
+        )
+        for name, epsilon in (("epsilon 1", 1.0), (ALONE, None))
+        for rate, values in scores.items()
+    ]
+    return Rehearsal(metric="roc_auc", settings=tuple(settings), **more)
+
+
 @pytest.mark.parametrize(
     ("best", "said"),
     [
@@ -339,18 +361,123 @@ def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
 )
 def test_a_best_rate_at_the_edge_of_those_tried_says_where_to_go_on(best: int | None, said: str) -> None:
     rates = (0.3,) if best is None else (0.3, 1.0, 3.0)
-    scores = [Score(value=0.8 + (place == best), measured=0.8, loss=0.4) for place in range(len(rates))]
-    settings = [
-        Rehearsed(
-            name=name, epsilon=epsilon, costs=None, noise_multiplier=1.0, learning_rate=rate, scores=(score,)
-        )
-        for name, epsilon in (("epsilon 1", 1.0), (ALONE, None))
-        for rate, score in zip(rates, scores, strict=True)
-    ]
-    found = Rehearsal(metric="roc_auc", settings=tuple(settings))
+    found = rehearsed({rate: (0.5 + 0.2 * (place == best),) * 2 for place, rate in enumerate(rates)})
     assert [line for line in found.remarks() if "tried" in line] == ([said] if said else [])
     assert said in repr(found)
     assert f"epsilon 1: {found.best('epsilon 1').value:.4f} at rate" in repr(found)
+
+
+def test_rates_are_compared_seed_by_seed_since_each_seed_tests_all_with_the_same_examples() -> None:
+    """The seeds are .1 apart, and each says that 1 is .01 better than .3."""
+    seeds = np.array([0.6, 0.7, 0.65, 0.75])
+    ever = rehearsed({0.3: tuple(seeds - 0.01), 1.0: tuple(seeds)})
+    assert ever.as_good("epsilon 1") == (1.0,)
+    assert "higher, such as 3" in repr(ever)
+    mixed = rehearsed({0.3: tuple(seeds - [0.03, -0.02, 0.03, 0.0]), 1.0: tuple(seeds)})
+    assert mixed.best("epsilon 1").learning_rate == 1.0
+    assert mixed.as_good("epsilon 1") == (0.3, 1.0)
+    assert "epsilon 1: the rates 0.3 and 1 cannot be told apart by 4 seeds" in repr(mixed)
+    assert "tried" not in repr(mixed)
+    once = rehearsed({0.3: (0.5,), 1.0: (0.6,)})
+    assert once.as_good("epsilon 1") == (0.3, 1.0)
+
+
+def test_a_difference_counts_from_the_quantile_of_so_few_seeds_on() -> None:
+    """Student's t of 3 degrees is 3.182; of 4 seeds that share what trains, the root of 1/4 + 1/3 counts."""
+    spread = np.array([-1.0, 1.0, -1.0, 1.0]) * 0.01 * (3 / 4) ** 0.5  # of standard deviation .01
+    least = 3.1824 * 0.01 * (1 / 4 + 1 / 3) ** 0.5
+    for factor, is_better in ((0.999, False), (1.001, True)):
+        found = rehearsed({0.3: (0.5,) * 4, 1.0: tuple(0.5 + factor * least + spread)})
+        assert (found.as_good("epsilon 1") == (1.0,)) is is_better
+
+
+def test_seeds_train_and_test_each_rate_with_the_same_examples_and_noise() -> None:
+    one, other = (
+        RehearsalTraining(
+            model=SUBMISSION.model,
+            examples=examples(),
+            plan=_plan(SUBMISSION, task_of(), 5_000, rate, 8.0),
+            name="epsilon 8",
+            seed=1,
+        )
+        for rate in (0.01, 1.0)
+    )
+    runs = [_TrainingRun(each, _split_examples(each, share=1.0)) for each in (one, other)]
+    for drawn in (
+        lambda run: run._train.features,
+        lambda run: run._test.labels,
+        lambda run: next(run._batches()),
+        lambda run: run._both_noises(run._trainer.clip(), 5),
+    ):
+        first, second = map(drawn, runs)
+        assert np.array_equal(first, second)
+
+
+SAME = {0.3: (0.6, 0.7), 1.0: (0.7, 0.61), 3.0: (0.65, 0.65)}
+
+
+@pytest.mark.parametrize(
+    ("scores", "rule", "rate"),
+    [
+        (SAME, 3.0, 3.0),
+        (SAME, 0.5, 0.5),
+        (SAME, 4.0, 4.0),
+        (SAME, 5.0, 1.0),
+        (SAME, 0.1, 1.0),
+        (SAME, None, 1.0),
+        ({0.3: (0.6, 0.6), 1.0: (0.7, 0.7)}, 0.3, 1.0),
+        ({0.3: (0.6, 0.6), 1.0: (0.7, 0.7)}, 0.8, 0.8),
+    ],
+)
+def test_the_rate_of_the_rule_is_recommended_where_it_is_as_good_as_any(
+    scores: Mapping[float, tuple[float, ...]], rule: float | None, rate: float
+) -> None:
+    assert rehearsed(scores, rule).recommended("epsilon 1") == rate
+
+
+def test_how_to_submit_is_said_in_options_and_in_words_of_python() -> None:
+    by_rule, named = rehearsed(SAME, 3.0), rehearsed(SAME, optimizer=OptimizerKind.ADAM)
+    assert by_rule.remarks()[-1] == (
+        "epsilon 1: submit with --epsilon 1; the rule gives the learning rate, 3"
+    )
+    assert "epsilon 1: client.train(..., epsilon=1); the rule gives the learning rate, 3" in repr(by_rule)
+    assert named.remarks()[-1] == "epsilon 1: submit with --epsilon 1 --optimizer adam --learning-rate 1"
+    assert 'epsilon 1: client.train(..., epsilon=1, optimizer="adam", learning_rate=1)' in repr(named)
+    assert "--" not in repr(by_rule) + repr(named)
+
+
+def test_without_a_rate_the_rules_is_tried_at_each_epsilon_and_lower_and_higher_ones() -> None:
+    job = replace(SUBMISSION, optimizer=None, schedule=None, rounds=2)
+    wish = replace(WISH, learning_rates=(), seeds=1)
+    found = trained(job, wish)
+    rates = {
+        name: [one.learning_rate for one in found.settings if one.name == name] for name in found.names()
+    }
+    assert rates.pop(ALONE) == [*RATES]
+    # Rows times epsilon over 20,000, over the clip bound of 1
+    assert rates == {
+        "epsilon 0.5": [0.17, 0.5, 1.5],
+        "epsilon 8": [1.3, 4.0, 12.0],
+        NO_NOISE: [1.3, 4.0, 12.0],
+    }
+    assert {one.name: one.rule_rate for one in found.settings} == {
+        "epsilon 0.5": 0.5, "epsilon 8": 4.0, NO_NOISE: None, ALONE: None,
+    }  # fmt: skip
+    more = trained(job, replace(wish, epsilons=(0.5,), learning_rates=(0.2, 0.5)))
+    assert [one.learning_rate for one in more.settings if one.name == "epsilon 0.5"] == [0.5, 0.2]
+    with pytest.raises(InvalidTask, match="learning_rate has no default here: the schedule is constant"):
+        trained(replace(job, schedule=Schedule()), wish)
+
+
+def test_on_a_panel_that_tells_little_a_first_score_leaves_no_rate_behind() -> None:
+    rows = [_Row(name="epsilon 1", epsilon=1.0, learning_rate=rate, plan=None) for rate in (0.3, 1.0)]
+    found = {
+        place: [TrainingOutcome(score=Score(value=value, measured=value, loss=0.4))]
+        for place, value in enumerate((0.70, 0.75))
+    }
+    loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+    assert _promising(rows, found, loss, examples(160)) == [0, 1]
+    assert _promising(rows, found, loss, examples(8_000)) == [1]
 
 
 def test_a_rate_that_was_tried_once_is_not_the_best_of_those_tried_on_all_examples() -> None:

@@ -1,0 +1,99 @@
+"""The optimizer of a job that names no learning rate: by the rule of `adserver.training.defaults`.
+
+    why_no_rule(submission, task)        # empty: momentum under a cosine schedule, at
+    choose_rate(submission, rows=6_500, epsilon=3.0, parameters=241)
+
+The rule was measured with momentum .9, a cosine schedule and one clip bound, and is for such jobs alone.
+"""
+
+from dataclasses import replace
+
+from adserver.records.defaults import MOMENTUM
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.records.submissions import Submission
+from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.defaults import choose_learning_rate
+from maskedlark.canonical import build
+from maskedlark.errors import InvalidTask
+from maskedlark.model.heads import Heads
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.sampling import StepNoise
+from maskedlark.reports.task import Task
+
+
+def why_no_rule(submission: Submission, task: Task) -> str:
+    """Return what about a job the rule is not for; empty if it gives a rate."""
+    optimizer, schedule = submission.optimizer, submission.schedule
+    if task.mechanism is Mechanism.NONE:
+        return "the task adds no noise, and the rule goes by epsilon"
+    if optimizer is not None and not _is_of_rule(optimizer.kind, optimizer.momentum):
+        return f"the optimizer is {optimizer.kind.value}, and the rule is for momentum {MOMENTUM:g}"
+    if schedule is None and optimizer is not None:
+        return "the schedule is constant, and the rule is for cosine"
+    if schedule is not None and schedule.kind is not ScheduleKind.COSINE:
+        return f"the schedule is {schedule.kind.value}, and the rule is for cosine"
+    if submission.is_clip_per_layer or submission.noise is StepNoise.CORRELATED:
+        return "the rule is for one clip bound of the whole gradient and independent noise"
+    return ""
+
+
+def check_rule(submission: Submission, task: Task) -> None:
+    """Refuse a job without an optimizer for which the rule has no rate.
+
+    Raises:
+        InvalidTask
+    """
+    if submission.optimizer is None and (why := why_no_rule(submission, task)):
+        raise InvalidTask(f"learning_rate has no default here: {why}: give one (--learning-rate)")
+
+
+def choose_rate(submission: Submission, *, rows: int, epsilon: float, parameters: int) -> float:
+    """Return the rule's rate for a job that it is for.
+
+    Args:
+        submission: The job.
+        rows: Reports of its dataset.
+        epsilon: What it costs against the ad server.
+        parameters: That it trains.
+    """
+    rate = choose_learning_rate(
+        rows=rows,
+        epsilon=epsilon,
+        parameters=parameters,
+        network=None,
+        heads=len(submission.loss.heads) if isinstance(submission.loss, Heads) else 1,
+    )
+    if submission.clip_norm is None or submission.adaptive_clip is not None:
+        return rate
+    # A fixed bound divides no gradient, while the rule's rate is of gradients over the bound.
+    return float(f"{rate / submission.clip_norm:.2g}")
+
+
+def steps_at(submission: Submission, rate: float) -> tuple[Optimizer, Schedule]:
+    """Return the optimizer and the schedule of a job at a learning rate."""
+    if submission.optimizer is None:
+        made = Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate)
+        return made, submission.schedule or Schedule(kind=ScheduleKind.COSINE)
+    return replace(submission.optimizer, learning_rate=rate), submission.schedule or Schedule()
+
+
+def read_optimizer(kind: OptimizerKind | str | None, rate: float | None, momentum: float) -> Optimizer | None:
+    """Return the optimizer that a person names; None without a rate, which leaves it to the rule.
+
+    Raises:
+        InvalidTask: another optimizer than the rule's has no rate, or a number is out of its range.
+    """
+    if rate is not None:
+        return build(
+            Optimizer, {"kind": kind or OptimizerKind.SGD, "learning_rate": rate, "momentum": momentum}
+        )
+    if not _is_of_rule(kind or OptimizerKind.MOMENTUM, momentum):
+        raise InvalidTask(
+            f"learning_rate has a default for momentum {MOMENTUM:g} alone: give a rate (--learning-rate), or "
+            "leave out optimizer and momentum"
+        )
+    return None
+
+
+def _is_of_rule(kind: OptimizerKind | str, momentum: float) -> bool:
+    return kind == OptimizerKind.MOMENTUM and momentum == MOMENTUM
