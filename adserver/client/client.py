@@ -3,7 +3,7 @@
 from adserver import Client
 
 with Client(data="play/adserver", helpers=("127.0.0.1:7100", "127.0.0.1:7101"), insecure=True) as client:
-    job = client.train(module, loss="cross_entropy", learning_rate=0.3, rounds=60, epsilon=3)
+    job = client.train(module, loss="cross_entropy", epsilon=3)
     job.export("trained.onnx", takes="columns")
     result = client.aggregate("count", "purchase", group_by=["month"], epsilon=0.5)
     result.estimate("purchase", "5").value

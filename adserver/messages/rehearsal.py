@@ -9,7 +9,7 @@ from adserver.training.rehearsal import Rehearsal, Rehearsed
 from adserver.training.rehearsal_training import Score
 from maskedlark.frozen import pick_attributes
 
-_SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused", "is_warm")
+_SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused", "is_warm", "rule_rate")
 
 
 class _ScoreMessage(Message):
@@ -30,7 +30,7 @@ class _RehearsedMessage(Message):
     """One setting; `mean` and `spread` are over its scores, null where there are too few.
 
     `low` and `high` are the 99 % interval of what one job will reach, by the examples that were scored and
-    the spread; null where a score has none.
+    the spread; null where a score has none. `rule_rate` is the job's learning rate where none is named.
     """
 
     name: str
@@ -40,6 +40,7 @@ class _RehearsedMessage(Message):
     clipped: float | None
     refused: str
     is_warm: bool
+    rule_rate: float | None
     costs: EpsilonsMessage | None
     scores: list[_ScoreMessage]
     mean: float | None

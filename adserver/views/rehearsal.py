@@ -30,10 +30,10 @@ def print_rehearsal(found: Rehearsal) -> None:
             "noise",
             "with a helper",
         ),
-        [_row(one, is_best=one == found.best(one.name)) for one in found.settings],
+        [_row(one, _mark(found, one)) for one in found.settings],
     )
     typer.echo(
-        "*: the best rate. ±: standard deviation over seeds. 99 %: what one job will reach, by the number of "
+        "*: the best rate; =: one that cannot be told apart from it. ±: standard deviation over seeds. 99 %: what one job will reach, by the number of "
         "examples that were scored and by the seeds. mean/rate: mean prediction over the share of positives; "
         "with a helper: epsilon if one colludes"
     )
@@ -41,8 +41,15 @@ def print_rehearsal(found: Rehearsal) -> None:
         typer.echo(line)
 
 
-def _row(one: Rehearsed, *, is_best: bool) -> tuple[str, ...]:
-    name = f"{'* ' if is_best and one.scores else '  '}{one.name}"
+def _mark(found: Rehearsal, one: Rehearsed) -> str:
+    """Return how a setting's rate compares with the others of its name."""
+    if one.learning_rate not in found.as_good(one.name):
+        return " "
+    return "*" if one == found.best(one.name) else "="
+
+
+def _row(one: Rehearsed, mark: str) -> tuple[str, ...]:
+    name = f"{mark} {one.name}"
     if not one.scores:
         return (name, f"{one.learning_rate:g}", f"refused: {one.refused}", *("",) * 7)
     over = one.mean_over_rate

@@ -385,4 +385,9 @@ def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, s
     assert site.store.all() == ()
     shown = adserver(f"job rehearse {job} {wish} --plot picture.png").stdout
     assert "submit with --epsilon 1 --learning-rate" in shown
+    assert "=: one that cannot be told apart" in shown
+    job = "--model model.onnx --loss binary_cross_entropy_with_logits --rounds 2"
+    by_rule = json.loads(adserver(f"job rehearse {job} {wish.replace('--also-rate 0.1', '')} --json").stdout)
+    assert [one["learning_rate"] for one in by_rule["settings"][:3]] == [0.033, 0.1, 0.3]
+    assert by_rule["settings"][0]["rule_rate"] == 0.1
     assert Path("picture.png").stat().st_size > 5_000
