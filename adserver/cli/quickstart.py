@@ -341,10 +341,10 @@ def _up_command(
 
 @quickstart_app.command("status")
 def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
-    """Show which of the project's servers run, where, and what became of its runs."""
+    """Show which of the project's servers run, where, what became of its runs, and why one is not done."""
     from adserver.quickstart.project import Project
+    from adserver.quickstart.run_states import describe_runs
     from adserver.quickstart.running import RunningFleet
-    from adserver.quickstart.runs import describe_runs
 
     project = Project.open(folder)
     states, runs = RunningFleet(project, tell=_tell).states(), describe_runs(project)
@@ -373,8 +373,11 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
             "epsilon",
             "note",
         ),
-        [tuple(_figure(value) for value in one.values()) for one in runs],
+        [tuple(_figure(value) for name, value in one.items() if name != "why") for one in runs],
     )
+    for one in runs:
+        if one["why"]:
+            typer.echo(escape(f"run {one['run']}: {one['why']}"))
 
 
 @quickstart_app.command("logs")

@@ -73,10 +73,13 @@ class Job:
         stopped = watch(self.at, self.job_id, is_shown=progress)
         if stopped.state in (JobState.REFUSED, JobState.FAILED):
             name, cause = self.job_id.hex(), "" if stopped.stop is None else f": {stopped.stop.cause}"
+            then = "its resume() goes on, once the cause is gone"
+            if stopped.stop is not None and stopped.stop.is_lasting:
+                then = "resumed, it would stop again: train another; cancel() gives the unused budget back"
             raise JobRefused(
                 JobReason.WRONG_STATE,
                 f"the job {name} is {stopped.state} after {stopped.progress}{cause} (client.job({name!r}) "
-                "has what was done; its resume() goes on, once the cause is gone)",
+                f"has what was done; {then})",
             )
         return self
 

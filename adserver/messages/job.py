@@ -227,7 +227,8 @@ def _next_command(job: JobRecord) -> str | None:
     """Return the command to type next; None while there is nothing to do."""
     name = job.job_id.hex()[:12]
     if job.state in (JobState.REFUSED, JobState.FAILED):
-        return f"adserver job resume {name}"
+        is_lasting = job.stop is not None and job.stop.is_lasting
+        return f"adserver job {'cancel' if is_lasting else 'resume'} {name}"
     if job.state in STOPPED and (job.rounds_done or job.updates):
         return f"adserver model export trained.onnx --job {name}"
     return None

@@ -21,9 +21,11 @@ from adserver.quickstart.runs import REPORTED, Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.exported_model import ModelWeights
+from adserver.records.job_record import Stop
+from adserver.records.job_state import JobState
 from adserver.training.defaults import Network, choose_learning_rate, choose_network
 from adserver.views.printing import check_parts
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
@@ -113,9 +115,27 @@ class Recipe:
             InvalidTask: a command refused; the message is what it said.
             HelperUnavailable: a server ended.
         """
+        self._leave_job_that_is_over()
+        try:
+            return self._run()
+        except MaskedLarkError as error:
+            # For `status`: the terminal that showed it may be closed.
+            self._steps.stop(str(error))
+            raise
+
+    def _leave_job_that_is_over(self) -> None:
+        """Begin a new run in place of one whose job can never be done, and say which run goes on."""
+        if (job := self._steps.done.get("job")) is not None:
+            found = self._commands.read("adserver", "job", "show", str(job))
+            stop = Stop(reason=found.get("reason") or "", cause="")
+            if found.get("state") == JobState.CANCELLED or stop.is_lasting:
+                self._steps.end_job()
+                self._steps = Steps.open(self._project)
+        if self._steps.done:
+            self._tell(f"going on with run {self._steps.folder.name}, which was interrupted")
+
+    def _run(self) -> Trained:
         steps, folder = self._steps, self._steps.folder
-        if steps.done:
-            self._tell(f"going on with run {folder.name}, which was interrupted")
         described = self._describe(folder)
         loss = choose_loss(self._project, described.num_features, described.num_classes)
         ran = self._train(described, loss)

@@ -2,7 +2,6 @@
 
 steps = Steps.open(project)         # the last run if it was interrupted, else a new one
 task = steps.do("task", create_task)
-describe_runs(project)              # [{"run": "1", "state": "done", "auc": .71, ...}, ...]
 """
 
 import json
@@ -17,7 +16,7 @@ from maskedlark.canonical import encode
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
 
-_SUMMARY: Final = "summary.json"
+SUMMARY: Final = "summary.json"
 _PROGRESS: Final = "progress.json"
 REPORTED: Final = "reported.npz"
 """The reported rows in clear, while a run is compared with plain training."""
@@ -117,33 +116,65 @@ class Trained:
 class Steps:
     """What a run has done, in `runs/N/progress.json`: an interrupted run is gone on with.
 
-    A run is gone on with only if `lark.toml` and the table are as they were, and if no step was cut off that
-    cannot be repeated: sending reports.
+    A run is gone on with only if `lark.toml` and the table are as they were, if its job can still be done,
+    and if no step was cut off that cannot be repeated: sending reports.
     """
 
     _BEGUN: Final = "begun"
     _SETTINGS: Final = "settings"
+    _STOPPED: Final = "stopped"
+    _JOB_IS_OVER: Final = "a job that cannot be done"
 
-    def __init__(self, folder: Path, settings: str, done: dict[str, Any]) -> None:
-        """`settings` is the digest of what the run was begun with."""
+    def __init__(
+        self,
+        folder: Path,
+        settings: str,
+        done: dict[str, Any],
+        *,
+        stopped: str = "",
+        begun: str | None = None,
+    ) -> None:
+        """Take what a file holds, or nothing of a new run.
+
+        Args:
+            folder: The run's.
+            settings: The digest of what the run was begun with.
+            done: What each step returned.
+            stopped: The error that ended the run last.
+            begun: A step that cannot be repeated and was not done.
+        """
         self.folder = folder
-        self._settings = settings
         self.done = done
+        self.stopped = stopped
+        self._settings = settings
+        self._begun = begun
 
     @classmethod
     def open(cls, project: Project) -> "Steps":
         """Find the last run if it can be gone on with; else begin a new one."""
-        settings = _digest(project)
         last = project.last_run()
-        if last is not None and not (last / _SUMMARY).exists():
-            # Whatever a file holds that another program wrote or cut off: then a new run begins.
-            with suppress(OSError, ValueError, TypeError, KeyError):
-                found = dict(json.loads((last / _PROGRESS).read_text()))
-                begun = found.pop(cls._BEGUN, None)
-                # Begun and not done: it was cut off, and nobody knows how much of it happened.
-                if found.pop(cls._SETTINGS) == settings and (begun is None or begun in found):
-                    return cls(last, settings, found)
-        return cls(project.new_run(), settings, {})
+        found = None if last is None else cls.read(last)
+        if found is not None and found.can_go_on(project):
+            return found
+        return cls(project.new_run(), _digest(project), {})
+
+    @classmethod
+    def read(cls, folder: Path) -> "Steps | None":
+        """Return what a run has done; None of one that is finished or has done nothing yet."""
+        if (folder / SUMMARY).exists():
+            return None
+        # Whatever a file holds that another program wrote or cut off: then a new run begins.
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            found = dict(json.loads((folder / _PROGRESS).read_text()))
+            begun, stopped = found.pop(cls._BEGUN, None), found.pop(cls._STOPPED, "")
+            return cls(folder, found.pop(cls._SETTINGS), found, stopped=stopped, begun=begun)
+        return None
+
+    def can_go_on(self, project: Project) -> bool:
+        """Return whether the project's next run goes on with this one."""
+        # Begun and not done: it was cut off, and nobody knows how much of it happened.
+        is_whole = self._begun is None or self._begun in self.done
+        return is_whole and self.folder == project.last_run() and self._settings == _digest(project)
 
     def do(self, name: str, step: Callable[[], Any], *, is_begun_once: bool = False) -> Any:
         """Run a step unless it is done, and remember what it returned."""
@@ -154,46 +185,29 @@ class Steps:
             self._write(begun=None)
         return self.done[name]
 
+    def stop(self, why: str) -> None:
+        """Remember the error that ended the run."""
+        self._write(begun=self._begun, stopped=why)
+
+    def end_job(self) -> None:
+        """Remember that the run's job can never be done: the next run is a new one."""
+        self._write(begun=self._JOB_IS_OVER)
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the run's summary; it is not gone on with any more."""
         # The summary first: a run without one counts as interrupted and would be gone on with.
-        write_durably(self.folder / _SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+        write_durably(self.folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         (self.folder / _PROGRESS).unlink(missing_ok=True)
 
-    def _write(self, *, begun: str | None) -> None:
+    def _write(self, *, begun: str | None, stopped: str = "") -> None:
+        self._begun, self.stopped = begun, stopped
         known = {
             self._SETTINGS: self._settings,
             **({} if begun is None else {self._BEGUN: begun}),
+            **({self._STOPPED: stopped} if stopped else {}),
             **self.done,
         }
         write_durably(self.folder / _PROGRESS, json.dumps(known).encode())
-
-
-def describe_runs(project: Project) -> list[dict[str, Any]]:
-    """Return what a list of runs says of each, oldest first, so that they can be compared."""
-    folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
-    told = []
-    for folder in sorted(folders, key=lambda one: int(one.name)):
-        found: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            found = json.loads((folder / _SUMMARY).read_text())
-        names = (
-            "name",
-            "auc",
-            "plain_auc",
-            "panel_alone_auc",
-            "base_rate",
-            "loss",
-            "accuracy",
-            "epsilon",
-            "note",
-        )
-        state = "done" if found else "interrupted or running"
-        plain = found.get("plain") or {}
-        found["plain_auc"] = plain.get("auc")
-        found["panel_alone_auc"] = (plain.get("panel_alone") or {}).get("auc")
-        told.append({"run": folder.name, "state": state, **{name: found.get(name) for name in names}})
-    return told
 
 
 def _digest(project: Project) -> str:

@@ -1,13 +1,33 @@
 """A job as it is stored, and as a row of its table becomes one."""
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from adserver.records.job_state import JobState
 from adserver.records.local_plan import LocalPlan
 from adserver.records.plans import AnyPlan, read_plan
 from adserver.records.round_figures import RoundFigures
+from maskedlark.errors import JobReason, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.terminal.plural import plural
+
+# What stops a job for what it is or has done: the same round would be refused again.
+_LASTING: Final = frozenset(ModelReason) | {
+    JobReason.TASK_EXPIRED,
+    JobReason.DATASET_TOO_LARGE,
+    JobReason.DATASET_EMPTY,
+    JobReason.DATASET_CHANGED,
+    JobReason.REPORT_ALREADY_USED,
+    JobReason.JOB_CHANGED,
+    JobReason.JOB_CLOSED,
+    JobReason.TOO_MANY_JOBS,
+    JobReason.ROUND_CHANGED,
+    JobReason.ROUND_BEYOND_PLAN,
+    JobReason.OVERFLOW,
+    JobReason.NOISE_OUT_OF_RANGE,
+    JobReason.BUDGET_EXHAUSTED,
+    JobReason.SUM_OUT_OF_RANGE,
+    JobReason.TOO_LARGE,
+}
 
 
 @frozen
@@ -21,6 +41,11 @@ class Stop:
 
     reason: str
     cause: str
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the job would stop at the same again, whatever others mend: only a new job helps."""
+        return self.reason in {one.value for one in _LASTING}
 
 
 class _JobRow(Protocol):

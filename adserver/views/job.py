@@ -50,7 +50,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     plan = job.plan
     match plan:
         case FederatedPlan() | LocalPlan():
-            rows: list[tuple[str, object]] = [*rows_of_devices(job, plan), ("state", _outcome_line(job))]
+            rows: list[tuple[str, object]] = [*rows_of_devices(job, plan), ("state", describe_outcome(job))]
         case TrainingPlan():
             rows = _rows(job, plan)
         case _:
@@ -99,7 +99,7 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
         ("job", job.job_id.hex()),
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
         ("dataset", f"{short(plan.job.dataset_id)}, {plural(plan.dataset_size, 'report')}"),
-        ("state", _outcome_line(job)),
+        ("state", describe_outcome(job)),
         ("rounds", f"{job.rounds_done} of {plan.job.rounds}, {plan.denominator:g} reports expected in each"),
         ("loss", plan.job.loss.value),
         (
@@ -118,17 +118,20 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
     return rows
 
 
-def _outcome_line(job: JobRecord) -> str:
-    """Describe the state in one line, with its cause and remedy."""
+def describe_outcome(job: JobRecord) -> str:
+    """Describe the state in one line, with its cause and what can be done."""
     if job.stop is None:
         return job.state.value
     line = f"{job.state.value} ({job.stop.reason}): {job.stop.cause}"
-    if job.state in (JobState.REFUSED, JobState.FAILED):
-        line += (
-            f"; `adserver job resume {short(job.job_id)}` goes on with this round, `adserver job cancel`"
-            " gives the unused budget back"
-        )
-    return line
+    if job.state not in (JobState.REFUSED, JobState.FAILED):
+        return line
+    name, back = short(job.job_id), "gives the unused budget back"
+    if job.stop.is_lasting:
+        return f"{line}; resumed, it would stop again: submit another; `adserver job cancel {name}` {back}"
+    return (
+        f"{line}; `adserver job resume {name}` goes on with this round once the cause is gone, `adserver job"
+        f" cancel {name}` {back}"
+    )
 
 
 class JobSource(Protocol):

@@ -159,6 +159,13 @@ def test_a_refused_job_is_resumed(behind: Any, operator: httpx.Client) -> None:
     assert operator.post(f"{PREFIX}/jobs/{job_id}/resume").json()["state"] == "queued"
 
 
+def test_a_job_that_would_stop_again_is_to_be_cancelled(behind: Any, operator: httpx.Client) -> None:
+    stop = {"reason": "budget_exhausted", "cause": "nothing is left"}
+    job_id = behind.of.job(10, JobState.REFUSED, rounds=9, done=2, **stop).hex()
+    shown = operator.get(f"{PREFIX}/jobs/{job_id}").json()
+    assert shown["next_command"] == f"adserver job cancel {job_id[:12]}"
+
+
 def test_a_kept_answer_is_shown_with_intervals_and_asks_no_helper(reader: httpx.Client) -> None:
     result = reader.get(f"{PREFIX}/queries/a1").json()["result"]
     assert result["dataset_id"] == SHOP_DATASET.hex()

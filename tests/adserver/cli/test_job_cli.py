@@ -136,8 +136,15 @@ def test_watching_a_refused_job_exits_with_1_and_says_why(site: Site, adserver: 
     site.helpers[0].failures = [JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")]
     site.worker().run_one()
     result = adserver("job watch", exit_code=1)
-    assert "nothing" in result.stdout
-    assert "resume" in result.stdout
+    assert "nothing is left; resumed, it would stop again: submit another" in result.stdout
+    assert "job resume" not in result.stdout
+
+
+def test_a_refused_job_that_may_go_on_says_how(site: Site, adserver: Adserver) -> None:
+    submitted(adserver)
+    site.helpers[0].failures = [JobRefused(JobReason.UNKNOWN_DATASET, "not yet")]
+    site.worker().run_one()
+    assert "goes on with this round once the cause is gone" in adserver("job watch", exit_code=1).stdout
 
 
 def test_watching_shows_that_the_job_waits(site: Site, adserver: Adserver) -> None:

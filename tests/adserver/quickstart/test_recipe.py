@@ -20,8 +20,8 @@ from adserver.quickstart.device_recipe import DeviceRecipe
 from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
+from adserver.quickstart.run_states import describe_runs
 from adserver.quickstart.running import RunningFleet
-from adserver.quickstart.runs import describe_runs
 from adserver.training import plain_twin
 from adserver.training.pipeline import LOSS_IS, notes_of
 from maskedlark.errors import HelperUnavailable, InvalidTask
@@ -47,6 +47,7 @@ class Commands:
         self.jobs: list[dict[str, Any]] = []
         self.measured: dict[str, Any] = {}
         self.rounds_done = 0
+        self.shown: dict[str, Any] = {}
         self.devices = {"devices": 80, "examples": 160, "rounds": 5, "reasons": {"round_over": 1}}
         self.asked: list[tuple[str, ...]] = []
         self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
@@ -99,7 +100,7 @@ class Commands:
             "adserver aggregate --dataset": self.measured,
             "adserver job list": self.jobs,
             "adserver job submit": {"job_id": JOB},
-            "adserver job show": {"rounds": 5, "rounds_done": self.rounds_done},
+            "adserver job show": {"rounds": 5, "rounds_done": self.rounds_done, **self.shown},
             "browser-sim devices": self.devices,
             "adserver job watch": self.job,
             "adserver model show": {"parameters": 31},
@@ -358,7 +359,7 @@ def test_an_interrupted_run_is_gone_on_with(project: Project, commands: Commands
     told: list[str] = []
     assert Recipe(project, told.append).run().run == "1"
     assert told[0] == "going on with run 1, which was interrupted"
-    assert commands.ran[0] == "adserver model create"
+    assert commands.ran[:2] == ["adserver job show", "adserver model create"]
     assert "adserver job submit" not in commands.ran
     assert Recipe(project, told.append).run().run == "2"
 
@@ -412,6 +413,20 @@ def test_a_job_that_stopped_says_why(project: Project, commands: Commands) -> No
     commands.job |= {"state": "refused", "rounds_done": 3, "cause": "the budget is spent"}
     with pytest.raises(InvalidTask, match="is refused after 3 rounds: the budget is spent"):
         Recipe(project, lambda _: None).run()
+
+
+@pytest.mark.parametrize(
+    "shown", [{"state": "cancelled", "reason": None}, {"state": "refused", "reason": "budget_exhausted"}]
+)
+def test_a_run_whose_job_can_never_be_done_is_not_gone_on_with(
+    shown: dict[str, Any], project: Project, commands: Commands
+) -> None:
+    commands.job |= {"state": shown["state"], "rounds_done": 3, "cause": ""}
+    with pytest.raises(InvalidTask, match=shown["state"]):
+        Recipe(project, lambda _: None).run()
+    commands.job |= {"state": "done", "rounds_done": 120}
+    commands.shown = shown
+    assert Recipe(project, lambda _: None).run().run == "2"
 
 
 def test_waiting_ends_when_a_server_ends(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

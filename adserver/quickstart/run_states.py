@@ -1,0 +1,86 @@
+"""What became of a project's runs; of one that is not done also why, and what helps.
+
+describe_runs(project)              # [{"run": "1", "state": "done", "auc": .71, ...}, ...]
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from adserver.client.local import LocalAdServer
+from adserver.quickstart.project import Project
+from adserver.quickstart.runs import SUMMARY, Steps
+from adserver.records.job_record import JobRecord
+from adserver.records.job_state import STOPPED, JobState
+from adserver.views.job import describe_outcome
+from adserver.views.printing import short
+from maskedlark.errors import JobRefused
+
+_FIGURES: Final = (
+    "name", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon", "note",
+)  # fmt: skip
+
+
+def describe_runs(project: Project) -> list[dict[str, Any]]:
+    """Return what a list of runs says of each, oldest first, so that they can be compared.
+
+    `state` is done; or, of a run that is not, that of its job, `stopped` by an error before there was one, or
+    `interrupted or running`. `why` says in a line what happened and what goes on with it; empty where the run
+    is done.
+    """
+    folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
+    told = []
+    with _jobs_of(project) as find_job:
+        for folder in sorted(folders, key=lambda one: int(one.name)):
+            found: dict[str, Any] = {}
+            with suppress(OSError, ValueError):
+                found = json.loads((folder / SUMMARY).read_text())
+            state, why = (
+                ("done", "") if found else _describe_unfinished(project, Steps.read(folder), find_job)
+            )
+            plain = found.get("plain") or {}
+            found["plain_auc"] = plain.get("auc")
+            found["panel_alone_auc"] = (plain.get("panel_alone") or {}).get("auc")
+            figures = {name: found.get(name) for name in _FIGURES}
+            told.append({"run": folder.name, "state": state, **figures, "why": why})
+    return told
+
+
+@contextmanager
+def _jobs_of(project: Project) -> Iterator[Callable[[str], JobRecord | None]]:
+    """Give a search for jobs of the project's ad server, which need not run."""
+    data = project.parties / "adserver"
+
+    def find(job_id: str) -> JobRecord | None:
+        # To look must not make a store where there is none
+        if not data.exists():
+            return None
+        with suppress(JobRefused):
+            return server.job(job_id)
+        return None
+
+    with LocalAdServer(data=data) as server:
+        yield find
+
+
+def _describe_unfinished(
+    project: Project, steps: Steps | None, find_job: Callable[[str], JobRecord | None]
+) -> tuple[str, str]:
+    """Return the state of a run that is not done, and why with what helps."""
+    again = f"`adserver quickstart run {project.folder}`"
+    new = f"{again} begins a new run"
+    then = f"{again} goes on with it" if steps is not None and steps.can_go_on(project) else new
+    stopped = "" if steps is None else steps.stopped
+    job = None if steps is None or "job" not in steps.done else find_job(str(steps.done["job"]))
+    if job is None or job.state is JobState.DONE:
+        what = stopped or ("" if job is None else f"job {short(job.job_id)} is done")
+        return ("stopped" if stopped else "interrupted or running"), "; ".join(filter(None, (what, then)))
+    said = f"job {short(job.job_id)} is {describe_outcome(job)}"
+    if job.state not in STOPPED:
+        return job.state.value, f"{said}, after {job.progress}; {then}"
+    if job.state is JobState.CANCELLED:
+        return job.state.value, f"{said} after {job.progress}; {new}"
+    if job.stop is not None and job.stop.is_lasting:
+        return job.state.value, f"{said}; with other settings in lark.toml {new}"
+    return job.state.value, f"{said}; before `adserver job`, run `. {project.environment_file}`; then {then}"

@@ -1,0 +1,103 @@
+"""`quickstart status` says of each run that is not done what became of its job, why, and what helps."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from adserver.quickstart.project import Project, new_project
+from adserver.quickstart.run_states import describe_runs
+from adserver.quickstart.runs import Steps
+from adserver.records.job_state import JobState
+from adserver.store.schema import jobs
+from tests.adserver.job_world import Site, plan_for, sealed
+from tests.adserver.quickstart.test_project import SETTINGS, change
+
+OF = sealed()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return new_project(tmp_path / "play", SETTINGS)
+
+
+def run_with_job(project: Project, state: JobState, **columns: object) -> str:
+    """A run that has submitted a job, which is in such a state at the ad server; the job's short id."""
+    site = Site(project.parties / "adserver", OF)
+    job_id = site.submit(plan_for(OF))
+    with site.engine.begin() as connection:
+        connection.execute(update(jobs).values(state=state, **columns))
+    site.engine.dispose()
+    Steps.open(project).do("job", job_id.hex)
+    return job_id.hex()[:12]
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "says", "not_said"),
+    [
+        ("budget_exhausted", JobState.REFUSED, "with other settings in lark.toml", "job resume"),
+        ("diverged", JobState.FAILED, "with other settings in lark.toml", "job resume"),
+        ("unknown_dataset", JobState.REFUSED, "goes on with it", "lark.toml"),
+        ("helper_unavailable", JobState.FAILED, "goes on with it", "lark.toml"),
+    ],
+)
+def test_a_job_that_stopped_has_its_cause_and_only_what_helps(
+    reason: str, state: JobState, says: str, not_said: str, project: Project
+) -> None:
+    job = run_with_job(project, state, reason=reason, cause="that is why")
+    [told] = describe_runs(project)
+    assert told["state"] == state
+    assert told["why"].startswith(f"job {job} is {state.value} ({reason}): that is why; ")
+    assert says in told["why"]
+    assert not_said not in told["why"]
+    assert f"adserver job cancel {job}" in told["why"]
+
+
+@pytest.mark.parametrize(
+    ("state", "named", "says"),
+    [
+        (JobState.RUNNING, "running", "is running, after 0 of"),
+        (JobState.CANCELLED, "cancelled", "begins a new run"),
+        (JobState.DONE, "interrupted or running", "is done; `adserver quickstart run"),
+    ],
+)
+def test_a_run_whose_job_is_elsewhere_in_its_life_says_what_goes_on_with_it(
+    state: JobState, named: str, says: str, project: Project
+) -> None:
+    run_with_job(project, state)
+    [told] = describe_runs(project)
+    assert told["state"] == named
+    assert says in told["why"]
+
+
+def test_a_run_that_an_error_ended_before_its_job_has_the_error(project: Project) -> None:
+    steps = Steps.open(project)
+    steps.do("task", lambda: "ab")
+    steps.stop("adserver dataset seal: 3 reports are too few")
+    [told] = describe_runs(project)
+    assert told["state"] == "stopped"
+    again = f"`adserver quickstart run {project.folder}`"
+    assert told["why"] == f"adserver dataset seal: 3 reports are too few; {again} goes on with it"
+    assert not (project.parties / "adserver").exists()
+    # The error is forgotten once the run goes on
+    Steps.open(project).do("dataset", dict)
+    assert describe_runs(project)[0]["state"] == "interrupted or running"
+
+
+def test_a_run_whose_settings_changed_is_not_promised_to_go_on(project: Project) -> None:
+    Steps.open(project).do("task", lambda: "ab")
+    change(project.folder, "rounds = 120", "rounds = 61")
+    [told] = describe_runs(Project.open(project.folder))
+    assert told["why"].endswith("begins a new run")
+
+
+def test_the_command_prints_a_line_of_each_run_that_is_not_done(project: Project) -> None:
+    job = run_with_job(project, JobState.REFUSED, reason="budget_exhausted", cause="nothing is left")
+    runner, words = CliRunner(), ["quickstart", "status", str(project.folder)]
+    said = runner.invoke(app, words, env={"COLUMNS": "200"}).output
+    assert f"run 1: job {job} is refused (budget_exhausted): nothing is left; " in said
+    [told] = json.loads(runner.invoke(app, [*words, "--json"]).stdout)["runs"]
+    assert told["why"] in said
