@@ -15,7 +15,7 @@ from adserver.messages.base import ListPage
 from adserver.messages.budget import BudgetMessage
 from adserver.messages.dataset import DatasetItem
 from adserver.messages.site import CertificateMessage, HelperMessage, HelpersMessage, IntakeMessage
-from adserver.messages.task import TaskDetail, TaskItem
+from adserver.messages.task import TaskDetail, TaskEncoder, TaskItem
 from adserver.records.access import Scope
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
@@ -66,6 +66,12 @@ def _show_task(context: Context, task: str) -> TaskDetail:
     """Return one task with its settings, and the bundle that browsers are served."""
     stored = context.tasks.find(task)
     return TaskDetail.of(stored, context.reports.counts(stored.task_id))
+
+
+@reading.get("/tasks/{task}/encoder", summary="The encoder of a task")
+def _show_encoder(context: Context, task: str) -> TaskEncoder:
+    """Return the encoder that a task names, by which browsers make features."""
+    return TaskEncoder.of(context.tasks.encoder(context.tasks.find(task).task_id))
 
 
 def _place(dataset: Dataset) -> PageMarker:

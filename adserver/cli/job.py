@@ -50,7 +50,7 @@ def _submit_command(
     made = server.submit(asked)
     # After the submission, so that a refused job says nothing of how it would be computed
     if not as_json:
-        tell_path(asked, made.plan)
+        tell_path(asked, made.plan, lambda task: server.encoder(task.hex()))
     _report_submission(server, made, wait=wait, as_json=as_json)
 
 

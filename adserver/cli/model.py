@@ -133,6 +133,14 @@ def _show_command(
     loss: Annotated[
         Loss | None, option("The loss that a job would train, which may decide what helpers compute.")
     ] = None,
+    encoder: Annotated[
+        Path | None,
+        option(
+            "The task's encoder: what the model reads as another kind of column is warned of.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     train: TrainOption = None,
     freeze: FreezeOption = None,
     as_json: JsonOption = False,
@@ -141,6 +149,9 @@ def _show_command(
 
     A model on the general path takes a hundred times as long and needs more noise; each reason is shown.
     """
+    from adserver.collecting.task_settings import encoder_from
+    from adserver.collecting.task_settings import num_features as width_of
+    from adserver.training.column_uses import check_vocabulary, warn_of_columns
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import declared_width, parse_chosen, read_model
     from adserver.training.pipeline import check_is_scaled, notes_of
@@ -151,6 +162,8 @@ def _show_command(
 
     encoded = separate_parameters(read_model(file))
     check_is_scaled(notes_of(encoded))
+    if (columns := encoder_from(encoder)) is not None:
+        num_features = width_of(num_features, columns)
     num_features = num_features or declared_width(encoded)
     # Some ONNX files leave the width of their input open, as exporters write it for dynamic axes
     if num_features is None:
@@ -158,6 +171,9 @@ def _show_command(
     # The whole as well, for the tensors that a job would freeze
     whole = parse(encoded, num_features=num_features)
     model = parse_chosen(encoded, num_features=num_features, train=train or (), freeze=freeze or ())
+    if columns is not None:
+        check_vocabulary(encoded, columns)
+    warnings = () if columns is None else warn_of_columns(encoded, columns)
     reasons = why_general(model, loss)
     moved = {
         "sent_bytes": length_in_bytes(model.parameters),
@@ -178,6 +194,7 @@ def _show_command(
                 "tensors": tensors,
                 "path": "general" if reasons else "exact",
                 "why_general": list(reasons),
+                "warnings": list(warnings),
             }
         )
         return
@@ -203,6 +220,8 @@ def _show_command(
     )
     for line in describe_path(reasons):
         typer.echo(line)
+    for warning in warnings:
+        typer.echo(f"warning: {escape(warning)}", err=True)
 
 
 def _evaluate_command(

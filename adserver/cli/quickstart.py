@@ -201,8 +201,11 @@ def _make_project(
         bounds,
     )
     # Told and not refused: the file stays, and is what its owner corrects
-    for problem in check(project).problems if model is not None else ():
-        typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
+    if model is not None:
+        found = check(project)
+        for problem in found.problems:
+            typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
+        _show_warnings(found.warnings)
     return project
 
 
@@ -224,12 +227,18 @@ def _check_command(folder: FolderArgument) -> None:
         from adserver.views.plan import describe_path
 
         typer.echo("\n".join(describe_path(found.why_general)))
+    _show_warnings(found.warnings)
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     typer.echo(
         f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose}; "
         f"{plural(found.num_features, 'feature')}; loss {found.loss.value}: "
         f"run it with `adserver quickstart run {folder}`"
     )
+
+
+def _show_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        typer.secho(f"warning: {escape(warning)}", fg="yellow", err=True)
 
 
 def _features_of(encoder: "Encoder") -> str:

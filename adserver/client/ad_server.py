@@ -85,6 +85,9 @@ class AdServer(Protocol):
     def task(self, task: str = "") -> CountedTask:
         """Return one task; raise JobRefused(UNKNOWN_TASK)."""
 
+    def encoder(self, task: str = "") -> "Encoder | None":
+        """Return the encoder that a task names, or None; raise JobRefused(UNKNOWN_TASK)."""
+
     def refresh_keys(self) -> int:
         """Put the helpers' current HPKE keys into the bundles that browsers fetch; return how many changed.
 

@@ -137,6 +137,10 @@ class LocalAdServer:
         """Return one task."""
         return self._with_counts(self._tasks.find(task))
 
+    def encoder(self, task: str = "") -> "Encoder | None":
+        """Return the encoder that a task names, or None."""
+        return self._tasks.encoder(self._tasks.find(task).task_id)
+
     def refresh_keys(self) -> int:
         """Put the helpers' current HPKE keys into the bundles that browsers fetch."""
         from adserver.collecting.key_refresh import refresh_keys

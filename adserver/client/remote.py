@@ -37,7 +37,7 @@ from adserver.messages.site import (
     RefreshedKeys,
 )
 from adserver.messages.submission import SubmitJob
-from adserver.messages.task import CreateTask, TaskDetail, TaskItem, TaskSummary
+from adserver.messages.task import CreateTask, TaskDetail, TaskEncoder, TaskItem, TaskSummary
 from adserver.peers.retrying import BRIEF, Backoff, with_retries
 from adserver.records.access import Scope
 from adserver.records.dataset_state import DatasetState
@@ -123,6 +123,13 @@ class RemoteAdServer(ApiSession):
         sent = self.get(TaskDetail, f"/tasks/{_safe_id(task, JobReason.UNKNOWN_TASK)}")
         with reading_answer():
             return CountedTask(stored=sent.verify(), counts=sent.counts())
+
+    def encoder(self, task: str = "") -> Encoder | None:
+        """Return the encoder that a task names, or None."""
+        stored = self.task(task).stored
+        sent = self.get(TaskEncoder, f"/tasks/{stored.task_id.hex()}/encoder")
+        with reading_answer():
+            return sent.verify(stored.bundle.task)
 
     def refresh_keys(self) -> int:
         """Put the helpers' current HPKE keys into the bundles that browsers fetch."""

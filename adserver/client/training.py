@@ -175,7 +175,8 @@ class Training(Connection):
             name: What you call the job; helpers do not see it.
             note: What you want to remember of it; helpers do not see it.
             wait: Watch the job until it stops.
-            progress: Show a bar while waiting, and before it which path helpers compute the model on.
+            progress: Show a bar while waiting, and before it which path helpers compute the model on, and
+                which columns of the task's encoder it reads as another kind.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
@@ -210,7 +211,7 @@ class Training(Connection):
         made = self.server.submit(submission)
         # To standard error, as the bar: what a program prints stays its own
         if progress:
-            tell_path(submission, made.plan)
+            tell_path(submission, made.plan, lambda task: self.server.encoder(task.hex()))
         job = Job(job_id=made.job_id, at=self.server)
         return job.watch(progress=progress) if wait else job
 

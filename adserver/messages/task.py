@@ -14,7 +14,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
-from maskedlark.reports.task import LabelSpace, TaskBundle
+from maskedlark.reports.task import LabelSpace, Task, TaskBundle
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.reports.updates import UpdateForm
 
@@ -85,6 +85,28 @@ class TaskDetail(TaskItem):
         # Here and not only there: that helpers signed a task is not for an ad server to say.
         bundle.verify()
         return StoredTask(task_id=bundle.task.task_id, bundle=bundle, created_at=self.created_at)
+
+
+class TaskEncoder(Message):
+    """The encoder that a task names, as its canonical JSON; null if it names none."""
+
+    encoder: str | None
+
+    @classmethod
+    def of(cls, encoder: Encoder | None) -> Self:
+        """Describe an encoder."""
+        return cls(encoder=None if encoder is None else encode(encoder).decode())
+
+    def verify(self, task: Task) -> Encoder | None:
+        """Return the encoder.
+
+        Raises:
+            InvalidTask: it is not the one that the task names.
+        """
+        found = None if self.encoder is None else read_encoder(self.encoder.encode())
+        if (found and found.digest) != task.encoder:
+            raise InvalidTask("the answer's encoder is not the one that the task names")
+        return found
 
 
 def _facts(stored: "StoredTask", counts: "ReportCounts") -> dict[str, Any]:

@@ -9,7 +9,7 @@ A setting's type and range are checked when `lark.toml` is read (`adserver.quick
 from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.people import divide, why_not_learned
@@ -25,6 +25,9 @@ from maskedlark.errors import InvalidModel, InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss
+
+if TYPE_CHECKING:
+    from adserver.training.model_file import PreparedModel
 
 SAMPLE_ROWS: Final = 569
 SAMPLE_FEATURES: Final = 30
@@ -45,6 +48,7 @@ class Checked:
         encoder: How columns become those bytes; None for the sample, and where there are problems.
         why_general: What forces the project's own model to the general path; None without one, where devices
             train it, and where there are problems.
+        warnings: One line for each kind of column that the project's own model reads as another.
     """
 
     problems: tuple[str, ...]
@@ -56,6 +60,7 @@ class Checked:
     loss: Loss
     encoder: Encoder | None
     why_general: tuple[str, ...] | None
+    warnings: tuple[str, ...] = ()
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""
@@ -111,7 +116,8 @@ def check(project: Project) -> Checked:
     loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported, devices)
     problems += _problems_of_model(project, features, classes, loss, encoder)
-    is_own = settings.model.onnx and not settings.federated.person and not problems
+    is_own = bool(settings.model.onnx) and not problems
+    own = _own_model(project, features, encoder) if is_own else None
     return Checked(
         problems=tuple(problems),
         rows=rows,
@@ -121,7 +127,8 @@ def check(project: Project) -> Checked:
         num_classes=classes,
         loss=loss,
         encoder=encoder,
-        why_general=_why_general(_own_model(project, features, encoder), loss) if is_own else None,
+        why_general=None if own is None or settings.federated.person else _why_general(own.parsed, loss),
+        warnings=_warn_of_columns(own.file, encoder) if own is not None and encoder is not None else (),
     )
 
 
@@ -138,7 +145,7 @@ def choose_loss(project: Project, features: int, classes: int) -> Loss:
     if settings.training.loss or not settings.model.onnx or usual is Loss.CROSS_ENTROPY:
         return settings.training.loss or usual
     try:
-        model = _own_model(project, features)
+        model = _own_model(project, features).parsed
     except (OSError, InvalidModel, InvalidTask):
         return usual  # what is wrong with the file has a line of its own
     if model.output_width == classes:
@@ -320,7 +327,7 @@ def _problems_of_training(settings: Settings, reported: int, devices: int | None
         )
 
 
-def _own_model(project: Project, features: int, encoder: Encoder | None = None) -> Model:
+def _own_model(project: Project, features: int, encoder: Encoder | None = None) -> "PreparedModel":
     """Read the model that the settings name.
 
     Raises:
@@ -330,7 +337,14 @@ def _own_model(project: Project, features: int, encoder: Encoder | None = None) 
     from adserver.training.model_file import prepare_model, read_model
 
     given = read_model(project.path(project.settings.model.onnx))
-    return prepare_model(given, num_features=features, encoder=encoder).parsed
+    return prepare_model(given, num_features=features, encoder=encoder)
+
+
+def _warn_of_columns(file: bytes, encoder: Encoder) -> tuple[str, ...]:
+    # Loads onnxruntime, which light commands do without.
+    from adserver.training.column_uses import warn_of_columns
+
+    return warn_of_columns(file, encoder)
 
 
 def _why_general(model: Model, loss: Loss) -> tuple[str, ...]:
@@ -352,7 +366,7 @@ def _problems_of_model(
     where = "[model] onnx" if settings.onnx else "[model] hidden"
     try:
         if settings.onnx:
-            model = _own_model(project, features, encoder)
+            model = _own_model(project, features, encoder).parsed
         else:
             # The encoder of the default network does not exist yet: a dense one has the same outputs.
             outputs = usual_outputs(classes, is_on_devices=bool(project.settings.federated.person))

@@ -445,8 +445,10 @@ class Recipe:
         # A panel without one of the labels would give an infinite logit to begin at.
         return float((labels.sum() + 0.5) / (len(labels) + 1))
 
-    def _own_model(self, loss: Loss | None) -> Path:
+    def _own_model(self, described: TableDescription, loss: Loss | None) -> Path:
         """Return the file of the project's own model; with a loss, standardised if it is untrained."""
+        from adserver.collecting.task_settings import encoder_from
+        from adserver.training.column_uses import warn_of_columns
         from adserver.training.eval_set import read_eval_set
         from adserver.training.model_file import prepare_model, read_model
         from adserver.training.standardising import standardise
@@ -455,16 +457,17 @@ class Recipe:
 
         settings = self._project.settings.model
         path, untrained = self._project.path(settings.onnx), self._steps.folder / "untrained.onnx"
+        given, encoder = read_model(path), encoder_from(described.encoder)
+        prepared = prepare_model(given, num_features=described.num_features, encoder=None)
+        for warning in () if encoder is None else warn_of_columns(prepared.file, encoder):
+            self._tell(f"warning: {warning}")
         # Devices train any model themselves.
         if loss is None:
             return path
-        given, panel = read_model(path), read_eval_set(self._panel.read_bytes())
-        prepared = prepare_model(given, num_features=panel.features.shape[1], encoder=None)
-        if reasons := why_general(prepared.parsed, loss):
-            self._tell("\n".join(describe_path(reasons)))
+        self._tell("\n".join(describe_path(why_general(prepared.parsed, loss))))
         if not settings.standardise:
             return path
-        begun = standardise(given, loss, panel)
+        begun = standardise(given, loss, read_eval_set(self._panel.read_bytes()))
         if begun.told:
             self._tell(f"{begun.told}; [model] standardise = false leaves the file as it is")
         write_durably(untrained, begun.model)
@@ -477,7 +480,7 @@ class Recipe:
         """
         model = self._project.settings.model
         if model.onnx:
-            return self._own_model(loss)
+            return self._own_model(described, loss)
         network = self._network(rows)
         outputs = usual_outputs(described.num_classes, is_on_devices=self._are_devices)
         untrained = self._steps.folder / "untrained.onnx"

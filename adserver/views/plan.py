@@ -1,6 +1,7 @@
 """A plan as people see it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import typer
@@ -15,6 +16,8 @@ from adserver.records.submissions import AnySubmission, Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.planning import GeneralPath
 from adserver.views.printing import print_table
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import MaskedLarkError
 from maskedlark.escape import escape
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.reports.task import Task
@@ -91,11 +94,19 @@ def describe_path(reasons: Sequence[str]) -> list[str]:
     return [f"{GENERAL_PATH}:", *(f"  {escape(reason)}" for reason in reasons)]
 
 
-def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
+def tell_path(
+    submission: AnySubmission, plan: AnyPlan, find_encoder: Callable[[bytes], Encoder | None]
+) -> None:
     """Print the same lines of a job that was accepted, and what was chosen for it, to standard error.
 
     None is printed of a job on devices.
+
+    Args:
+        submission: What was asked for.
+        plan: What became of it.
+        find_encoder: Returns the encoder of a task's id, with which the model is compared.
     """
+    from adserver.training.column_uses import warn_of_columns
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen, why_squashed_twice
     from adserver.training.standardising import standardise_submission
@@ -116,7 +127,8 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
     if begun.told:
         typer.echo(f"{begun.told} (--as-it-is or standardise=False leaves the file as it is)", err=True)
     # Of the file as it was given: what begins at a base rate ends with that.
-    given = parse(separate_parameters(submission.model), num_features=plan.task.num_features)
+    file = separate_parameters(submission.model)
+    given = parse(file, num_features=plan.task.num_features)
     if twice := why_squashed_twice(given, plan.job.loss):
         typer.echo(twice, err=True)
     if submission.optimizer is None:
@@ -128,6 +140,11 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
         )
     for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
         typer.echo(line, err=True)
+    # The job is submitted: what the server does not say now is no failure of it
+    with suppress(MaskedLarkError):
+        encoder = None if plan.task.encoder is None else find_encoder(plan.task.task_id)
+        for line in () if encoder is None else warn_of_columns(file, encoder):
+            typer.echo(f"warning: {escape(line)}", err=True)
 
 
 def _warn_of_clip(submission: Submission, plan: TrainingPlan) -> Iterator[str]:

@@ -44,6 +44,7 @@ FACES: Final = {
     "create_task": Faces("task create", "create_task", "POST /tasks"),
     "tasks": Faces("task list", "tasks", "GET /tasks", "/tasks"),
     "task": Faces("task show", "task", "GET /tasks/{task}", "/tasks/{task}"),
+    "encoder": Faces("job submit", "train", "GET /tasks/{task}/encoder"),
     "refresh_keys": Faces("task refresh-keys", "refresh_keys", "POST /tasks/refresh-keys"),
     "seal": Faces("dataset seal", "seal", "POST /datasets"),
     "datasets": Faces("dataset list", "datasets", "GET /datasets", "/datasets"),
@@ -73,13 +74,15 @@ FACES: Final = {
     "helpers": Faces("status", "helpers", "GET /helpers", "/helpers"),
 }
 READS: Final = {
-    "tasks", "task", "datasets", "dataset", "budgets", "jobs", "job", "history", "repeat_aggregate",
-    "repeat_evaluate", "queries", "statements", "tokens", "audit_log", "intake", "helpers",
+    "tasks", "task", "encoder", "datasets", "dataset", "budgets", "jobs", "job", "history",
+    "repeat_aggregate", "repeat_evaluate", "queries", "statements", "tokens", "audit_log", "intake",
+    "helpers",
 }  # fmt: skip
 EXCEPTIONS: Final = {
     ("tokens", "page"): "a page that lists grants would show who has access to each browser that may look",
     ("statements", "page"): "a file for others to verify; each look would take the helpers' accountants",
     ("audit_log", "page"): "as for tokens: it names tokens, and the addresses of those who hold them",
+    ("encoder", "page"): "megabytes of words, which browsers are served and a job's model is compared with",
     ("repeat_evaluate", "page"): "the page of queries shows evaluations too",
 }
 

@@ -35,6 +35,7 @@ SUBMISSION: dict[str, Any] = {
 LOOKED_AT = {
     "/tasks": "/tasks?limit=1",
     "/tasks/{task}": f"/tasks/{TASK[:10]}",
+    "/tasks/{task}/encoder": f"/tasks/{TASK[:10]}/encoder",
     "/datasets": "/datasets?limit=2",
     "/datasets/{dataset}": f"/datasets/{DATASET[:10]}",
     "/intake": "/intake",

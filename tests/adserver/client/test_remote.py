@@ -63,6 +63,8 @@ def far(served: tuple[Painted, str]) -> Iterator[Client]:
 def test_what_is_there_is_what_is_seen_from_afar(served: tuple[Painted, str], far: Client) -> None:
     here = served[0].client
     assert far.tasks() == here.tasks()
+    for task in here.tasks():
+        assert far.server.encoder(task.task_id.hex()) == here.server.encoder(task.task_id.hex())
     assert far.datasets() == here.datasets()
     assert [one.job_id for one in far.jobs()] == [one.job_id for one in here.jobs()]
     for mine, theirs in zip(here.jobs(), far.jobs(), strict=True):

@@ -21,7 +21,7 @@ from adserver.messages.federated import FederatedForecastMessage, LocalForecastM
 from adserver.messages.job import JobItem, RoundsPage, job_detail
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.submission import SubmitJob
-from adserver.messages.task import TaskDetail
+from adserver.messages.task import TaskDetail, TaskEncoder
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobEvent, JobState
 from adserver.records.submissions import FederatedSubmission, PlanConstraints, PlanRequest, Submission
@@ -30,6 +30,8 @@ from adserver.training.federated.forecast import forecast
 from adserver.training.local_jobs import forecast_local, plan_local
 from adserver.training.planning import plan_job
 from maskedlark.canonical import build
+from maskedlark.encoding.encoder import CategoryColumn, Encoder
+from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import PlannedJob
@@ -51,6 +53,19 @@ def sent(message: Message) -> Any:
     text = message.model_dump_json()
     assert json.loads(text) == message.model_dump(mode="json")
     return type(message).model_validate_json(text, strict=True)
+
+
+def test_an_encoder_comes_back_and_another_is_refused(of: Painted) -> None:
+    encoder = Encoder(
+        columns=(CategoryColumn(name="device", first=0, missing=2, categories=("phone", "tv")),)
+    )
+    task = of.site.tasks.all()[0].bundle.task
+    named = replace(task, encoder=encoder.digest)
+    assert sent(TaskEncoder.of(encoder)).verify(named) == encoder
+    assert sent(TaskEncoder.of(None)).verify(task) is None
+    for message, of_task in ((TaskEncoder.of(None), named), (TaskEncoder.of(encoder), task)):
+        with pytest.raises(InvalidTask, match="not the one that the task names"):
+            sent(message).verify(of_task)
 
 
 def test_tasks_datasets_and_jobs_come_back(of: Painted) -> None:

@@ -1,5 +1,6 @@
 """Every wrong setting is found, by its name, before anything is started."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from adserver.quickstart.project import CONFIG, Project
 from adserver.quickstart.settings import DataSettings
 from adserver.training.as_onnx import as_onnx
 from browser_sim.sources.table import TableSettings, fit_counting
+from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
@@ -155,17 +157,41 @@ def test_the_rows_of_a_networks_tables_are_told_and_a_table_with_fewer_is_found(
     assert "whole numbers of features times 1: write (x * 256).long()" in told
 
 
-def write_lookup(path: Path, place: int, rows: int, factor: int = 256) -> None:
-    """Write a network of three features that looks one of them up in a table of so many rows."""
+def test_a_network_that_looks_up_a_number_is_warned_of_by_every_command_that_reads_it(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    encoder = check(Project.open(play)).encoder
+    assert encoder is not None
+    [place] = [place for place, one in enumerate(encoder.columns) if one.name == "pages"]
+    write_lookup(play / "net.onnx", place, 256, alone=True)
+    config = (play / CONFIG).read_text().replace('onnx = ""', 'onnx = "net.onnx"')
+    (play / CONFIG).write_text(config)
+    found = check(Project.open(play))
+    [warning] = found.warnings
+    assert f"reads feature {place} (pages) only as rows of a table" in warning
+    assert not found.problems
+    (tmp_path / "encoder.json").write_bytes(encode(encoder))
+    model_show = ("model", "show", play / "net.onnx", "--encoder", tmp_path / "encoder.json")
+    for words in (("quickstart", "check", play), model_show):
+        shown = CliRunner().invoke(app, list(map(str, words)))
+        assert shown.exit_code == 0, shown.output
+        assert f"warning: {warning}" in shown.stderr
+    as_json = CliRunner().invoke(app, [*map(str, model_show), "--json"])
+    assert json.loads(as_json.stdout)["warnings"] == [warning]
+
+
+def write_lookup(path: Path, place: int, rows: int, factor: int = 256, *, alone: bool = False) -> None:
+    """Write a network of three features that looks one up in a table, alone or next to all as numbers."""
 
     class Lookup(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table, self.last = torch.nn.Embedding(rows, 2), torch.nn.Linear(5, 1)
+            self.table, self.last = torch.nn.Embedding(rows, 2), torch.nn.Linear(2 if alone else 5, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             codes = (x[:, place] * factor).long()
-            found: torch.Tensor = self.last(torch.cat([self.table(codes), x], 1))
+            numbers = [] if alone else [x]
+            found: torch.Tensor = self.last(torch.cat([self.table(codes), *numbers], 1))
             return found
 
     path.write_bytes(as_onnx(Lookup(), num_features=3))

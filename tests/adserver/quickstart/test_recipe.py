@@ -322,6 +322,7 @@ def test_a_run_says_why_helpers_do_not_compute_a_model_exactly(
     Recipe(Project.open(project.folder), told.append).run()
     said = "\n".join(told)
     assert ("general path" in said) is is_general
+    assert ("helpers compute the model exactly" in said) is not is_general
     assert ("Gelu" in said) is is_general
 
 

@@ -1,0 +1,342 @@
+"""What a model reads of an encoder's columns: which rows of its tables, and which codes as numbers.
+
+    check_vocabulary(file, encoder)     # raises if a table is shorter than the column that reads it
+    warn_of_columns(file, encoder)      # ("the model reads ... only as rows of a table, but ...",)
+
+A graph is asked and not read: values that depend on features alone are evaluated where one feature changes,
+so that whatever an exporter writes for `x[:, [0, 3]]` is understood.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple, Self, assert_never
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from adserver.training.inference import open_session
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    Column,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    ImageColumn,
+    NumberColumn,
+)
+from maskedlark.errors import InvalidModel, ModelReason
+
+_TABLE_RANK: Final = 2
+_LOOKING_UP: Final = ("Gather", "GatherND", "GatherElements")
+_BYTE: Final = 256
+# More numbers than that are pixels: to ask of each would take minutes.
+_MOST_ASKED: Final = 1_000
+# Of two words the code is one of two numbers, as good as a table's row.
+_MOST_WORDS_OF_NUMBER: Final = 2
+_MOST_NAMED: Final = 5
+# Steps of a code that differ by less are equal: float32 has rounded them.
+_ROUNDED: Final = 1e-3
+
+
+def check_vocabulary(encoded: bytes, encoder: Encoder) -> None:
+    """Check that no table of a model is shorter than the column that reads it.
+
+    A table with fewer rows would train without the records that name a missing one: helpers give such a
+    record no gradient. So it is refused before a job is planned or anything is spent.
+
+    The graph's indices are evaluated where every column has its last row. The parser has
+    accepted the model for the encoder's number of features.
+
+    Raises:
+        InvalidModel: WRONG_SHAPE (a table has too few rows; the message says how many it needs) or NOT_ONNX
+            (onnxruntime cannot run the graph).
+    """
+    proto = onnx.ModelProto.FromString(encoded)
+    lookups = _lookups(proto.graph)
+    if not lookups:
+        return
+    names = sorted({index for _, index in lookups})
+    found = _Reader(proto, names).read(_last_rows(encoder))
+    rows = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if tensor.dims}
+    for table, index in lookups:
+        needed = int(found[index].max(initial=0)) + 1
+        if needed > rows[table]:
+            raise InvalidModel(
+                ModelReason.WRONG_SHAPE,
+                f"the table {table[:80]!r} has {rows[table]} rows, but the encoder's columns name rows up to "
+                f"{needed - 1}: give the table {needed} rows, or fit the encoder with fewer words (--words)",
+            )
+
+
+def warn_of_columns(encoded: bytes, encoder: Encoder) -> tuple[str, ...]:
+    """Return a line for each way in which a model reads columns as what they are not.
+
+    Numbers that only choose rows of a table, words whose codes are read as numbers and never looked up (more
+    than two words: the code of two is a number as good as any), and ids of which a table is given one byte
+    without the others.
+
+    Args:
+        encoded: A prepared file, which the parser accepts for the encoder's number of features.
+        encoder: The task's.
+    """
+    places = tuple(_places(encoder))
+    try:
+        uses = _Uses.of(onnx.ModelProto.FromString(encoded), len(places))
+        warnings = (_warn_of_numbers, _warn_of_parts, _warn_of_codes)
+        return tuple(line for warn in warnings for line in warn(uses, places))
+    # A warning must stop nothing: planning the job says what is wrong with the file
+    except (InvalidModel, ModuleNotFoundError):
+        return ()
+
+
+class _Place(NamedTuple):
+    """One feature: its column, which of the column's bytes it is, and the largest one that it can be."""
+
+    feature: int
+    column: Column
+    byte: int
+    most: int
+
+    @property
+    def is_word(self) -> bool:
+        """Whether it is a code, or a part of one."""
+        return isinstance(self.column, CategoryColumn | IdColumn | HashColumn)
+
+    def __str__(self) -> str:
+        return f"{self.feature} ({self.column.name})"
+
+
+class _Reader:
+    """Some values of a graph for one record, without what they do not depend on."""
+
+    def __init__(self, proto: onnx.ModelProto, names: Sequence[str]) -> None:
+        """Load a part of a graph.
+
+        Args:
+            proto: The whole graph.
+            names: The values to read; they depend on the features.
+
+        Raises:
+            InvalidModel: NOT_ONNX (onnxruntime cannot load the graph).
+        """
+        graph, held = proto.graph, {tensor.name for tensor in proto.graph.initializer}
+        inputs = [one for one in graph.input if one.name not in held]
+        self._names = list(names)
+        self._input = inputs[0].name
+        nodes = _leading_to(graph, names)
+        wanted = {*names, *(name for node in nodes for name in node.input)}
+        part = helper.make_model(
+            helper.make_graph(
+                # The features themselves cannot be an output, but a copy can
+                [*nodes, *(helper.make_node("Identity", [one], [f"read.{one}"]) for one in names)],
+                "read",
+                inputs,
+                [helper.make_empty_tensor_value_info(f"read.{one}") for one in names],
+                initializer=[tensor for tensor in graph.initializer if tensor.name in wanted],
+            ),
+            opset_imports=proto.opset_import,
+            ir_version=proto.ir_version,
+        )
+        with _as_refusal():
+            self._session = open_session(part.SerializeToString()) if names else None
+
+    def read(self, features: NDArray[np.uint8]) -> dict[str, NDArray[np.float64]]:
+        """Return each value, flattened, for one record's features.
+
+        Raises:
+            InvalidModel: NOT_ONNX (onnxruntime cannot run the graph).
+        """
+        if self._session is None:
+            return {}
+        scaled = features[None].astype(np.float32) / np.float32(_BYTE)
+        with _as_refusal():
+            found = self._session.run([f"read.{one}" for one in self._names], {self._input: scaled})
+        return {
+            name: np.asarray(value, np.float64).ravel()
+            for name, value in zip(self._names, found, strict=True)
+        }
+
+
+class _Probe:
+    """How some values of a graph depend on single features."""
+
+    def __init__(self, proto: onnx.ModelProto, names: Collection[str], width: int) -> None:
+        self._reader = _Reader(proto, sorted(names))
+        self._width = width
+        self._base = self._at([], 0)
+
+    def changed_by(self, places: Sequence[_Place]) -> NDArray[np.bool_]:
+        """Return which entries change with some features together: at their largest bytes, or at 1."""
+        at_most, at_1 = self._at(places, _BYTE - 1), self._at(places, 1)
+        return np.not_equal(at_most, self._base) | np.not_equal(at_1, self._base)
+
+    def changes(self, place: _Place) -> bool:
+        """Return whether an entry changes with a feature."""
+        return bool(self.changed_by([place]).any())
+
+    def grows_evenly(self, place: _Place) -> bool:
+        """Return whether an entry grows by as much from a feature's byte 0 to 1 as from 1 to 2."""
+        first = self._at([place], 1) - self._base
+        second = self._at([place], 2) - self._at([place], 1)
+        return bool(((first != 0) & (np.abs(second - first) <= _ROUNDED * np.abs(first))).any())
+
+    def _at(self, places: Sequence[_Place], byte: int) -> NDArray[np.float64]:
+        features = np.zeros(self._width, np.uint8)
+        for one in places:
+            features[one.feature] = min(byte, one.most)
+        return np.concatenate([np.zeros(0), *self._reader.read(features).values()])
+
+
+class _Uses(NamedTuple):
+    """The values by which a graph enters tables, and those that it computes with.
+
+    Both depend on features and constants alone, and are read by what depends on parameters too, or are
+    outputs.
+    """
+
+    rows: _Probe
+    numbers: _Probe
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, width: int) -> Self:
+        """Find them in the graph of a model of so many features."""
+        graph = proto.graph
+        held = {one.name for one in graph.initializer}
+        # What the parser takes for parameters: initializers of floats with an axis
+        weighed = {
+            one.name for one in graph.initializer if one.data_type == onnx.TensorProto.FLOAT and one.dims
+        }
+        read = {one.name for one in graph.input} - held
+        outputs = {one.name for one in graph.output}
+        rows, numbers = set[str](), set(outputs)
+        for node in _leading_to(graph, outputs):
+            if not weighed.isdisjoint(node.input):
+                weighed.update(node.output)
+                for at, name in enumerate(node.input):
+                    (rows if node.op_type in _LOOKING_UP and at == 1 else numbers).add(name)
+            elif not read.isdisjoint(node.input):
+                read.update(node.output)
+        return cls(_Probe(proto, rows & read, width), _Probe(proto, numbers & read, width))
+
+
+def _warn_of_numbers(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:
+    """Yield the numbers that choose rows of tables and are nothing else."""
+    numbers = [one for one in places if not one.is_word][:_MOST_ASKED]
+    # All at once first: of pixels there are hundreds, which seldom choose rows
+    if not uses.rows.changed_by(numbers).any():
+        return
+    only = [one for one in numbers if uses.rows.changes(one) and not uses.numbers.changes(one)]
+    if only:
+        words = ", ".join(str(one) for one in [one for one in places if one.is_word][:_MOST_NAMED])
+        yield (
+            f"the model reads {_name(only)} only as rows of a table, but the encoder has numbers there; "
+            + (f"words are at {words}" if words else "it has no words")
+        )
+
+
+def _warn_of_parts(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:
+    """Yield the ids of which a table is given one byte without the others."""
+    for one in places:
+        first = places[one.feature - one.byte]
+        is_read_apart = one.is_word and one.byte > 0 and one.most > 0
+        if is_read_apart and (uses.rows.changed_by([first]) != uses.rows.changed_by([one])).any():
+            yield (
+                f"the model looks up byte {one.byte} of the id {one.column.name!r} apart from its byte 0: "
+                f"a row is byte 0 + {_BYTE} * byte 1 + ..., from feature {first.feature} on"
+            )
+
+
+def _warn_of_codes(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:
+    """Yield the words that are read as numbers and by no table."""
+    found = [
+        one
+        for one in places
+        if one.is_word
+        and one.byte == 0
+        and (not isinstance(one.column, CategoryColumn) or len(one.column.words) > _MOST_WORDS_OF_NUMBER)
+        and one.most > 1
+        and uses.numbers.grows_evenly(one)
+        and not uses.rows.changes(one)
+    ]
+    if found:
+        yield (
+            f"the model reads the codes of words at {_name(found)} as numbers, but their order means "
+            "nothing: look them up in tables (nn.Embedding), one for each column"
+        )
+
+
+def _name(places: Sequence[_Place]) -> str:
+    more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    return f"feature{'s' * (len(places) > 1)} {', '.join(map(str, places[:_MOST_NAMED]))}{more}"
+
+
+def _places(encoder: Encoder) -> Iterator[_Place]:
+    feature = 0
+    for column in encoder.columns:
+        last = _last_code(column)
+        for byte in range(column.num_bytes):
+            # The lowest bytes take every value once there are higher ones
+            yield _Place(feature, column, byte, min(last >> 8 * byte, _BYTE - 1))
+            feature += 1
+
+
+def _lookups(graph: onnx.GraphProto) -> list[tuple[str, str]]:
+    """Return the table and the index of each Gather of a table's rows that the features choose."""
+    tables = {
+        tensor.name
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == _TABLE_RANK
+    }
+    known = {tensor.name for tensor in graph.initializer}
+    known |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    return [
+        (node.input[0], node.input[1])
+        for node in graph.node
+        if node.op_type == "Gather" and node.input[0] in tables and node.input[1] not in known
+    ]
+
+
+def _last_rows(encoder: Encoder) -> NDArray[np.uint8]:
+    """Return the features of a record that names each column's last row, (features,)."""
+    return np.array(
+        [
+            _last_code(column) >> 8 * place & (_BYTE - 1)
+            for column in encoder.columns
+            for place in range(column.num_bytes)
+        ],
+        np.uint8,
+    )
+
+
+def _last_code(column: Column) -> int:
+    match column:
+        case NumberColumn():
+            return max(column.missing, column.byte_of_bin(len(column.edges)))
+        case CategoryColumn() | IdColumn() | HashColumn():
+            return column.rows - 1
+        case ImageColumn():
+            return (1 << 8 * column.num_bytes) - 1
+    assert_never(column)
+
+
+def _leading_to(graph: onnx.GraphProto, names: Collection[str]) -> list[onnx.NodeProto]:
+    """Return the nodes from which some values are computed, in the graph's order."""
+    wanted, nodes = set(names), []
+    for node in reversed(graph.node):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            nodes.append(node)
+    return nodes[::-1]
+
+
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    """Turn what onnxruntime raises into InvalidModel."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise  # the command line says what to install
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot run the model: {error}") from error

@@ -1,0 +1,204 @@
+"""A model is compared with the encoder's columns.
+
+Tables that are shorter are refused before anything is spent; columns that are read as what they are not are
+warned of.
+"""
+
+import pytest
+import torch
+from torch import Tensor, cat, nn
+
+from adserver.training.column_uses import warn_of_columns
+from adserver.training.model_file import prepare_model
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    ImageColumn,
+    NumberColumn,
+)
+from maskedlark.errors import ModelReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.table_network import table_network
+from tests.refusals import refused
+from tests.torch_models import export
+
+IDS = IdColumn(name="item", words=tuple(f"item {index}" for index in range(300)))
+ENCODER = Encoder(
+    columns=(
+        CategoryColumn(name="device", first=1, missing=0, categories=("phone", "desktop")),
+        IDS,
+        NumberColumn(name="pages", first=0, missing=0, edges=(1.0, 2.0)),
+        HashColumn(name="user", rows=70_000),
+    )
+)
+
+
+def check_vocabulary(encoded: bytes, encoder: Encoder) -> None:
+    """Prepare a model for a job whose task has the encoder."""
+    prepare_model(encoded, num_features=encoder.num_features, encoder=encoder)
+
+
+class Tables(nn.Module):
+    """A table for each column of `ENCODER`."""
+
+    def __init__(self, *rows: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(count, 2) for count in rows])
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = (x * 256).long()
+        ids = (
+            codes[:, 0],
+            codes[:, 1] + 256 * codes[:, 2],
+            codes[:, 3],
+            codes[:, 4] + 256 * codes[:, 5] + 65536 * codes[:, 6],
+        )
+        rows = [table(at) for table, at in zip(self.tables, ids, strict=True)]
+        return self.last(cat(rows, 1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "needed"),
+    [
+        ((4, 302, 256, 70_000), None),
+        ((9, 400, 256, 70_001), None),
+        ((3, 302, 256, 70_000), 4),
+        ((4, 301, 256, 70_000), 302),
+        ((4, 302, 255, 70_000), 256),
+        ((4, 302, 256, 65_536), 70_000),
+    ],
+)
+def test_a_table_needs_a_row_for_each_that_its_column_names(
+    rows: tuple[int, ...], needed: int | None, dynamo: bool
+) -> None:
+    encoded = export(Tables(*rows).eval(), ENCODER.num_features, 2, dynamo=dynamo)
+    if needed is None:
+        check_vocabulary(encoded, ENCODER)
+    else:
+        with refused(ModelReason.WRONG_SHAPE, f"give the table {needed} rows"):
+            check_vocabulary(encoded, ENCODER)
+
+
+def test_the_network_over_the_encoder_fits_it_and_one_without_tables_fits_any() -> None:
+    check_vocabulary(table_network(ENCODER, hidden=(4,), outputs=1, seed=1), ENCODER)
+    pictured = Encoder(columns=(ImageColumn(name="shown", height=8, width=8), *ENCODER.columns))
+    check_vocabulary(table_network(pictured, hidden=(), outputs=1, seed=1), pictured)
+    check_vocabulary(dense_network([ENCODER.num_features, 1], "relu", seed=1), ENCODER)
+    other = Encoder(columns=(*ENCODER.columns[:3], HashColumn(name="user", rows=70_001)))
+    with refused(ModelReason.WRONG_SHAPE, "70000 rows, but the encoder's columns name rows up to 70000"):
+        check_vocabulary(table_network(ENCODER, hidden=(4,), outputs=1, seed=1), other)
+
+
+WORDS = ("phone", "desktop", "watch")
+TABLE = Encoder(
+    columns=(
+        NumberColumn(name="pages", first=0, missing=0, edges=(1.0, 2.0)),
+        CategoryColumn(name="device", first=1, missing=0, categories=WORDS),
+        IDS,
+        NumberColumn(name="age", first=0, missing=0, edges=tuple(map(float, range(50)))),
+        CategoryColumn(name="is new", first=0, missing=2, categories=("no", "yes")),
+    )
+)
+NUMBERS, WORD = (0, 4, 5), 1
+
+
+class Mixed(nn.Module):
+    """Words in tables, the rest as numbers: features by their places."""
+
+    def __init__(
+        self, words: tuple[int, ...] = (), numbers: tuple[int, ...] = (), *, item: bool = True
+    ) -> None:
+        super().__init__()
+        self.places, self.numbers, self.has_item = list(words), list(numbers), item
+        self.words = nn.ModuleList([nn.Embedding(256, 2) for _ in words])
+        self.items = nn.Embedding(302, 2)
+        self.last = nn.Linear(2 * len(words) + 2 * item + len(numbers), 1)
+        # Weights of 0 hide nothing: what a model reads is no question of what it has learned
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = (x * 256).long()
+        parts = [table(codes[:, at]) for table, at in zip(self.words, self.places, strict=True)]
+        parts += [self.items(codes[:, 2] + 256 * codes[:, 3])] if self.has_item else []
+        parts += [x[:, self.numbers]] if self.numbers else []
+        return self.last(cat(parts, 1))  # type: ignore[no-any-return]
+
+
+def warnings_of(module: nn.Module, *, dynamo: bool = False) -> tuple[str, ...]:
+    encoded = export(module.eval(), TABLE.num_features, 1, dynamo=dynamo)
+    file = prepare_model(encoded, num_features=TABLE.num_features, encoder=TABLE).file
+    return warn_of_columns(file, TABLE)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_words_in_tables_and_numbers_as_numbers_are_not_warned_of(dynamo: bool) -> None:
+    assert not warnings_of(Mixed((WORD,), NUMBERS), dynamo=dynamo)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_wrong_places_are_warned_of_with_both_columns(dynamo: bool) -> None:
+    """`x[:, :1]` for the word, where the encoder has the number first."""
+    of_numbers, of_words = warnings_of(Mixed((0,), (1, 4, 5)), dynamo=dynamo)
+    assert of_numbers == (
+        "the model reads feature 0 (pages) only as rows of a table, but the encoder has numbers there; words "
+        "are at 1 (device), 2 (item), 3 (item), 5 (is new)"
+    )
+    assert "the codes of words at feature 1 (device) as numbers" in of_words
+
+
+def test_a_dense_network_is_told_which_words_it_reads_as_numbers() -> None:
+    [line] = warnings_of(nn.Linear(6, 1))
+    assert "at features 1 (device), 2 (item) as numbers" in line
+    assert not warn_of_columns(dense_network([1, 2, 1], "relu", seed=1), Encoder(columns=TABLE.columns[:1]))
+
+
+def test_an_id_whose_bytes_are_looked_up_apart_is_warned_of() -> None:
+    [line] = warnings_of(Mixed((WORD, 2, 3), NUMBERS, item=False))
+    assert line.startswith("the model looks up byte 1 of the id 'item' apart from its byte 0")
+
+
+class OneHot(nn.Module):
+    """The word's code as one of five inputs that are 1 or 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        code = x[:, WORD : WORD + 1] * 256
+        hot = [torch.relu(1 - (torch.relu(code - at) + torch.relu(at - code))) for at in range(5)]
+        return self.last(cat(hot, 1))  # type: ignore[no-any-return]
+
+
+def test_a_code_that_becomes_one_hot_is_no_number() -> None:
+    assert not warnings_of(OneHot())
+
+
+def test_a_number_that_is_read_as_such_may_choose_rows_too() -> None:
+    assert not warnings_of(Mixed((WORD, 0), NUMBERS))
+
+
+@pytest.mark.parametrize("are_numbers_in_tables", [False, True])
+@pytest.mark.parametrize("hidden", [(), (4,)])
+def test_the_network_over_an_encoder_is_not_warned_of(
+    are_numbers_in_tables: bool, hidden: tuple[int, ...]
+) -> None:
+    for encoder in (ENCODER, TABLE, Encoder(columns=(IDS, ImageColumn(name="photo", height=16, width=16)))):
+        encoded = table_network(
+            encoder, hidden=hidden, outputs=1, seed=1, are_numbers_in_tables=are_numbers_in_tables
+        )
+        file = prepare_model(encoded, num_features=encoder.num_features, encoder=encoder).file
+        assert not warn_of_columns(file, encoder)
+
+
+def test_a_graph_that_onnxruntime_cannot_run_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: bytes) -> None:
+        raise ValueError("a node of another opset")
+
+    file = export(nn.Linear(6, 1), TABLE.num_features, 1, dynamo=False)
+    monkeypatch.setattr("adserver.training.column_uses.open_session", fail)
+    assert warn_of_columns(file, TABLE) == ()

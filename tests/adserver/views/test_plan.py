@@ -1,0 +1,62 @@
+"""What is printed of a job that was accepted."""
+
+from dataclasses import replace
+
+import pytest
+
+from adserver.records.submissions import Submission
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.views.plan import tell_path
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.errors import JobReason, JobRefused
+from tests.adserver.job_world import ENCODED_MODEL, plan_for, sealed
+
+ENCODER = Encoder(
+    columns=(
+        *(NumberColumn(name=name, first=0, missing=0, edges=(1.0, 2.0)) for name in "abc"),
+        CategoryColumn(name="device", first=1, missing=0, categories=("phone", "tv", "watch")),
+    )
+)
+PLAN = plan_for(sealed())
+SUBMISSION = Submission(
+    model=ENCODED_MODEL,
+    loss="binary_cross_entropy_with_logits",
+    rounds=1,
+    batch_size=None,
+    epsilon=1.0,
+    noise_multiplier=None,
+    optimizer=Optimizer(learning_rate=0.1),
+    schedule=Schedule(),
+    eval_set=None,
+    eval_every=None,
+)
+
+
+def with_encoder() -> TrainingPlan:
+    task = replace(PLAN.task, encoder=ENCODER.digest)
+    return replace(PLAN, task=task, job=replace(PLAN.job, task_id=task.task_id))
+
+
+def test_a_model_is_compared_with_the_encoder_that_its_task_names(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[bytes] = []
+
+    def find(task_id: bytes) -> Encoder:
+        asked.append(task_id)
+        return ENCODER
+
+    plan = with_encoder()
+    tell_path(SUBMISSION, plan, find)
+    told = capsys.readouterr()
+    assert (told.out, asked) == ("", [plan.task.task_id])
+    assert "helpers compute the model exactly" in told.err
+    assert "warning: the model reads the codes of words at feature 3 (device) as numbers" in told.err
+    tell_path(SUBMISSION, PLAN, find)
+    assert len(asked) == 1
+
+
+def test_a_server_that_does_not_say_the_encoder_now_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def find(_: bytes) -> Encoder:
+        raise JobRefused(JobReason.UNAUTHORIZED, "no")
+
+    tell_path(SUBMISSION, with_encoder(), find)
+    assert "warning" not in capsys.readouterr().err
