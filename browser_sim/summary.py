@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 # Of more features, as of images, the first few names are shown.
 _MOST_NAMES: Final = 100
+# What a table calls some of the counts: the names that programs read are short.
+_SHOWN: Final = {
+    "no_consent": "impressions without consent, not reported",
+    "conversions": "impressions that converted",
+    "expired": "impressions that did not convert in time, reported as such",
+    "over_cap": "reports over a person's cap, not made",
+    "fakes": "fake reports",
+    "too_late": "reports after the task's end, not sent",
+}
 
 
 def _json(document: dict[str, Any]) -> str:
@@ -86,7 +95,8 @@ class Summary:
         table.add_column(justify="right")
         for name, value in figures.items():
             table.add_row(
-                name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else plain(value)
+                _SHOWN.get(name, name.replace("_", " ")),
+                f"{value:,.1f}" if isinstance(value, float) else plain(value),
             )
         for what, counts in (("left out", left_out), ("rejected", rejected)):
             for reason, count in sorted(counts.items()):

@@ -1,5 +1,6 @@
 """A job in a notebook: watch it, look at its figures, take its model."""
 
+from contextlib import suppress
 from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,9 @@ from adserver.records.facts import Facts
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
+from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures
+from adserver.training.cost import privacy_line
 from adserver.views.job import last_evaluated, watch
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import JobReason, JobRefused
@@ -42,7 +45,15 @@ class Job:
     at: "AdServer" = field(repr=False)
 
     def __repr__(self) -> str:
-        return f"Job({self.job_id.hex()!r})"
+        """Show id, name, state, progress and cost so far; of a job that cannot be read now the id alone."""
+        told = [repr(self.job_id.hex())]
+        # Whatever keeps a job from being read, to show it must not raise
+        with suppress(Exception):
+            job = self.record
+            told += [*([repr(job.name)] if job.name else []), job.state.value, job.progress]
+            if not isinstance(job.plan, LocalPlan):
+                told.append(privacy_line(job.plan, job.rounds_done))
+        return f"Job({', '.join(told)})"
 
     def _repr_html_(self) -> str:
         """Return settings, progress and cost as a table, for a notebook."""
@@ -92,7 +103,10 @@ class Job:
         return Facts(job_facts(self.record, last_evaluated(self.figures())).model_dump(mode="json"))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row a round: loss, accuracy, AUC, learning rate, gradient norm, noise to signal."""
+        """Return a row a round: loss, accuracy, AUC, learning rate, gradient norm, noise to signal.
+
+        The last is the length of both helpers' noise over that of the mean gradient under it.
+        """
         return frame(map(asdict, self.figures()), _COLUMN_TYPES)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

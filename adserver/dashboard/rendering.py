@@ -8,6 +8,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from adserver.dashboard.assets import ASSETS
+from adserver.records.round_figures import NOISE_TO_SIGNAL
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _ID_DIGITS: Final = 12
@@ -55,6 +56,7 @@ def environment() -> Environment:
     filters = (_short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting)
     made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
+    made.globals["noise_to_signal_is"] = NOISE_TO_SIGNAL
     made.globals["assets_version"] = ASSETS.version
     return made
 

@@ -122,7 +122,10 @@ class EvaluationResult(ReleasedResult):
         return ("metric", "value"), [*rows, *(("warning", one) for one in self.warnings())]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row for each metric: its estimate, standard error and 99 % interval."""
+        """Return a row for each metric: its estimate, standard error and 99 % interval.
+
+        Where an interval is missing, its ends and the standard error are, too, and `no_interval` says why.
+        """
         return frame(self._to_rows(), _COLUMN_TYPES)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -132,7 +135,8 @@ class EvaluationResult(ReleasedResult):
     def _to_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of each metric by name."""
         for one in self.metrics:
-            yield {"metric": one.name, **asdict(one.estimate)}
+            missing = () if one.estimate.no_interval is None else ("standard_error", "low", "high")
+            yield {"metric": one.name, **asdict(one.estimate), **dict.fromkeys(missing)}
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is wrong with the predictions, if anything surely is, each with what to do about it."""

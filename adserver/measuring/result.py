@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,17 @@ class NoInterval(StrEnum):
     RECORDS = "records"
     """Without noise, there are too few records to divide by."""
 
+    @property
+    def said(self) -> str:
+        """What people read instead of an interval."""
+        match self:
+            case NoInterval.NOISE:
+                return "no interval at this noise"
+            case NoInterval.RECORDS:
+                return "no interval: too few records"
+            case _:
+                assert_never(self)
+
 
 @frozen
 class Estimate:
@@ -57,8 +68,8 @@ class Estimate:
     no_interval: NoInterval | None = None
 
     def __str__(self) -> str:
-        """Show the value and its interval."""
-        interval = f"{self.low:.6g} to {self.high:.6g}" if self.no_interval is None else "no interval"
+        """Show the value and its interval, or why it has none."""
+        interval = f"{self.low:.6g} to {self.high:.6g}" if self.no_interval is None else self.no_interval.said
         return f"{self.value:.6g} ({interval})"
 
     def as_columns(self, name: str) -> dict[str, float]:

@@ -84,6 +84,13 @@ def noise_norm(task: Task, scale: int, *, num_parameters: int, denominator: floa
     return math.ldexp(math.sqrt(num_parameters) * deviation, -task.frac_bits) / denominator
 
 
+NOISE_TO_SIGNAL: Final = (
+    "noise / signal: the length of both helpers' noise over that of the mean gradient under it; above 1 a "
+    "step is mostly noise, which rounds average out; a gap where noise hides the gradient"
+)
+"""What that curve is, for people."""
+
+
 def noise_to_signal(gradient_norm: float, noise: float) -> float | None:
     """Estimate the ratio of the noise's norm to that of the gradient under it.
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Final, assert_never
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.local_plan import LocalPlan
-from adserver.records.round_figures import RoundFigures
+from adserver.records.round_figures import NOISE_TO_SIGNAL, RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
 from adserver.views.printing import write_as
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
+# Letters of a line that fit under a picture.
+_LINE: Final = 110
 # Colour and style of each line on the right-hand axis.
 _ON_THE_RIGHT: Final = (("tab:orange", "--"), ("tab:purple", "-."))
 
@@ -66,7 +69,8 @@ def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:
         shares = {"accuracy": "accuracy", "auc": "AUC"}
         _draw_panel(panels[0], history, ("loss", "loss on the evaluation set"), shares)
     _draw_panel(panels[-1], history, ("gradient_norm", step), {"noise_to_signal": "noise / signal"})
-    panels[-1].set_xlabel("rounds")
+    is_compared = any(figures.noise_to_signal is not None for figures in history)
+    panels[-1].set_xlabel("rounds" + (f"\n{fill(NOISE_TO_SIGNAL, _LINE)}" if is_compared else ""), fontsize=9)
     return as_png(figure)
 
 

@@ -5,14 +5,14 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import typer
 
-from adserver.measuring.result import AggregateResult, Estimate, NoInterval, ReleasedResult, ResultRow
+from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, ResultRow
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
@@ -29,11 +29,6 @@ ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
 # More bars than these cannot be told apart at the width of a page
 _MOST_BARS: Final = 40
-WITHOUT: Final[Mapping[NoInterval, str]] = {
-    NoInterval.NOISE: "no interval at this noise",
-    NoInterval.RECORDS: "no interval: too few records",
-}
-"""What people read instead of an interval."""
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
@@ -139,7 +134,7 @@ def format_estimate(estimate: Estimate) -> str:
     if not math.isfinite(estimate.value):
         return UNKNOWN
     if estimate.no_interval is not None:
-        return f"{estimate.value:,.3g} ({WITHOUT[estimate.no_interval]})"
+        return f"{estimate.value:,.3g} ({estimate.no_interval.said})"
     half = (estimate.high - estimate.low) / 2
     # Without noise and sampling the figure is exact
     if half == 0:

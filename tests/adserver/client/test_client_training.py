@@ -15,7 +15,9 @@ import torch
 from sqlalchemy import insert
 
 from adserver.client import Client, local_measuring
+from adserver.client.job import Job
 from adserver.client.local import LocalAdServer
+from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of, read_measurement_of
 from adserver.client.training import _submission
 from adserver.peers import connect
@@ -294,7 +296,11 @@ def test_a_client_speaks_plaintext_only_where_commands_do(
 
 def test_jobs_datasets_and_tasks_show_themselves(client: Client) -> None:
     job = client.train(module(), **{**settings(), "wait": False})
-    assert repr(job) == f"Job({job.job_id.hex()!r})"
+    assert repr(job) == f"Job({job.job_id.hex()!r}, queued, {job.record.progress}, no noise: no privacy)"
+    wide = client.train(module(), **{**settings(), "wait": False}, name="wide")
+    assert repr(wide).startswith(f"Job({wide.job_id.hex()!r}, 'wide', queued, 0 of")
+    away = Job(job_id=job.job_id, at=RemoteAdServer(url="http://127.0.0.1:9", token=""))
+    assert repr(away) == f"Job({job.job_id.hex()!r})"
     assert "<td>state</td><td>queued</td>" in job._repr_html_()
     assert f"<td>received</td><td>{RECORDS}</td>" in client.dataset()._repr_html_()
     # By ids that every call and command takes
