@@ -31,10 +31,11 @@ from maskedlark.randomness import Randomness, seeded, uniform
 
 WIDTH: Final = 8
 """Entries in a table's row."""
-# Numbers centred on 128 lie in [-1, 1), as long as a table's entries
+# Numbers centred on 128 lie in [-1, 1).
 _NUMBER_SCALE: Final = 2.0
-# Entries begin in +-2.5/sqrt(width). Rows that few records read learn little where they begin smaller.
-_TABLE_SCALE: Final = 2.5
+# Entries begin in +-1/sqrt(width). Larger ones make the next layer's gradient most of each record's, so
+# that the clip bound leaves little for the rows, and noise is long next to what they learn.
+_TABLE_SCALE: Final = 1.0
 _BYTE: Final = 256.0
 
 

@@ -88,6 +88,17 @@ def test_an_id_reads_the_row_of_all_its_bytes() -> None:
     assert len(set(outputs_of(made, features.tolist())[:, 0].tolist())) == 5
 
 
+def test_rows_begin_no_longer_than_1_and_leave_the_clip_bound_to_what_they_learn() -> None:
+    made = table_network(MIXED, hidden=(), outputs=1, seed=3)
+    model = parse(made, num_features=MIXED.num_features)
+    named = zip(model.parameters, model.initial_values, strict=True)
+    rows = np.concatenate([values for of, values in named if of.name.startswith("table.")])
+    lengths = np.linalg.norm(rows, axis=1)
+    assert len(lengths) == 256 + 4 + 256
+    assert lengths.min() > 0.1
+    assert lengths.max() <= 1
+
+
 @pytest.mark.parametrize(("hidden", "outputs"), [((0,), 1), ((), 0), ((4, -1), 2)])
 def test_a_width_below_one_is_refused(hidden: tuple[int, ...], outputs: int) -> None:
     with refused(ModelReason.WRONG_SHAPE):
