@@ -20,8 +20,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
 from adserver.training.as_onnx import as_onnx
+from adserver.training.defaults import Network, choose_learning_rate, choose_network
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate
 from adserver.training.standardising import standardise
