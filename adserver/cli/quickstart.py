@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -151,19 +151,17 @@ def _make_project(
     if person and person == label:
         raise typer.BadParameter(f"--person and --label both name {label!r}: name the column of the person")
     data, measure = DataSettings(), MeasureSettings(keys=tuple(keys))
-    notes, bounds = dict[str, str](), dict[str, str]()
+    notes, bounds, found_in_table = dict[str, str](), dict[str, str](), list[str]()
+    report: TableReport | None = None
     if csv is not None:
         table = read_table(csv)
         # Without the person: the report would call its column an identifier, and leave it out as such
         report = read_report(table.without(person) if person else table, label)
-        _show_report(report)
         if person:
             named = Counter(table.columns[person])
-            typer.echo(
-                escape(
-                    f"person {person!r}: {plural(len(named.keys() - {None}), 'person', 'people')}; "
-                    f"empty in {plural(named[None], 'row')}"
-                )
+            found_in_table.append(
+                f"person {person!r}: {plural(len(named.keys() - {None}), 'person', 'people')}; "
+                f"empty in {plural(named[None], 'row')}"
             )
         # Absolute, because the project's folder may lie anywhere
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
@@ -175,8 +173,8 @@ def _make_project(
         # Only for its errors: a project whose measurement cannot run is not made
         plan_measurement(table, data, measure)
         for column in sorted({one.column for one in measured} - {label}):
-            typer.echo(
-                escape(f"{column!r} is measured, so nobody sees it, and the model does not learn from it")
+            found_in_table.append(
+                f"{column!r} is measured, so nobody sees it, and the model does not learn from it"
             )
     # Chosen once and written down, so that the servers come back at the same addresses
     ports = free_ports(5)
@@ -200,6 +198,11 @@ def _make_project(
         notes,
         bounds,
     )
+    # Shown once the project is made: an error would be overlooked below a table of columns
+    if report is not None:
+        _show_report(report)
+    for line in found_in_table:
+        typer.echo(escape(line))
     # Told and not refused: the file stays, and is what its owner corrects
     if model is not None:
         found = check(project)
@@ -212,14 +215,15 @@ def _make_project(
 @quickstart_app.command("check")
 def _check_command(folder: FolderArgument) -> None:
     """Check every setting of `lark.toml` against the table and the model, without starting anything."""
-    from adserver.quickstart.check import check
+    from adserver.quickstart.check import check, problems_of
     from adserver.quickstart.project import Project
 
-    found = check(Project.open(folder))
-    for problem in found.problems:
-        typer.secho(f"error: {escape(problem)}", fg="red", err=True)
+    project, wrong = Project.read(folder)
+    if wrong:
+        _refuse(problems_of(project, wrong))
+    found = check(project)
     if found.problems:
-        raise typer.Exit(1)
+        _refuse(found.problems)
     if found.encoder is not None:
         told = _features_of(found.encoder)
         typer.echo(f"features, those of words with the rows of a table for them: {told}")
@@ -234,6 +238,12 @@ def _check_command(folder: FolderArgument) -> None:
         f"{plural(found.num_features, 'feature')}; loss {found.loss.value}: "
         f"run it with `adserver quickstart run {folder}`"
     )
+
+
+def _refuse(problems: Sequence[str]) -> NoReturn:
+    for problem in problems:
+        typer.secho(f"error: {escape(problem)}", fg="red", err=True)
+    raise typer.Exit(1)
 
 
 def _show_warnings(warnings: Sequence[str]) -> None:
@@ -274,17 +284,17 @@ def _run_command(
 ) -> None:
     """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`.
 
-    Settings are checked first, as by `check`. A run that was interrupted is gone on with. The model has the
-    weights of the round that does best on the rows that were not reported; the last round's figures are next
-    to it.
+    Settings are checked first, as by `check`. A run that was interrupted is gone on with, and keeps its name,
+    note and comparison unless others are given. The model has the weights of the round that does best on the
+    rows that were not reported; the last round's figures are next to it.
     """
     from adserver.quickstart.project import Project
     from adserver.quickstart.project_run import run_project
+    from adserver.quickstart.runs import RunOptions
 
+    options = RunOptions(name=name, note=note, compare_plain=compare_plain)
     with _ending_on_sigterm():
-        result = run_project(
-            Project.open(folder), tell=_tell, name=name, note=note, compare_plain=compare_plain
-        )
+        result = run_project(Project.open(folder), _tell, options)
     if as_json:
         print_json(asdict(result))
         return

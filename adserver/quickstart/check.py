@@ -3,10 +3,11 @@
     found = check(project)
     found.problems      # ("[training] epsilon is 5, but [task] epsilon, the budget, is 3: ...",)
 
-A setting's type and range are checked when `lark.toml` is read (`adserver.quickstart.project`).
+A setting's type and range are checked when `lark.toml` is read (`adserver.quickstart.wrong_settings`).
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use, read_report
+from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding import dates
 from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, Encoder
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 SAMPLE_ROWS: Final = 569
 SAMPLE_FEATURES: Final = 30
+_DECIDE_OF_ROWS: Final = frozenset(
+    {"data", "measure", "values", "federated", "person", *(one.name for one in fields(DataSettings))}
+)
 
 
 @frozen
@@ -132,6 +137,29 @@ def check(project: Project) -> Checked:
     )
 
 
+def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
+    """Return a line for each wrong setting, and for what is wrong with those that can be read.
+
+    Args:
+        project: As of `Project.read`: wrong settings have their defaults.
+        wrong: The wrong settings. A problem that their defaults may cause is left out.
+    """
+    try:
+        others = check(project).problems
+    except InvalidTask as error:
+        others = (str(error),)
+    hidden = frozenset[str]().union(*(one.hides for one in wrong))
+    told = [one.text for one in wrong]
+    for problem in others:
+        is_of_names = problem.startswith(("[data]", "[measure] values", "[measure] keys", "[federated]"))
+        # Columns and rows decide about features, and about how many rows are reported
+        if not hidden.isdisjoint(_DECIDE_OF_ROWS) and (not is_of_names or "identifiers" in problem):
+            continue
+        if not any(one.may_cause(problem) for one in wrong):
+            told.append(problem)
+    return told
+
+
 def _count_reported(rows: int, settings: Settings) -> int:
     return rows - round(settings.data.panel * rows)
 
@@ -183,10 +211,17 @@ def _feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
 
 
 def _problems_of_measure(table: Table, settings: Settings) -> Iterator[str]:
-    try:
-        plan_measurement(table, settings.data, settings.measure)
-    except InvalidTask as error:
-        yield str(error)
+    whole = settings.measure
+    values = [replace(whole, values=(one,), keys=()) for one in whole.values]
+    keys = [replace(whole, values=(), keys=(one,)) for one in whole.keys]
+    found = list[str]()
+    # One by one, because a plan ends with its first error; then all, since no key may be a value
+    for one in (*values, *keys, whole):
+        try:
+            plan_measurement(table, settings.data, one)
+        except InvalidTask as error:
+            found.append(str(error))
+    yield from dict.fromkeys(found)
 
 
 def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:

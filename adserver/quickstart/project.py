@@ -4,6 +4,7 @@ project = Project.open(Path("play"))
 project.settings.training.rounds
 """
 
+import re
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Final
 
 from adserver.quickstart.lark_toml import config_text
 from adserver.quickstart.settings import Settings
-from maskedlark.canonical import build
+from adserver.quickstart.wrong_settings import WrongSetting, read_settings
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 
@@ -33,22 +34,34 @@ class Project:
         """Read a project's settings.
 
         Raises:
-            InvalidTask: there is no `lark.toml`, it is no TOML, or a setting is wrong or unknown.
+            InvalidTask: there is no `lark.toml`, it is no TOML, or settings are wrong or unknown: all of them
+                are named.
         """
-        path = folder / CONFIG
+        project, wrong = cls.read(folder)
+        if wrong:
+            raise InvalidTask(f"{folder / CONFIG}: {'; '.join(one.text for one in wrong)}")
+        return project
+
+    @classmethod
+    def read(cls, folder: Path) -> "tuple[Project, tuple[WrongSetting, ...]]":
+        """Read the settings that can be read; the wrong ones, returned too, have their defaults.
+
+        Raises:
+            InvalidTask: there is no `lark.toml`, or it is no TOML.
+        """
+        path, text = folder / CONFIG, ""
         try:
-            said = tomllib.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            said = tomllib.loads(text)
         except OSError:
             raise InvalidTask(
                 f"{path} does not exist: create it with `adserver quickstart new {folder}`"
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidTask(f"{path} is not valid TOML: {error}") from None
-        try:
-            # Absolute: servers are found again by a path among their arguments, from any folder.
-            return cls(folder=folder.resolve(), settings=build(Settings, said))
-        except InvalidTask as error:
-            raise InvalidTask(f"{path}: {str(error).removeprefix('Settings: ')}") from None
+            raise InvalidTask(f"{path} is not valid TOML: {error}{_hint(text, str(error))}") from None
+        settings, wrong = read_settings(said)
+        # Absolute: servers are found again by a path among their arguments, from any folder.
+        return cls(folder=folder.resolve(), settings=settings), wrong
 
     @property
     def parties(self) -> Path:
@@ -90,6 +103,14 @@ class Project:
             "ADSERVER_GRPC_LISTEN": servers.adserver_grpc,
             "ADSERVER_HTTP_LISTEN": servers.adserver_http,
         }
+
+
+def _hint(text: str, error: str) -> str:
+    """Return what helps with a line of a file that is no TOML, where that can be told."""
+    place = re.search(r"at line ([0-9]+)", error)
+    line = text.splitlines()[int(place[1]) - 1] if place else ""
+    comma = re.search(r"=\s*([-+]?[0-9]+),([0-9]+)", line)
+    return f": numbers have a point: {comma[1]}.{comma[2]}" if comma else ""
 
 
 def new_project(

@@ -10,30 +10,31 @@ from adserver.quickstart.check import check
 from adserver.quickstart.device_recipe import DeviceRecipe
 from adserver.quickstart.project import Project
 from adserver.quickstart.recipe import Recipe
+from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.running import RunningFleet
-from adserver.quickstart.runs import Trained
+from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, Trained
 from maskedlark.errors import InvalidTask
 
 
 def run_project(
     project: Project,
     tell: Callable[[str], None],
-    *,
-    name: str = "",
-    note: str = "",
-    compare_plain: bool = False,
+    options: RunOptions = NOTHING_ASKED,
 ) -> Trained:
     """Check a project and run it once; servers that did not run before are ended again.
 
-    A name and a note are kept with the run's results. With `compare_plain` so is how the same network does
-    that was trained without privacy, on the same rows and on the panel alone.
-
     Raises:
-        InvalidTask: a setting is wrong, or an extra is missing; nothing was started.
+        InvalidTask: a setting is wrong, an extra is missing, or another process runs the project; nothing was
+            started.
     """
     check(project).require()
-    if compare_plain and find_spec("torch") is None:
+    if options.compare_plain and find_spec("torch") is None:
         raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[torch]'")
+    with only_run(project):
+        return _run(project, tell, options)
+
+
+def _run(project: Project, tell: Callable[[str], None], options: RunOptions) -> Trained:
     running = RunningFleet(project, tell)
     # Servers that their owner started stay: this command ends only its own.
     was_up = running.is_up
@@ -41,7 +42,7 @@ def run_project(
     try:
         running.up()
         kind = DeviceRecipe if project.settings.federated.person else Recipe
-        recipe = kind(project, tell, running.require, name=name, note=note, compare_plain=compare_plain)
+        recipe = kind(project, tell, running.require, options)
         return recipe.run()
     # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):

@@ -17,7 +17,7 @@ from adserver.quickstart.commands import ProjectCommands, describe_refusal
 from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
-from adserver.quickstart.runs import REPORTED, Rows, Steps, Trained
+from adserver.quickstart.runs import NOTHING_ASKED, REPORTED, Rows, RunOptions, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.exported_model import ModelWeights
@@ -81,10 +81,7 @@ class Recipe:
         project: Project,
         tell: Callable[[str], None],
         watched: Callable[[], None] = lambda: None,
-        *,
-        name: str = "",
-        note: str = "",
-        compare_plain: bool = False,
+        options: RunOptions = NOTHING_ASKED,
     ) -> None:
         """Take a project to run.
 
@@ -92,16 +89,13 @@ class Recipe:
             project: The project.
             tell: Gets one line a step.
             watched: Called while a command runs; raises if a server has ended.
-            name: What its owner calls the run.
-            note: What its owner wants to remember of it.
-            compare_plain: Also train the network without privacy: on the same rows, and on the panel alone.
+            options: What the owner asks for this run; one that is gone on with keeps the rest.
         """
-        self._is_compared = compare_plain
-        self._name, self._note = name, note
+        self._options = options
         self._project = project
         self._tell = tell
         self._commands = ProjectCommands(project, watched)
-        self._steps = Steps.open(project)
+        self._steps = Steps.open(project, options)
 
     @property
     def steps(self) -> Steps:
@@ -130,7 +124,7 @@ class Recipe:
             stop = Stop(reason=found.get("reason") or "", cause="")
             if found.get("state") == JobState.CANCELLED or stop.is_lasting:
                 self._steps.end_job()
-                self._steps = Steps.open(self._project)
+                self._steps = Steps.open(self._project, self._options)
         if self._steps.done:
             self._tell(f"going on with run {self._steps.folder.name}, which was interrupted")
 
@@ -198,8 +192,8 @@ class Recipe:
             curves=str(curves) if curves else "",
             calibration=calibration,
             plain=plain,
-            name=self._name,
-            note=self._note,
+            name=steps.options.name,
+            note=steps.options.note,
         )
         steps.finish(asdict(result))
         for warning in result.warnings:
@@ -233,6 +227,10 @@ class Recipe:
     def _panel(self) -> Path:
         """The rows that nobody reports, as features and labels."""
         return self._steps.folder / "panel.npz"
+
+    @property
+    def _is_compared(self) -> bool:
+        return self._steps.options.compare_plain
 
     @property
     def _are_devices(self) -> bool:
@@ -540,7 +538,8 @@ class Recipe:
     @property
     def _label(self) -> tuple[str, ...]:
         """The options of `job submit` by which the job has the run's name and note."""
-        return ("--name", self._name[:MOST_JOB_NAME], "--note", self._note[:MOST_JOB_NOTE])
+        asked = self._steps.options
+        return ("--name", asked.name[:MOST_JOB_NAME], "--note", asked.note[:MOST_JOB_NOTE])
 
     def _submit(self, task: str, dataset: dict[str, Any], model: Path, loss: Loss) -> str:
         """Submit the job, unless an interrupted run has done so; return its id."""

@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from adserver.client.local import LocalAdServer
 from adserver.quickstart.project import Project
+from adserver.quickstart.run_lock import running_process
 from adserver.quickstart.runs import SUMMARY, Steps
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.views.job import describe_outcome
 from adserver.views.printing import short
 from maskedlark.errors import JobRefused
+from maskedlark.frozen import pick_attributes
 
 _FIGURES: Final = (
     "name", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon", "note",
@@ -25,20 +27,25 @@ _FIGURES: Final = (
 def describe_runs(project: Project) -> list[dict[str, Any]]:
     """Return what a list of runs says of each, oldest first, so that they can be compared.
 
-    `state` is done; or, of a run that is not, that of its job, `stopped` by an error before there was one, or
-    `interrupted or running`. `why` says in a line what happened and what goes on with it; empty where the run
-    is done.
+    `state` is done; or, of a run that is not, `running` while a process runs it, that of its job if that has
+    stopped, `stopped` by an error before there was one, or `interrupted`. `why` says in a line what happened
+    and what goes on with it; empty where the run is done.
     """
     folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
+    last, process = project.last_run(), running_process(project)
     told = []
     with _jobs_of(project) as find_job:
         for folder in sorted(folders, key=lambda one: int(one.name)):
             found: dict[str, Any] = {}
             with suppress(OSError, ValueError):
                 found = json.loads((folder / SUMMARY).read_text())
-            state, why = (
-                ("done", "") if found else _describe_unfinished(project, Steps.read(folder), find_job)
-            )
+            state, why = "done", ""
+            if not found:
+                steps = Steps.read(folder)
+                state, why = _describe_unfinished(project, steps, find_job)
+                found = {} if steps is None else pick_attributes(steps.options, ("name", "note"))
+                if process is not None and folder == last:
+                    state, why = "running", f"process {process} runs it"
             plain = found.get("plain") or {}
             found["plain_auc"] = plain.get("auc")
             found["panel_alone_auc"] = (plain.get("panel_alone") or {}).get("auc")
@@ -75,10 +82,10 @@ def _describe_unfinished(
     job = None if steps is None or "job" not in steps.done else find_job(str(steps.done["job"]))
     if job is None or job.state is JobState.DONE:
         what = stopped or ("" if job is None else f"job {short(job.job_id)} is done")
-        return ("stopped" if stopped else "interrupted or running"), "; ".join(filter(None, (what, then)))
+        return ("stopped" if stopped else "interrupted"), "; ".join(filter(None, (what, then)))
     said = f"job {short(job.job_id)} is {describe_outcome(job)}"
     if job.state not in STOPPED:
-        return job.state.value, f"{said}, after {job.progress}; {then}"
+        return "interrupted", f"{said}, after {job.progress}; {then}"
     if job.state is JobState.CANCELLED:
         return job.state.value, f"{said} after {job.progress}; {new}"
     if job.stop is not None and job.stop.is_lasting:

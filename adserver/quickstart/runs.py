@@ -1,12 +1,13 @@
 """What a project's runs have done so far, and what became of them: the files of `runs/N`.
 
-steps = Steps.open(project)         # the last run if it was interrupted, else a new one
+steps = Steps.open(project, RunOptions(name="wide"))     # the last run if it was interrupted, else a new one
 task = steps.do("task", create_task)
 """
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -113,6 +114,32 @@ class Trained:
     note: str = ""
 
 
+@frozen
+class RunOptions:
+    """What the owner asked for a run: see `Trained`.
+
+    Attributes:
+        name: What the owner calls it.
+        note: What the owner wants to remember of it.
+        compare_plain: Also train the network without privacy: on the same rows, and on the panel alone.
+    """
+
+    name: str = ""
+    note: str = ""
+    compare_plain: bool = False
+
+    def after(self, begun: "RunOptions") -> "RunOptions":
+        """Return these options, and what a run was begun with where they say nothing."""
+        return RunOptions(
+            name=self.name or begun.name,
+            note=self.note or begun.note,
+            compare_plain=self.compare_plain or begun.compare_plain,
+        )
+
+
+NOTHING_ASKED: Final = RunOptions()
+
+
 class Steps:
     """What a run has done, in `runs/N/progress.json`: an interrupted run is gone on with.
 
@@ -123,6 +150,7 @@ class Steps:
     _BEGUN: Final = "begun"
     _SETTINGS: Final = "settings"
     _STOPPED: Final = "stopped"
+    _OPTIONS: Final = "options"
     _JOB_IS_OVER: Final = "a job that cannot be done"
 
     def __init__(
@@ -131,6 +159,7 @@ class Steps:
         settings: str,
         done: dict[str, Any],
         *,
+        options: RunOptions,
         stopped: str = "",
         begun: str | None = None,
     ) -> None:
@@ -140,23 +169,29 @@ class Steps:
             folder: The run's.
             settings: The digest of what the run was begun with.
             done: What each step returned.
+            options: What the owner asked for it.
             stopped: The error that ended the run last.
             begun: A step that cannot be repeated and was not done.
         """
         self.folder = folder
         self.done = done
+        self.options = options
         self.stopped = stopped
         self._settings = settings
         self._begun = begun
 
     @classmethod
-    def open(cls, project: Project) -> "Steps":
-        """Find the last run if it can be gone on with; else begin a new one."""
+    def open(cls, project: Project, options: RunOptions = NOTHING_ASKED) -> "Steps":
+        """Find the last run if it can be gone on with; else begin a new one.
+
+        A run keeps the options that it was begun with, where these say nothing else.
+        """
         last = project.last_run()
         found = None if last is None else cls.read(last)
         if found is not None and found.can_go_on(project):
+            found.options = options.after(found.options)
             return found
-        return cls(project.new_run(), _digest(project), {})
+        return cls(project.new_run(), _digest(project), {}, options=options)
 
     @classmethod
     def read(cls, folder: Path) -> "Steps | None":
@@ -167,7 +202,9 @@ class Steps:
         with suppress(OSError, ValueError, TypeError, KeyError):
             found = dict(json.loads((folder / _PROGRESS).read_text()))
             begun, stopped = found.pop(cls._BEGUN, None), found.pop(cls._STOPPED, "")
-            return cls(folder, found.pop(cls._SETTINGS), found, stopped=stopped, begun=begun)
+            options = RunOptions(**found.pop(cls._OPTIONS))
+            settings = found.pop(cls._SETTINGS)
+            return cls(folder, settings, found, options=options, stopped=stopped, begun=begun)
         return None
 
     def can_go_on(self, project: Project) -> bool:
@@ -203,6 +240,7 @@ class Steps:
         self._begun, self.stopped = begun, stopped
         known = {
             self._SETTINGS: self._settings,
+            self._OPTIONS: asdict(self.options),
             **({} if begun is None else {self._BEGUN: begun}),
             **({self._STOPPED: stopped} if stopped else {}),
             **self.done,

@@ -13,10 +13,14 @@ PLANNED: Final = "planned"
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # A column's name may hold = and line breaks: the last = ends it.
-ColumnWords = Annotated[str, Field(pattern=r"^(?s:.+)=(planned|[0-9]{1,7})$")]
+ColumnWords = Annotated[
+    str,
+    Field(pattern=r"^(?s:.+)=(planned|[0-9]{1,7})$", description='"COLUMN=planned" or "COLUMN=N"'),
+]
 # Loopback alone, because the servers of a project talk without TLS.
 _ADDRESS: Final = r"^(127\.[0-9.]+|localhost|\[::1\]):[0-9]{1,5}$"
-Address = Annotated[str, Field(pattern=_ADDRESS)]
+_EXPECTED: Final = 'an address of this machine with a port, such as "127.0.0.1:28000"'
+Address = Annotated[str, Field(pattern=_ADDRESS, description=_EXPECTED)]
 
 
 @canonical
@@ -31,7 +35,7 @@ class Servers:
     helper_1: Address
     adserver_grpc: Address
     adserver_http: Address
-    dashboard: Annotated[str, Field(pattern=_ADDRESS + "|^$")] = ""
+    dashboard: Annotated[str, Field(pattern=_ADDRESS + "|^$", description=f'{_EXPECTED}, or ""')] = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

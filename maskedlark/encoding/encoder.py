@@ -30,6 +30,7 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical, decode, digest, encode
 from maskedlark.encoding.cells import number
+from maskedlark.encoding.dates import part_of
 from maskedlark.encoding.images import CELL, MAX_SIDE, hog, hog_bytes
 from maskedlark.errors import InvalidTask
 
@@ -471,7 +472,9 @@ def read_encoder(encoded: bytes) -> Encoder:
 
 def _cells(cells: Mapping[str, Sequence[str | None]], name: str) -> Sequence[str | None]:
     if name not in cells:
-        raise InvalidTask(f"the encoder reads column {name!r}, and the table has none of this name")
+        # A date's parts have names of their own, which the table never had
+        column, what = (name, "column") if (of := part_of(name)) is None else (of, "the dates of column")
+        raise InvalidTask(f"the encoder reads {what} {column!r}, and the table has none of this name")
     return cells[name]
 
 

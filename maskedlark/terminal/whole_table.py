@@ -20,7 +20,13 @@ def print_whole(table: "RenderableType") -> None:
     from rich.console import Console
 
     console = Console()
+    if console.is_terminal or console.is_jupyter:
+        console.print(table)
+        return
     # Where nobody's window limits it, rich assumes 80 columns.
-    if not (console.is_terminal or console.is_jupyter or os.environ.get("COLUMNS")):
+    if not os.environ.get("COLUMNS"):
         console.width = max(console.width, Console(width=_WIDEST).measure(table).maximum)
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    # rich pads every line to the longest one: one long value would add hundreds of blanks to each.
+    console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))

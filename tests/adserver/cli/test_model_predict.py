@@ -141,7 +141,7 @@ def test_what_a_number_is_follows_from_the_loss(
         ({"onnx": model(notes={INPUT_IS: "pictures"})}, "takes pictures: give a file that"),
         ({"encoder": None}, "holds no encoder"),
         ({"onnx": model(notes={ENCODER_IS: "ab" * 32})}, "was trained with encoder abababababab"),
-        ({"table": "pages;device\n1;phone\n"}, "reads column 'seen@weekday'"),
+        ({"table": "pages;device\n1;phone\n"}, "reads the dates of column 'seen', and the table has none"),
         ({"table": "pages,device,seen,prediction,output 0\n1,phone,,2,3\n"}, "'output 0' already"),
     ],
 )

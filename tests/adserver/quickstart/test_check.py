@@ -60,19 +60,23 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
         ('label = "bought"', 'label = ""', r"\[data\] label is empty"),
         ('"yes",  # ', '"maybe",  # ', r"\[data\] classes names 'maybe', but no row has this label"),
         ("words = []", 'words = ["cod=planned"]', r"\[data\] words names 'cod', but visits.csv has no such"),
-        ("words = []", 'words = ["device"]', "data.words.0"),
+        (
+            "words = []",
+            'words = ["device"]',
+            r'\[data\] words, entry 1 is "device", but must be "COLUMN=planned"',
+        ),
         ("words = []", 'words = ["device=2000000"]', r"words has 2000000 for 'device': .* 1048574 words"),
         ("words = []", 'words = ["device=9", "device=planned"]', r"\[data\] words names a column twice"),
         ("codes = []", 'codes = ["cod"]', r"\[data\] codes names 'cod', but visits.csv has no such column"),
         ("dates = []", 'dates = ["device"]', r"\[data\] dates names 'device': .* no date"),
         ("publish = []", 'publish = ["bought"]', r"\[data\] publish names 'bought', which is the label"),
-        ("panel = 0.2", "panel = 1.2", "data.panel"),
+        ("panel = 0.2", "panel = 1.2", r"\[data\] panel is 1.2, but must be between 0 and 1"),
         (
             "min_batch_size = 100",
             "min_batch_size = 1000",
             r"\[task\] min_batch_size is 1000, but browsers report 320",
         ),
-        ("clip_norm = 10", "clip_norm = 0", "task.clip_norm"),
+        ("clip_norm = 10", "clip_norm = 0", r"\[task\] clip_norm is 0, but must be above 0"),
         ("epsilon = 3            # what", "epsilon = 5 # what", r"\[training\] epsilon is 5, but the budget"),
         ("collusion_epsilon = 8", "collusion_epsilon = 2", r"\[task\] collusion_epsilon is 2, below epsilon"),
         (
@@ -80,17 +84,29 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
             "batch_size = 4000",
             r"\[training\] batch_size is 4000, but browsers report 320",
         ),
-        ('optimizer = "momentum"', 'optimizer = "adamm"', "training.optimizer: Input should be 'sgd'"),
-        ("# learning_rate = 1 ", "learning_rate = -1 ", "training.learning_rate"),
+        (
+            'optimizer = "momentum"',
+            'optimizer = "adamm"',
+            r'\[training\] optimizer is .*must be one of "sgd", ',
+        ),
+        (
+            "# learning_rate = 1 ",
+            "learning_rate = -1 ",
+            r"\[training\] learning_rate is -1, but must be above 0",
+        ),
         (
             '# loss = "cross_entropy"',
             'loss = "cross_entropy"',
             r"\[training\] loss: .*needs an output for each class",
         ),
-        ('# loss = "cross_entropy"', 'loss = "entropy"', "training.loss"),
+        (
+            '# loss = "cross_entropy"',
+            'loss = "entropy"',
+            r'\[training\] loss is "entropy", but must be one of',
+        ),
         ('onnx = ""', 'onnx = "no.onnx"', r"\[model\] onnx: cannot read .*no.onnx"),
         ('onnx = ""', 'onnx = "narrow.onnx"', r"\[model\] onnx: .*\(reports have 3 features\)"),
-        ("# hidden = [32]", "hidden = [0]", "model.hidden"),
+        ("# hidden = [32]", "hidden = [0]", r"\[model\] hidden, entry 1 is 0, but must be from 1 to 65536"),
         (
             "values = []",
             'values = [{column = "no", most = 3}]',
@@ -101,7 +117,11 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
             'values = [{column = "device"}]',
             r"\[measure\] values: column 'device' holds a word",
         ),
-        ('helper_0 = "127.0.0.1', 'helper_0 = "ads.example', "servers.helper_0"),
+        (
+            'helper_0 = "127.0.0.1',
+            'helper_0 = "ads.example',
+            r'\[servers\] helper_0 is "ads.example.*, but must be an address of this machine',
+        ),
         ('.csv"', '.tsv"', "cannot read .*visits.tsv"),
     ],
 )
@@ -241,6 +261,19 @@ def test_a_column_without_a_name_is_nobodys_person(tmp_path: Path) -> None:
     assert "ignore must name the column without a name" in problem
 
 
+def test_an_error_of_new_is_all_that_is_said(tmp_path: Path) -> None:
+    table = tmp_path / "visits.csv"
+    table.write_text(text(visits()))
+    refused = invoke("new", tmp_path / "play", "--csv", table, "--label", "bought", "--value", "wrong")
+    assert refused.exit_code != 0
+    assert "[measure] values names 'wrong'" in str(refused.exception)
+    assert refused.output == ""
+    assert invoke("new", tmp_path / "play", "--csv", table, "--label", "bought").exit_code == 0
+    again = invoke("new", tmp_path / "play", "--csv", table, "--label", "bought")
+    assert "exists already" in str(again.exception)
+    assert again.output == ""
+
+
 def new_on_devices(folder: Path) -> Result:
     """A project of 200 people with two visits each."""
     rows = [(f"p{row % 200}@mail.example", *cells) for row, cells in enumerate(visits())]
@@ -290,7 +323,11 @@ def test_a_project_of_devices_counts_people_and_their_column_is_no_feature(tmp_p
             r"\[training\] batch_size .* set \[federated\] batch_size",
         ),
         ("rounds = 10", 'rounds = 10\nloss = "mse"', r"\[training\] loss: "),
-        ("sampling_rate = 1", "sampling_rate = 1.5", "federated.sampling_rate"),
+        (
+            "sampling_rate = 1",
+            "sampling_rate = 1.5",
+            r"\[federated\] sampling_rate is 1.5, but must be above 0 and at most 1",
+        ),
     ],
 )
 def test_a_wrong_setting_of_devices_is_found_by_name(
@@ -366,6 +403,44 @@ def test_all_wrong_settings_are_found_at_once(tmp_path: Path) -> None:
         .replace("codes = []", 'codes = ["x"]')
     )
     assert len(check(Project.open(tmp_path / "play")).problems) == 2
+
+
+def test_settings_that_cannot_be_read_hide_no_others_and_bring_no_false_ones(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    path, before = tmp_path / "play" / CONFIG, (tmp_path / "play" / CONFIG).read_text()
+
+    def found(*changes: tuple[str, str]) -> list[str]:
+        text = before
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path.write_text(text)
+        refused = invoke("check", tmp_path / "play")
+        assert refused.exit_code == 1
+        return refused.stderr.splitlines()
+
+    panel, hidden, maybe = found(
+        ("panel = 0.2", "panel = 20"), ("# hidden = [32]", "hiden = [32]"), ('"yes",  # ', '"maybe",  # ')
+    )
+    assert panel == "error: [data] panel is 20, but must be between 0 and 1"
+    assert hidden == "error: [model] hiden is no setting: did you mean hidden?"
+    assert maybe.startswith("error: [data] classes names 'maybe'")
+    most, key = found(
+        ("values = []", 'values = [{column = "pages", most = -5}]'), ("\nkeys = []", '\nkeys = ["devise"]')
+    )
+    assert most == "error: [measure] values, entry 1, most is -5, but must be above 0"
+    assert key.startswith("error: [measure] keys names 'devise'")
+    # By default all columns are features, of which `visit` looks like identifiers
+    [ignored] = found(("ignore = [", "ignore = [3, "))
+    assert ignored.startswith("error: [data] ignore, entry 1 is 3, but must be a text")
+    # Its epsilon is above the budget by default only
+    [budget] = found(("epsilon = 4 ", "epsilon = 0 "), ("epsilon = 3 ", "epsilon = 5 "))
+    assert budget == "error: [task] epsilon is 0, but must be above 0"
+    # All are named, however many they are
+    assert (
+        len(found(*((f"{name} = ", f"{name}x = ") for name in ("csv", "panel", "onnx", "rounds", "person"))))
+        >= 5
+    )
 
 
 def test_training_and_measurement_share_the_budget(tmp_path: Path) -> None:

@@ -77,11 +77,12 @@ def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("rounds = 120", 'rounds = "many"', "training.rounds"),
-        ("rounds = 120", "round = 120", "training.round"),
-        ("[model]", "[modell]", "modell"),
+        ("rounds = 120", 'rounds = "many"', r'\[training\] rounds is "many", but must be a whole number'),
+        ("rounds = 120", "round = 120", r"\[training\] round is no setting: did you mean rounds\?"),
+        ("[model]", "[modell]", r"\[modell\] is no section: did you mean \[model\]\?"),
         ("rounds = 120", "rounds 120", "is not valid TOML"),
-        ("rounds = 120", 'rounds = "many"\nround = 1', r"training\.rounds: .*; training\.round: "),
+        ("rounds = 120", 'rounds = "many"\nround = 1', r"\[training\] rounds is .*; \[training\] round is "),
+        ("panel = 0.2", "panel = 0,2", r"is not valid TOML: .*: numbers have a point: 0\.2$"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:

@@ -22,6 +22,7 @@ from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.run_states import describe_runs
 from adserver.quickstart.running import RunningFleet
+from adserver.quickstart.runs import RunOptions
 from adserver.training import plain_twin
 from adserver.training.pipeline import LOSS_IS, notes_of
 from maskedlark.errors import HelperUnavailable, InvalidTask
@@ -189,14 +190,14 @@ def test_a_model_whose_predictions_add_up_or_that_gives_no_chance_is_left_as_it_
 
 
 def test_runs_have_names_and_are_compared(project: Project, commands: Commands) -> None:
-    Recipe(project, lambda _: None, name="wide", note="two layers").run()
+    Recipe(project, lambda _: None, options=RunOptions(name="wide", note="two layers")).run()
     commands.failing = {"adserver job watch": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         Recipe(project, lambda _: None).run()
     first, second = describe_runs(project)
     assert (first["run"], first["state"], first["name"], first["auc"]) == ("1", "done", "wide", 0.7)
     assert first["note"] == "two layers"
-    assert (second["run"], second["state"], second["auc"]) == ("2", "interrupted or running", None)
+    assert (second["run"], second["state"], second["auc"]) == ("2", "interrupted", None)
     shown = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert [word in shown.output for word in ("helper-0", "stopped", "two layers", "interrupted")] == [
@@ -240,7 +241,7 @@ def test_runs_of_one_table_are_tested_on_the_same_rows(project: Project, command
 
 
 def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project, commands: Commands) -> None:
-    trained = Recipe(project, lambda _: None, compare_plain=True).run()
+    trained = Recipe(project, lambda _: None, options=RunOptions(compare_plain=True)).run()
     folder = project.folder / "runs" / "1"
     assert trained.plain is not None
     assert trained.plain["auc"] > 0.95
@@ -256,7 +257,7 @@ def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
     private: float, *, is_worth_it: bool, project: Project, commands: Commands
 ) -> None:
     commands.tested = {"trained.onnx": {"loss": 0.4, "auc": private}}
-    trained = Recipe(project, lambda _: None, compare_plain=True).run()
+    trained = Recipe(project, lambda _: None, options=RunOptions(compare_plain=True)).run()
     assert trained.plain is not None
     alone = trained.plain["panel_alone"]
     low, high = alone["auc_interval"]
@@ -289,7 +290,9 @@ def test_a_model_whose_weights_lie_beside_it_is_compared_too(
     proto = onnx.ModelProto.FromString(dense_network([30, 1], "relu", seed=1, final="linear"))
     onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
     change(project.folder, 'onnx = ""', f'onnx = "{tmp_path / "net.onnx"}"')
-    trained = Recipe(Project.open(project.folder), lambda _: None, compare_plain=True).run()
+    trained = Recipe(
+        Project.open(project.folder), lambda _: None, options=RunOptions(compare_plain=True)
+    ).run()
     assert trained.plain is not None
     assert trained.plain["auc"] > 0.95
 
@@ -326,17 +329,29 @@ def test_a_run_says_why_helpers_do_not_compute_a_model_exactly(
     assert ("Gelu" in said) is is_general
 
 
-def test_no_row_is_left_in_the_clear_by_a_run_that_is_compared_no_more(
-    project: Project, commands: Commands
+@pytest.mark.parametrize("given", [RunOptions(), RunOptions(note="three layers")])
+def test_a_run_that_is_gone_on_with_keeps_what_was_asked_for_unless_something_else_is(
+    given: RunOptions, project: Project, commands: Commands
 ) -> None:
-    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    asked = RunOptions(name="wide", note="two layers", compare_plain=True)
+    commands.failing = {"adserver job submit": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
-        Recipe(project, lambda _: None, compare_plain=True).run()
+        Recipe(project, lambda _: None, options=asked).run()
     rows = project.folder / "runs" / "1" / "reported.npz"
     assert rows.exists()
+    assert [describe_runs(project)[0][name] for name in ("name", "note")] == ["wide", "two layers"]
     commands.failing = {}
-    assert Recipe(project, lambda _: None).run().run == "1"
+    trained = Recipe(project, lambda _: None, options=given).run()
+    assert (trained.run, trained.name, trained.note) == ("1", "wide", given.note or "two layers")
+    submitted = commands.asked[
+        commands.ran.index("adserver job submit", commands.ran.index("adserver job submit") + 1)
+    ]
+    assert submitted[submitted.index("--name") + 1] == "wide"
+    assert trained.plain is not None
+    # In clear, and no longer needed
     assert not rows.exists()
+    # A new run is asked for anew
+    assert Recipe(project, lambda _: None).run().name == ""
 
 
 def test_a_run_that_was_begun_without_its_rows_says_that_it_is_not_compared(
@@ -347,7 +362,7 @@ def test_a_run_that_was_begun_without_its_rows_says_that_it_is_not_compared(
         Recipe(project, lambda _: None).run()
     commands.failing = {}
     told: list[str] = []
-    assert Recipe(project, told.append, compare_plain=True).run().plain is None
+    assert Recipe(project, told.append, options=RunOptions(compare_plain=True)).run().plain is None
     assert any("begun without --compare-plain" in one for one in told)
 
 

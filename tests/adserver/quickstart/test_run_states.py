@@ -1,6 +1,7 @@
 """`quickstart status` says of each run that is not done what became of its job, why, and what helps."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.quickstart.project import Project, new_project
+from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.run_states import describe_runs
 from adserver.quickstart.runs import Steps
 from adserver.records.job_state import JobState
@@ -59,9 +61,9 @@ def test_a_job_that_stopped_has_its_cause_and_only_what_helps(
 @pytest.mark.parametrize(
     ("state", "named", "says"),
     [
-        (JobState.RUNNING, "running", "is running, after 0 of"),
+        (JobState.RUNNING, "interrupted", "is running, after 0 of"),
         (JobState.CANCELLED, "cancelled", "begins a new run"),
-        (JobState.DONE, "interrupted or running", "is done; `adserver quickstart run"),
+        (JobState.DONE, "interrupted", "is done; `adserver quickstart run"),
     ],
 )
 def test_a_run_whose_job_is_elsewhere_in_its_life_says_what_goes_on_with_it(
@@ -84,7 +86,17 @@ def test_a_run_that_an_error_ended_before_its_job_has_the_error(project: Project
     assert not (project.parties / "adserver").exists()
     # The error is forgotten once the run goes on
     Steps.open(project).do("dataset", dict)
-    assert describe_runs(project)[0]["state"] == "interrupted or running"
+    assert describe_runs(project)[0]["state"] == "interrupted"
+
+
+def test_a_run_is_running_while_a_process_holds_it(project: Project) -> None:
+    Steps.open(project).do("task", lambda: "ab")
+    project.new_run()
+    with only_run(project):
+        first, last = describe_runs(project)
+    assert first["state"] == "interrupted"
+    assert (last["state"], last["why"]) == ("running", f"process {os.getpid()} runs it")
+    assert describe_runs(project)[1]["state"] == "interrupted"
 
 
 def test_a_run_whose_settings_changed_is_not_promised_to_go_on(project: Project) -> None:

@@ -68,6 +68,12 @@ def test_what_an_encoder_cannot_read_is_told_with_its_place(cells: dict[str, lis
     assert "secret" not in str(refused.value)
 
 
+def test_a_date_that_is_missing_is_named_as_the_table_names_it() -> None:
+    day = CategoryColumn(name="visited@weekday", categories=("Mon",), first=1, missing=0)
+    with pytest.raises(InvalidTask, match="reads the dates of column 'visited', and the table has none"):
+        Encoder(columns=(day,), label=None).features({"age": ["1"]})
+
+
 def test_a_label_that_is_none_of_the_classes_is_told_with_its_place() -> None:
     with pytest.raises(WrongCell, match="column 'income', row 2") as wrong:
         ENCODER.labels({"income": [">50K", "?!"]})

@@ -22,3 +22,16 @@ def test_only_a_width_that_somebody_set_breaks_lines(
     shown = capsys.readouterr().out
     assert shown.count("\n") == lines
     assert "".join(shown.split()) == ID
+
+
+def test_no_line_is_padded_to_the_longest_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = Table(box=None, show_header=False)
+    table.add_row("id", ID)
+    table.add_row("name", "shop")
+    print_whole(table)
+    _, short, _ = capsys.readouterr().out.split("\n")
+    assert short.split() == ["name", "shop"]
+    assert short == short.rstrip()
