@@ -120,7 +120,11 @@ def check(project: Project) -> Checked:
             features = encoder.num_features
     loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported, devices)
-    problems += _problems_of_model(project, features, classes, loss, encoder)
+    # How many features a table has is known once its columns are right
+    if encoder is not None or not settings.data.csv:
+        problems += _problems_of_model(project, features, classes, loss, encoder)
+    elif settings.model.onnx and not (path := project.path(settings.model.onnx)).is_file():
+        problems.append(f"[model] onnx: cannot read {path}: there is no such file")
     is_own = bool(settings.model.onnx) and not problems
     own = _own_model(project, features, encoder) if is_own else None
     return Checked(

@@ -405,6 +405,16 @@ def test_all_wrong_settings_are_found_at_once(tmp_path: Path) -> None:
     assert len(check(Project.open(tmp_path / "play")).problems) == 2
 
 
+def test_a_model_is_not_blamed_for_a_wrong_column_but_found_missing(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    change(play, "codes = []", 'codes = ["x"]')
+    change(play, 'onnx = ""', 'onnx = "own.onnx"')
+    assert [one[:12] for one in check(Project.open(play)).problems] == ["[data] codes", "[model] onnx"]
+    (play / "own.onnx").write_bytes(dense_network([3, 1], "relu", seed=1, final="linear"))
+    assert [one[:12] for one in check(Project.open(play)).problems] == ["[data] codes"]
+
+
 def test_settings_that_cannot_be_read_hide_no_others_and_bring_no_false_ones(tmp_path: Path) -> None:
     assert new(tmp_path, CASES["semicolons"]).exit_code == 0
     path, before = tmp_path / "play" / CONFIG, (tmp_path / "play" / CONFIG).read_text()
