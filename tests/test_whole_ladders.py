@@ -17,6 +17,7 @@ LADDERS: Final[dict[str, tuple[str, ...]]] = {
         "adserver/training/inference.py",
         "adserver/training/eval_set.py",
         "adserver/training/rehearsal.py",
+        "adserver/training/scoring.py",
         "adserver/training/standardising.py",
     ),
     "maskedlark/privacy/mechanism.py:Mechanism": (
