@@ -54,13 +54,13 @@ def check_vocabulary(encoded: bytes, encoder: Encoder) -> None:
             (onnxruntime cannot run the graph).
     """
     proto = onnx.ModelProto.FromString(encoded)
-    lookups = _lookups(proto.graph)
-    if not lookups:
+    entered = lookups(proto.graph)
+    if not entered:
         return
-    names = sorted({index for _, index in lookups})
+    names = sorted({index for _, index in entered})
     found = _Reader(proto, names).read(_last_rows(encoder))
     rows = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if tensor.dims}
-    for table, index in lookups:
+    for table, index in entered:
         needed = int(found[index].max(initial=0)) + 1
         if needed > rows[table]:
             raise InvalidModel(
@@ -282,7 +282,7 @@ def _places(encoder: Encoder) -> Iterator[_Place]:
             feature += 1
 
 
-def _lookups(graph: onnx.GraphProto) -> list[tuple[str, str]]:
+def lookups(graph: onnx.GraphProto) -> list[tuple[str, str]]:
     """Return the table and the index of each Gather of a table's rows that the features choose."""
     tables = {
         tensor.name

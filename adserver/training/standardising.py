@@ -7,7 +7,9 @@ Features are bytes over 256: a word's place in its column, such as .02, next to 
 noised gradients of as many rounds as a budget pays for do not even that out, and a direction that all records
 share takes most of each gradient. So each feature is centred on its mean in the panel and scaled by a power
 of two, which the exact path takes. The logit of two classes begins at the panel's base rate: else the first
-rounds, in which the bound is found, teach nothing but that rate.
+rounds, in which the bound is found, teach nothing but that rate. Tables that words are looked up in begin
+with short rows: long ones make the next layer's gradient most of each record's, and the clip bound leaves
+little for the rows.
 
 Weights that know something of the labels stay as they are: those do better than the base rate alone, or
 rank records well.
@@ -24,6 +26,7 @@ from onnx import helper, numpy_helper
 
 from adserver.records.submissions import Submission
 from adserver.training.calibration import fold
+from adserver.training.column_uses import lookups
 from adserver.training.eval_set import EvalSet, read_eval_set
 from adserver.training.inference import OF_TWO_CLASSES, evaluate, predict
 from adserver.training.logit_scaling import Calibration, chances_of, logits_of
@@ -47,6 +50,10 @@ _KNOWS_CALIBRATED: Final = 0.8
 # Of more, such as pixels, many are the same in nearly all records: their scale would be one of chance.
 _MOST_FEATURES: Final = 100
 _BYTE: Final = 256.0
+# The root mean square that a table's entries are brought to, to the root of 2.
+_ENTRY: Final = 0.125
+# Torch begins them at 1. Below this their author has chosen.
+_LONG_ENTRY: Final = 0.5
 # A hundredth of a base rate is more than a panel knows.
 _STEPS_OF_SHIFT: Final = 64
 _LEAST_CHANCE: Final = 1e-9
@@ -77,12 +84,14 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
     A constant that the network subtracts from its features first is replaced. A file stays as it is if its
     weights do better on the panel than the base rate alone, or far better once they are calibrated, or if
     one label is all that the panel has, so that nobody can tell. So it does if it scales single features
-    itself or takes all of them for words, if it has more than 100 features or several heads, or if it is no
-    model that fits the panel: planning the job says why.
+    itself, if it has more than 100 features or several heads, or if it is no model that fits the panel:
+    planning the job says why.
 
-    Features that the network makes whole numbers of, to look words up in tables, enter as they are.
+    Features that the network makes whole numbers of, to look words up in tables, enter as they are, and a
+    table whose entries are as large as torch begins them is scaled down by a power of two.
 
-    Guarantees: equal arguments give equal bytes; the parameters keep names, order and values.
+    Guarantees: equal arguments give equal bytes; the parameters keep names and order, and all but tables and
+    the last bias their values.
     """
     try:
         encoded, width = separate_parameters(encoded), panel.features.shape[1]
@@ -90,17 +99,23 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
         panel.check_fits(model, loss)
         if isinstance(loss, Heads) or _is_left(encoded, loss, panel):
             return StandardisedModel(model=encoded)
-        made = _put_before(encoded, panel)
+        done, made = list[str](), _put_before(encoded, panel)
         if made is None or _is_slower(parse(made, num_features=width), model, loss):
+            made = encoded
+        else:
+            done.append("its features are centred and scaled by the panel")
+        if (with_short_rows := _shorten_rows(made)) is not None:
+            made = with_short_rows
+            done.append("its tables of words are scaled down")
+        if not done:
             return StandardisedModel(model=encoded)
-        told = "the network is untrained, so its features are centred and scaled by the panel"
         if loss in OF_TWO_CLASSES:
             made = _begun_at_base_rate(made, loss, panel)
-            told += f", and it begins at the panel's base rate, {_base_rate(panel.labels):.3g}"
+            done.append(f"it begins at the panel's base rate, {_base_rate(panel.labels):.3g}")
         parse(made, num_features=width)
     except MaskedLarkError:
         return StandardisedModel(model=encoded)
-    return StandardisedModel(model=made, told=told)
+    return StandardisedModel(model=made, told=f"the network is untrained, so {_join(done)}")
 
 
 def standardise_submission(submission: Submission, panel: EvalSet | None = None) -> StandardisedModel:
@@ -278,3 +293,31 @@ def _put_before(encoded: bytes, panel: EvalSet) -> bytes | None:
     if not entrance.put(nodes, _STANDARDISED):
         return None
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _shorten_rows(encoded: bytes) -> bytes | None:
+    """Return the file with smaller entries in tables of words; None if no table has large ones.
+
+    Only tables that nothing but lookups read: what else reads one was not made for other values.
+    """
+    proto = onnx.ModelProto.FromString(encoded)
+    graph, is_changed = proto.graph, False
+    tables = {table for table, _ in lookups(graph)}
+    others = {
+        name for node in graph.node for at, name in enumerate(node.input) if at or node.op_type != "Gather"
+    }
+    for tensor in graph.initializer:
+        if tensor.name not in tables or tensor.name in others:
+            continue
+        entries = numpy_helper.to_array(tensor).astype(np.float64)
+        entry = math.sqrt(np.square(entries).mean())
+        if not _LONG_ENTRY < entry < math.inf:
+            continue
+        scaled = entries * 2.0 ** round(math.log2(_ENTRY / entry))
+        tensor.CopyFrom(numpy_helper.from_array(scaled.astype(np.float32), tensor.name))
+        is_changed = True
+    return bytes(proto.SerializeToString(deterministic=True)) if is_changed else None
+
+
+def _join(said: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))

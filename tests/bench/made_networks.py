@@ -38,12 +38,8 @@ _TEST: Final = 10_000
 _LOSS: Final = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 # Quickstart's, by `hidden` of lark.toml.
 _HIDDEN: Final[dict[str, tuple[int, ...]]] = {"default": (), "hidden = [32]": (32,)}
-# A network's name in `NETWORKS`, and the standard deviation that its embeddings begin with; torch's is 1.
-_OWN: Final = {
-    "own: 32": ("32", 1.0),
-    "own: embeddings, 32": ("embeddings of 8, 32", 1.0),
-    "own: embeddings from .1, 32": ("embeddings of 8, 32", 0.1),
-}
+# Names in `NETWORKS`.
+_OWN: Final = {"own: 32": "32", "own: embeddings, 32": "embeddings of 8, 32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +142,8 @@ def _train(
 
 def _begin_own(called: str, encoder: Encoder, panel: Examples, seed: int) -> bytes:
     """Return a network as a person would bring it, standardised by the panel."""
-    network, scale = _OWN[called]
     torch.manual_seed(seed)
-    module = NETWORKS[network](encoder)
-    with torch.no_grad():
-        for layer in module.modules():
-            if isinstance(layer, torch.nn.Embedding):
-                layer.weight *= scale
-    begun = as_onnx(module.eval(), encoder.num_features)
+    begun = as_onnx(NETWORKS[_OWN[called]](encoder).eval(), encoder.num_features)
     return standardise(begun, _LOSS, EvalSet(features=panel.features, labels=panel.labels)).model
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from adserver.training.as_onnx import as_onnx
@@ -216,11 +216,62 @@ def test_numbers_beside_words_that_are_looked_up_enter_centred_and_scaled_and_th
 
 
 @pytest.mark.parametrize("module", [Words(), *(Chosen(choose, shift=0.5) for choose in CHOICES.values())])
-def test_networks_of_words_alone_or_that_centre_the_numbers_themselves_stay(module: nn.Module) -> None:
+def test_networks_of_words_alone_or_that_centre_the_numbers_themselves_get_short_rows_only(
+    module: nn.Module,
+) -> None:
+    before = as_onnx(module, 3)
+    found = standardise(before, Loss.MSE, PANEL)
+    assert found.told == "the network is untrained, so its tables of words are scaled down"
+    was, now = (
+        {one.name: numpy_helper.to_array(one) for one in onnx.ModelProto.FromString(file).graph.initializer}
+        for file in (before, found.model)
+    )
+    assert was.keys() == now.keys()
+    changed = [name for name, values in was.items() if not np.array_equal(values, now[name])]
+    assert len(changed) == sum(isinstance(one, nn.Embedding) for one in module.modules())
+    for name in changed:
+        np.testing.assert_array_equal(now[name], was[name] / 8)
+
+
+@pytest.mark.parametrize("deviation", [0.05, 0.25])
+def test_rows_that_their_author_made_short_stay(deviation: float) -> None:
+    module = Words()
+    for one in module.modules():
+        if isinstance(one, nn.Embedding):
+            nn.init.normal_(one.weight, std=deviation)
     before = as_onnx(module, 3)
     found = standardise(before, Loss.MSE, PANEL)
     assert not found.told
     np.testing.assert_array_equal(predict(found.model, PANEL.features), predict(before, PANEL.features))
+
+
+def test_a_table_that_is_read_as_numbers_too_keeps_its_entries() -> None:
+    table = np.random.default_rng(1).standard_normal((256, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Mul", ["x", "byte"], ["bytes"]),
+        helper.make_node("Cast", ["bytes"], ["codes"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "codes"], ["rows"]),
+        helper.make_node("ReduceSum", ["rows", "last"], ["entries"], keepdims=0),
+        helper.make_node("ReduceSum", ["table", "all"], ["whole"], keepdims=1),
+        helper.make_node("Gemm", ["entries", "weight"], ["y"]),
+    ]
+    constants = {"table": table, "byte": np.float32(256), "weight": np.ones((3, 1), np.float32)}
+    constants |= {"last": np.array([2]), "all": np.array([0, 1])}
+
+    def told(nodes: list[onnx.NodeProto]) -> str:
+        graph = helper.make_graph(
+            nodes,
+            "tables",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["records", 3])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["records", 1])],
+            [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        return standardise(model.SerializeToString(), Loss.MSE, PANEL).told
+
+    assert told([one for one in nodes if one.output[0] != "whole"])
+    nodes[-1].output[0] = "product"
+    assert not told([*nodes, helper.make_node("Add", ["product", "whole"], ["y"])])
 
 
 @pytest.mark.parametrize("are_numbers_in_tables", [True, False])
