@@ -52,7 +52,8 @@ def check_granted(epsilon: float, task: Task, *, alone: Epsilons, together: Epsi
         )
         others = f"larger batches or another {task.unit.budget_owner}"
     else:
-        why = f"of {task.epsilon:g} only {left:g} is left next to what is spent and reserved"
+        # Not what a list of budgets calls left: together, releases cost less than the sum of what each costs
+        why = f"next to what is spent and reserved, {task.epsilon:g} in all leave this job {left:g}"
         others = f"another {task.unit.budget_owner}"
     remedy = f"ask for epsilon {left:g} (--epsilon {left:g}, epsilon={left:g}), or use " if left else "use "
     raise JobRefused(

@@ -18,10 +18,13 @@ from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
 from adserver.training.default_optimizer import read_optimizer
 from adserver.training.defaults import ROUNDS
+from adserver.training.merged_parameters import separate_parameters
 from adserver.views.job_comparison import compare_jobs
-from adserver.views.plan import tell_path
+from adserver.views.plan import tell_columns, tell_path
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
 
@@ -98,6 +101,10 @@ class Training(Connection):
             test_share=test_share,
         )
         return Facts(PlanMessage.of(self.server.plan(request)).model_dump(mode="json"))
+
+    def _encoder_of(self, task_id: bytes) -> Encoder | None:
+        """Return the encoder of a task, if it names one."""
+        return self.server.encoder(task_id.hex())
 
     def _width(self, dataset: str, task: str, reports: int | None) -> int:
         """Return the number of features of the task that a plan is of."""
@@ -211,7 +218,7 @@ class Training(Connection):
         made = self.server.submit(submission)
         # To standard error, as the bar: what a program prints stays its own
         if progress:
-            tell_path(submission, made.plan, lambda task: self.server.encoder(task.hex()))
+            tell_path(submission, made.plan, self._encoder_of)
         job = Job(job_id=made.job_id, at=self.server)
         return job.watch(progress=progress) if wait else job
 
@@ -279,6 +286,9 @@ class Training(Connection):
             is_warm=warm,
         )
         found = read_eval_set(Path(examples).read_bytes())
+        # Here a wrong column costs nothing yet
+        if progress:
+            tell_columns(separate_parameters(submission.model), task, self._encoder_of)
         with rehearsal_progress(is_shown=progress) as show:
             return rehearse(submission, task, found, wish, show)
 
@@ -350,9 +360,12 @@ def _submission(
     note: str = "",
 ) -> Submission:
     """Return the request of `Client.train`'s arguments."""
+    for called, given in (("learning_rate", learning_rate), ("epsilon", epsilon)):
+        if not isinstance(given, float | int | None):
+            raise InvalidTask(f"{called} is {given!r}: expected one number")
     return Submission(
         model=model,
-        loss=loss if isinstance(loss, str) else Heads.of(loss),
+        loss=_loss(loss),
         rounds=rounds,
         batch_size=batch_size,
         epsilon=epsilon,
@@ -383,3 +396,18 @@ def _schedule(given: Schedule | str | None) -> Schedule | None:
     if isinstance(given, str):
         return Schedule(kind=choose(ScheduleKind, "schedule", given))
     return given
+
+
+def _loss(given: Any) -> str | Heads:
+    """Return the name of one loss, or several heads.
+
+    Raises:
+        InvalidTask: it is neither, such as an object of torch.
+    """
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, Sequence):
+        raise InvalidTask(
+            f"loss is of type {type(given).__name__}: expected a name ({', '.join(Loss)}), or a list of heads"
+        )
+    return Heads.of(given)

@@ -81,8 +81,11 @@ def read_optimizer(kind: OptimizerKind | str | None, rate: float | None, momentu
     """Return the optimizer that a person names; None without a rate, which leaves it to the rule.
 
     Raises:
-        InvalidTask: another optimizer than the rule's has no rate, or a number is out of its range.
+        InvalidTask: there is no such optimizer, another than the rule's has no rate, or a number is out of
+            its range.
     """
+    if kind is not None and kind not in list(OptimizerKind):
+        raise InvalidTask(f"optimizer must be {' or '.join(OptimizerKind)}, not {kind!r}")
     if rate is not None:
         return build(
             Optimizer, {"kind": kind or OptimizerKind.SGD, "learning_rate": rate, "momentum": momentum}

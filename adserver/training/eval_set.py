@@ -90,7 +90,8 @@ def read_eval_set(encoded: bytes) -> EvalSet:
             features, labels = _array(archive, "features"), _array(archive, "labels")
     except _NOT_NPZ as error:
         raise _reject_malformed(
-            f"is not an .npz file with features and labels ({type(error).__name__})"
+            f"is not an .npz file with features and labels ({type(error).__name__}): `browser-sim encode "
+            "--csv FILE --encoder ENCODER -o panel.npz` makes one of a table"
         ) from None
     if features.dtype != np.uint8 or features.ndim != 2:
         raise _reject_malformed(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 _BATCH: Final = 1_024
-_ERRORS_ONLY: Final = 3
+_NOTHING_BUT_CRASHES: Final = 4
 _SMALLEST_PROBABILITY: Final = 1e-12
 # An area under the curve up to this is worth no more than a coin.
 _CHANCE: Final = 0.52
@@ -229,9 +229,8 @@ def open_session(encoded_model: bytes) -> "InferenceSession":
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = (
-        _ERRORS_ONLY  # exporters declare output shapes that a larger batch exceeds: a warning a run
-    )
+    # Exporters declare output shapes that a larger batch exceeds: a warning a run. Errors are raised, too.
+    options.log_severity_level = _NOTHING_BUT_CRASHES
     return onnxruntime.InferenceSession(encoded_model, options, providers=["CPUExecutionProvider"])
 
 

@@ -106,7 +106,6 @@ def tell_path(
         plan: What became of it.
         find_encoder: Returns the encoder of a task's id, with which the model is compared.
     """
-    from adserver.training.column_uses import warn_of_columns
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen, why_squashed_twice
     from adserver.training.standardising import standardise_submission
@@ -138,11 +137,27 @@ def tell_path(
             "`adserver job rehearse` or client.rehearse compares others",
             err=True,
         )
+    else:
+        chosen = plan.optimizer
+        typer.echo(
+            f"learning rate {chosen.learning_rate:g}, as named, with {chosen.kind} and a "
+            f"{plan.schedule.kind} schedule (without a rate: momentum, a cosine and the rule's rate)",
+            err=True,
+        )
     for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
         typer.echo(line, err=True)
-    # The job is submitted: what the server does not say now is no failure of it
+    tell_columns(file, plan.task, find_encoder)
+
+
+def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encoder | None]) -> None:
+    """Print where a model reads columns of a task's encoder as what they are not, to standard error.
+
+    What the server does not say is no failure of what was asked for.
+    """
+    from adserver.training.column_uses import warn_of_columns
+
     with suppress(MaskedLarkError):
-        encoder = None if plan.task.encoder is None else find_encoder(plan.task.task_id)
+        encoder = None if task.encoder is None else find_encoder(task.task_id)
         for line in () if encoder is None else warn_of_columns(file, encoder):
             typer.echo(f"warning: {escape(line)}", err=True)
 

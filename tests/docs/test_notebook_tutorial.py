@@ -33,6 +33,8 @@ def test_the_notebook_tutorial_runs_from_top_to_bottom(
     said = done.check()
     assert "13 features, 2 classes" in said
     assert "roc_auc" in said
+    assert "examples alone: " in said
+    assert "warning: the model reads" not in said
     found = re.search(r"right in (0\.\d+) of (\d+) raw rows", said)
     assert found is not None, said
     assert float(found[1]) > 0.6

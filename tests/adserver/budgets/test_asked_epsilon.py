@@ -20,7 +20,7 @@ def test_what_is_left_is_rounded_down_so_that_it_fits(number: float, rounded: fl
 
 def test_no_epsilon_is_offered_where_none_is_left() -> None:
     alone, together = Epsilons(ad_server=0.0, colluding=0.0), Epsilons(ad_server=4.0, colluding=6.0)
-    with pytest.raises(JobRefused, match=r"of 4 only 0 is left next to .*: use another dataset"):
+    with pytest.raises(JobRefused, match=r"next to .*, 4 in all leave this job 0: use another dataset"):
         check_granted(1.0, TASK, alone=alone, together=together)
 
 

@@ -399,10 +399,30 @@ def test_a_job_is_trained_by_its_model_loss_and_epsilon_alone(
         assert (plan.optimizer.learning_rate, plan.job.rounds) == (0.1, 120)
         assert "learning rate 0.1, by the rule for 40 reports and 5 parameters, with momentum" in said
         noisy.train(module(), epsilon=0.5, learning_rate=0.1, **job)
-        assert "learning rate" not in capsys.readouterr().err
+        assert "learning rate 0.1, as named, with sgd and a constant schedule" in capsys.readouterr().err
         with pytest.raises(InvalidTask, match="give a rate"):
             noisy.train(module(), epsilon=0.5, optimizer="adam", **job)
-        with pytest.raises(JobRefused, match=r"epsilon 8 was asked for, but of 8 only [0-9.]+ is left"):
+        with pytest.raises(JobRefused, match=r"epsilon 8 was asked for, but .*, 8 in all leave"):
             noisy.train(module(), epsilon=8.0, **job)
         assert len(noisy.jobs()) == 2
     one.engine.dispose()
+
+
+class BCEWithLogitsLoss:
+    """Called as torch's is."""
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"epsilon": "3"}, "epsilon is '3': expected one number"),
+        ({"learning_rate": "0.5"}, "learning_rate is '0.5': expected one number"),
+        ({"optimizer": "adamw"}, "optimizer must be sgd or .*, not 'adamw'"),
+        ({"optimizer": "adamw", "learning_rate": 0.1}, "optimizer must be sgd or .*, not 'adamw'"),
+        ({"loss": BCEWithLogitsLoss()}, "loss is of type BCEWithLogitsLoss: expected a name"),
+    ],
+)
+def test_a_setting_of_another_kind_is_named(client: Client, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        client.train(module(), **{"loss": "mse", "epsilon": 1.0, **given})
+    assert not client.jobs()

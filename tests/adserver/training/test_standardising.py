@@ -264,7 +264,7 @@ def test_a_table_that_is_read_as_numbers_too_keeps_its_entries() -> None:
             "tables",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["records", 3])],
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["records", 1])],
-            [numpy_helper.from_array(value, name) for name, value in constants.items()],
+            [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
         return standardise(model.SerializeToString(), Loss.MSE, PANEL).told

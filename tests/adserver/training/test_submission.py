@@ -117,7 +117,7 @@ def test_an_epsilon_of_which_less_is_left_is_refused_with_what_is_left() -> None
     of = task_of(epsilon=4.0, collusion_epsilon=12.0)
     first = plan(of, batch_size=None, epsilon=3.0)
     held = (first.job.charge(of, first.job.rounds),)
-    with pytest.raises(JobRefused, match=r"epsilon 3 was asked for, but of 4 only .* is left") as refused:
+    with pytest.raises(JobRefused, match=r"epsilon 3 was asked for, but .*, 4 in all leave") as refused:
         plan(of, batch_size=None, epsilon=3.0, already=held)
     assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
     told = re.search(r"--epsilon ([0-9.]+), epsilon=\1\)", str(refused.value))
