@@ -194,7 +194,7 @@ def test_a_job_takes_no_more_than_other_jobs_leave(adserver: Adserver) -> None:
     assert not json.loads(
         adserver("budget --json --batch-size 20 --rounds 4 --noise-multiplier 0.75").stdout
     )[0]["planned"]["fits"]
-    with pytest.raises(JobRefused, match=r"epsilon 6 was asked for, but of 8 only .* is left") as refusal:
+    with pytest.raises(JobRefused, match=r"epsilon 6 was asked for, but .*, 8 in all leave") as refusal:
         adserver(f"{SUBMIT} --rounds 4 --epsilon 6")
     told = re.search(r"--epsilon [0-9.]+", str(refusal.value))
     assert told is not None
