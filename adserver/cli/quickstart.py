@@ -18,9 +18,10 @@ from maskedlark.terminal.options import option
 from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
+    from adserver.quickstart.measurement_forecast import GroupForecast
     from adserver.quickstart.project import Project
     from adserver.quickstart.runs import Trained
-    from adserver.quickstart.settings import DataSettings
+    from adserver.quickstart.settings import DataSettings, MeasureSettings
     from adserver.quickstart.table_report import TableReport
     from maskedlark.encoding.encoder import Encoder
 
@@ -31,6 +32,12 @@ _NAMES: Final = {
     "auc": "AUC",
     "last_auc": "last AUC",
     "collusion_epsilon": "epsilon with one helper",
+}
+_NAMES_WITH_MEASUREMENT: Final = {
+    "epsilon": "epsilon of training",
+    "collusion_epsilon": "epsilon of training with one helper",
+    "epsilon_with_measurement": "epsilon of training and measurement",
+    "collusion_epsilon_with_measurement": "the same with one helper",
 }
 _NAMES_ON_DEVICES: Final = {
     "reported": "rows on devices",
@@ -121,7 +128,8 @@ def _make_project(
     person: str = "",
 ) -> "Project":
     from adserver.quickstart.check import check, read_table
-    from adserver.quickstart.measurement import describe_bound, plan_measurement, suggest_value
+    from adserver.quickstart.measurement import describe_bound
+    from adserver.quickstart.measurement_forecast import forecast_groups, suggest_values
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
     from adserver.quickstart.settings import (
@@ -153,6 +161,8 @@ def _make_project(
     data, measure = DataSettings(), MeasureSettings(keys=tuple(keys))
     notes, bounds, found_in_table = dict[str, str](), dict[str, str](), list[str]()
     report: TableReport | None = None
+    forecasts: tuple[GroupForecast, ...] = ()
+    leaks: tuple[str, ...] = ()
     if csv is not None:
         table = read_table(csv)
         # Without the person: the report would call its column an identifier, and leave it out as such
@@ -165,14 +175,15 @@ def _make_project(
             )
         # Absolute, because the project's folder may lie anywhere
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
-        # What a row adds to: each value and the count, at each level of the keys and in all
-        sums = (len(values) + 1) * (len(measure.keys) + 1)
-        measured = tuple(suggest_value(table, column, sums=sums) for column in values)
+        measured = suggest_values(table, data, values, measure.keys)
         bounds = {one.column: note for one in measured if (note := describe_bound(table, one))}
         measure = replace(measure, values=measured)
-        # Only for its errors: a project whose measurement cannot run is not made
-        plan_measurement(table, data, measure)
-        for column in sorted({one.column for one in measured} - {label}):
+        # Its errors too: a project whose measurement cannot run is not made
+        reported = report.labelled - round(data.panel * report.labelled)
+        forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported)
+        secret = {one.column for one in measured}
+        leaks = report.warn_of_leaks(set(table.columns) - {*data.ignore, *secret})
+        for column in sorted(secret - {label}):
             found_in_table.append(
                 f"{column!r} is measured, so nobody sees it, and the model does not learn from it"
             )
@@ -203,6 +214,8 @@ def _make_project(
         _show_report(report)
     for line in found_in_table:
         typer.echo(escape(line))
+    _show_forecasts(forecasts, measure)
+    _show_warnings(leaks)
     # Told and not refused: the file stays, and is what its owner corrects
     if model is not None:
         found = check(project)
@@ -231,7 +244,8 @@ def _check_command(folder: FolderArgument) -> None:
         from adserver.views.plan import describe_path
 
         typer.echo("\n".join(describe_path(found.why_general)))
-    _show_warnings(found.warnings)
+    _show_warnings((*found.leaks, *found.warnings))
+    _show_forecasts(found.forecasts, project.settings.measure)
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     typer.echo(
         f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose}; "
@@ -244,6 +258,14 @@ def _refuse(problems: Sequence[str]) -> NoReturn:
     for problem in problems:
         typer.secho(f"error: {escape(problem)}", fg="red", err=True)
     raise typer.Exit(1)
+
+
+def _show_forecasts(forecasts: "Sequence[GroupForecast]", measure: "MeasureSettings") -> None:
+    from adserver.quickstart.measurement_forecast import describe_forecasts, warn_of_width
+
+    if forecasts:
+        typer.echo(escape(describe_forecasts(forecasts, measure)))
+    _show_warnings(warn_of_width(forecasts, measure))
 
 
 def _show_warnings(warnings: Sequence[str]) -> None:
@@ -496,7 +518,8 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
         names |= _NAMES_ON_DEVICES
         # Devices send no reports and there is no dataset: zeros would read as a failure
         del told["reports"], told["dataset_size"]
-    del told["measured"]
+    if told.pop("measured"):
+        names |= _NAMES_WITH_MEASUREMENT
     return [
         *((names[name], rows[name]) for name in ("read", "reported", "panel")),
         *((f"rows left out: {reason}", count) for reason, count in rows["left_out"].items()),

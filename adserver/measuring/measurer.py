@@ -141,6 +141,17 @@ def read_query(
     )
 
 
+def group_errors(task: Task, spec: QuerySpec) -> tuple[float, ...]:
+    """Return the standard error that each column will have in a group of the finest level.
+
+    Before the query is asked, in the values' own units; of a query without groups, that of the total.
+    """
+    nothing = np.zeros(spec.num_numbers(task), np.int64)
+    # Errors follow from the tree of cells alone, not from what they hold. The rest has others, and is last.
+    finest = _estimates(task, spec, nothing)[-1]
+    return tuple((_errors(task, spec) * math.sqrt(finest.variances[0])).tolist())
+
+
 def _with_domains(request: Request, found: dict[str, Codes]) -> Request:
     return replace(request, domains={**request.domains, **found})
 
@@ -170,9 +181,7 @@ def _rows(
     """Return the cells of every level with their estimates; rolled-up levels are made consistent."""
     spec = planned.spec
     names = _names(task, planned, encoder)
-    errors = np.array([column.noise_scale for column in _columns(task, spec)]) * deviation_of_both(
-        task.mechanism
-    )
+    errors = _errors(task, spec)
     factor = half_width(task.mechanism)
     hidden = _numbers_of_hidden(task, spec)
     rows: list[ResultRow] = []
@@ -191,6 +200,12 @@ def _rows(
             row = ResultRow(group=group, estimates=estimates)
             rows.append(row if is_always_shown else _widen(row, hidden, task.mechanism))
     return tuple(rows)
+
+
+def _errors(task: Task, spec: QuerySpec) -> NDArray[np.float64]:
+    """Return the standard deviation of both helpers' noise on each column of a single cell."""
+    scales = np.array([column.noise_scale for column in _columns(task, spec)])
+    return scales * deviation_of_both(task.mechanism)
 
 
 def _threshold_noise(task: Task, spec: QuerySpec) -> float:

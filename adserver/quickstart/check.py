@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.measurement_forecast import GroupForecast, forecast_groups
 from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, Settings
@@ -23,7 +24,7 @@ from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.encoding.table import Table, parse_table
-from maskedlark.errors import InvalidModel, InvalidTask
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss
@@ -54,6 +55,8 @@ class Checked:
         why_general: What forces the project's own model to the general path; None without one, where devices
             train it, and where there are problems.
         warnings: One line for each kind of column that the project's own model reads as another.
+        leaks: One line for each column that becomes a feature and tells the label by itself.
+        forecasts: How wide the intervals of the measured sums will be; empty where there are problems.
     """
 
     problems: tuple[str, ...]
@@ -66,6 +69,8 @@ class Checked:
     encoder: Encoder | None
     why_general: tuple[str, ...] | None
     warnings: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
+    forecasts: tuple[GroupForecast, ...] = ()
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""
@@ -96,11 +101,14 @@ def check(project: Project) -> Checked:
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
     reported, devices = _count_reported(rows, settings), None
     encoder: Encoder | None = None
+    leaks: tuple[str, ...] = ()
+    table: Table | None = None
     # Without a label, reading the table would raise and hide the other problems.
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
         kept = _feature_columns(table, settings)
+        leaks = report.warn_of_leaks(kept)
         problems += _problems_of_columns(table, report, settings.data, kept)
         problems += _problems_of_words(settings.data)
         problems += _problems_of_measure(table, settings)
@@ -120,6 +128,14 @@ def check(project: Project) -> Checked:
             features = encoder.num_features
     loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported, devices)
+    forecasts: tuple[GroupForecast, ...] = ()
+    if table is not None and not problems:
+        try:
+            forecasts = forecast_groups(
+                table, settings.data, settings.measure, settings.task, reported=reported
+            )
+        except (InvalidTask, JobRefused) as error:
+            problems.append(f"[measure] cannot be asked: {error}")
     # How many features a table has is known once its columns are right
     if encoder is not None or not settings.data.csv:
         problems += _problems_of_model(project, features, classes, loss, encoder)
@@ -138,6 +154,8 @@ def check(project: Project) -> Checked:
         encoder=encoder,
         why_general=None if own is None or settings.federated.person else _why_general(own.parsed, loss),
         warnings=_warn_of_columns(own.file, encoder) if own is not None and encoder is not None else (),
+        leaks=leaks,
+        forecasts=forecasts,
     )
 
 

@@ -1,6 +1,5 @@
 """What a project measures: `[measure]`, as a task declares it, browsers report it and a query asks for it.
 
-    found = suggest_value(table, "revenue")       # Measured(column="revenue", most=520.0)
     plan = plan_measurement(table, data, measure)
     plan.declared                                 # what both helpers sign
     plan.browser_options                          # ("--value", "revenue_x100=revenue*100", "--key", ...)
@@ -13,6 +12,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final
@@ -33,8 +33,6 @@ MOST_CATEGORIES: Final = 1_000
 OTHER: Final = "other"
 _MOST_DECIMALS: Final = 6
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
-# Of the bound: the noise of a sum at the default epsilon, times the root of the sums that a row adds to.
-_NOISE: Final = 7.5
 
 
 @frozen
@@ -81,31 +79,46 @@ class MeasurementPlan:
         )
 
 
-def suggest_value(table: Table, column: str, *, sums: int) -> Measured:
-    """Return a measured column, or COLUMN==WORD, with the most that a row of it counts.
+def parse_value(table: Table, column: str) -> Measured:
+    """Return a measured column, or COLUMN==WORD where no column has that name."""
+    name, is_word, word = (column, "", "") if column in table.columns else column.partition("==")
+    return Measured(column=name, word=word) if is_word else Measured(column=column)
 
-    Noise follows that bound, and rows that have more make the sum too small. A bound that is lower by 1 takes
-    1 from each such row and `_NOISE` times the root of the sums from the noise, so what is lost in all is
-    least where as many rows have more.
+
+def numbers_by_group(
+    table: Table, plan: MeasurementPlan, measure: MeasureSettings, value: Measured | None
+) -> list[list[float]]:
+    """Return the numbers of a value in each group by all keys that is shown, or of all rows if none is.
+
+    Rows that lack a measured number are in no group: browsers do not report them.
 
     Args:
         table: The table.
-        column: What is measured.
-        sums: How many sums a row adds to: values and the count, at each level of the keys.
-
-    Raises:
-        InvalidTask: there is no such column, or it holds words.
+        plan: Its keys have the groups.
+        measure: What is planned.
+        value: What is summed; None for the count, to which each row adds 1.
     """
-    name, is_word, word = (column, "", "") if column in table.columns else column.partition("==")
-    if is_word:
-        return Measured(column=name, word=word)
-    filled = [abs(value) for value in _numbers(table, column) if value is not None]
-    if not filled:
-        raise InvalidTask(f"[measure] values: column {column!r} is empty: measure another one")
-    # Where too few rows have a value, the least of these is the bound: 0 would count nothing.
-    ascending = sorted(filter(None, filled)) or [0.0]
-    most = ascending[max(0, len(ascending) - 1 - round(_NOISE * math.sqrt(sums)))]
-    return Measured(column=column, most=_round_up(max(most, 10.0**-_MOST_DECIMALS)))
+    names = [
+        [OTHER if cell is None or (word := _spell(cell)) not in categories else word for cell in column]
+        for column, categories in (
+            (table.columns[column], frozenset(key.categories or ()))
+            for column, key in zip(plan.keys.values(), plan.declared.keys, strict=True)
+        )
+    ]
+    groups = list(zip(*names, strict=True)) if names else [()] * len(table)
+    measured = {one.column: _numbers(table, one.column) for one in measure.values if not one.word}
+    numbers: Sequence[float | None] = [1.0] * len(table)
+    if value is not None and value.word:
+        numbers = [float(cell == value.word) for cell in table.columns[value.column]]
+    elif value is not None:
+        numbers = measured[value.column]
+    whole = [None not in row for row in zip(*measured.values(), strict=True)] or [True] * len(table)
+    found = dict[tuple[str, ...], list[float]]()
+    for group, one, is_whole in zip(groups, numbers, whole, strict=True):
+        if is_whole and one is not None:
+            found.setdefault(group, []).append(one)
+    shown = [group for group in found.values() if len(group) >= MIN_CELL_COUNT]
+    return shown or [[one for group in found.values() for one in group]]
 
 
 def describe_bound(table: Table, value: Measured) -> str:
@@ -242,8 +255,7 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
             f"[measure] keys: column {column!r} looks like identifiers ({found}), and a task is public: name "
             "another one, or name it in [data] publish"
         )
-    # Browsers look a cell up in the same spelling.
-    counts = Counter(cell.removesuffix(".0") for cell in cells if cell is not None)
+    counts = Counter(_spell(cell) for cell in cells if cell is not None)
     large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
     # A word that is spelled like the rest is counted there; a task takes words of 100 characters.
     words = [word for word in large if word != OTHER and len(word) <= 100]
@@ -253,6 +265,11 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
             "are hidden: name a coarser column"
         )
     return {"size": len(words) + 1, "categories": [*words, OTHER]}
+
+
+def _spell(cell: str) -> str:
+    """Return a key's cell in the spelling in which browsers look it up."""
+    return cell.removesuffix(".0")
 
 
 def _cells(table: Table, column: str, setting: str) -> Cells:
@@ -283,7 +300,7 @@ def _name(column: str, taken: set[str], suffix: str = "") -> str:
     return name
 
 
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """Return the least number of two digits that is no smaller."""
     digits = 1 - math.floor(math.log10(value))
     # Without `round`, .14 would become .15: as floats .14 times 100 is a little more than 14.

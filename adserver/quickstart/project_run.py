@@ -27,14 +27,17 @@ def run_project(
         InvalidTask: a setting is wrong, an extra is missing, or another process runs the project; nothing was
             started.
     """
-    check(project).require()
+    checked = check(project)
+    checked.require()
     if options.compare_plain and find_spec("torch") is None:
         raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[torch]'")
     with only_run(project):
-        return _run(project, tell, options)
+        return _run(project, tell, options, checked.leaks)
 
 
-def _run(project: Project, tell: Callable[[str], None], options: RunOptions) -> Trained:
+def _run(
+    project: Project, tell: Callable[[str], None], options: RunOptions, leaks: tuple[str, ...]
+) -> Trained:
     running = RunningFleet(project, tell)
     # Servers that their owner started stay: this command ends only its own.
     was_up = running.is_up
@@ -42,7 +45,7 @@ def _run(project: Project, tell: Callable[[str], None], options: RunOptions) -> 
     try:
         running.up()
         kind = DeviceRecipe if project.settings.federated.person else Recipe
-        recipe = kind(project, tell, running.require, options)
+        recipe = kind(project, tell, running.require, options, warnings=leaks)
         return recipe.run()
     # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):

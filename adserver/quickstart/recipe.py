@@ -6,7 +6,7 @@ From the user's table to a trained model: encode, task, browsers, dataset, job, 
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -71,6 +71,7 @@ class FinishedJob:
     dataset_size: int
     devices: int | None = None
     measured: dict[str, Any] | None = None
+    spent_in_all: dict[str, Any] = field(default_factory=dict)
 
 
 class Recipe:
@@ -82,6 +83,8 @@ class Recipe:
         tell: Callable[[str], None],
         watched: Callable[[], None] = lambda: None,
         options: RunOptions = NOTHING_ASKED,
+        *,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         """Take a project to run.
 
@@ -90,8 +93,9 @@ class Recipe:
             tell: Gets one line a step.
             watched: Called while a command runs; raises if a server has ended.
             options: What the owner asks for this run; one that is gone on with keeps the rest.
+            warnings: What the check warned of; the summary has it too.
         """
-        self._options = options
+        self._options, self._warnings = options, warnings
         self._project = project
         self._tell = tell
         self._commands = ProjectCommands(project, watched)
@@ -178,6 +182,7 @@ class Recipe:
             predicts=described.classes[1] if described.num_classes == 2 else "",
             **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
             warnings=(
+                *self._warnings,
                 *tested["warnings"],
                 *finisher.warn_of_rise(ran.untrained, last),
                 *finisher.warn_of_panel(plain, tested),
@@ -190,6 +195,7 @@ class Recipe:
                 described.encoder, ran.job_id, is_calibrated=calibration is not None
             ),
             curves=str(curves) if curves else "",
+            **ran.spent_in_all,
             calibration=calibration,
             plain=plain,
             name=steps.options.name,
@@ -212,16 +218,26 @@ class Recipe:
         untrained = self._model(described, rows=dataset["admitted"], loss=loss)
         job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
         self._tell_of_training(job_id)
+        job = self._watch(job_id)
         return FinishedJob(
             task_id=task,
             job_id=job_id,
-            job=self._watch(job_id),
+            job=job,
             untrained=untrained,
             rows=_rows(sent, dataset),
             reports=sent["accepted"],
             dataset_size=dataset["admitted"],
             measured=measured,
+            spent_in_all=self._read_spent(dataset) if measured else {},
         )
+
+    def _read_spent(self, dataset: dict[str, Any]) -> dict[str, Any]:
+        """Return what training and measurement have cost together: less than the sum of both."""
+        [budget] = self._commands.read("adserver", "budget", "--dataset", dataset["dataset_id"])
+        return {
+            "epsilon_with_measurement": budget["ad_server"]["spent"],
+            "collusion_epsilon_with_measurement": budget["colluding"]["spent"],
+        }
 
     @property
     def _panel(self) -> Path:

@@ -76,6 +76,9 @@ class Trained:
         encoder: The encoder's file; empty for the sample.
         model_of_columns: The same model behind the encoder: it takes raw columns. Empty if there is none.
         warnings: What is wrong with the model, each with what to do about it.
+        epsilon: What training cost; so is `collusion_epsilon`.
+        epsilon_with_measurement: What training and measurement cost the dataset together, as `adserver
+            budget` says it; so is `collusion_epsilon_with_measurement`. None where nothing is measured.
         measured: What `[measure]` asked for: its files and its epsilons; None if nothing.
         name: What its owner calls the run.
         note: What its owner wants to remember of it.
@@ -101,6 +104,8 @@ class Trained:
     warnings: tuple[str, ...]
     epsilon: float
     collusion_epsilon: float
+    epsilon_with_measurement: float | None = None
+    collusion_epsilon_with_measurement: float | None = None
     model: str
     encoder: str
     model_of_columns: str

@@ -5,6 +5,7 @@ The rows of the table add up in every summary, of reports and of people's device
 
 import csv
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -84,8 +85,15 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
         measured = summary["measured"]
         assert 0 < measured["epsilon"] <= 0.5
         with Path(measured["csv"]).open(encoding="utf-8", newline="") as file:
-            groups = [row["device"] for row in csv.DictReader(file)]
-        assert sorted(groups) == ["(all)", "(rest)", "desktop", "other", "phone", "tablet"]
+            found = {row["device"]: row for row in csv.DictReader(file)}
+        assert sorted(found) == ["(all)", "(rest)", "desktop", "other", "phone", "tablet"]
+        # What was forecast is what came.
+        forecast = re.search(r"minutes ± ([0-9.,]+) ", checked.stdout)
+        assert forecast is not None, checked.stdout
+        error = float(found["phone"]["minutes standard_error"])
+        assert float(forecast[1].replace(",", "")) == pytest.approx(2.5758 * error, rel=0.01)
+        both = summary["epsilon_with_measurement"]
+        assert summary["epsilon"] < both < summary["epsilon"] + measured["epsilon"]
 
 
 @pytest.mark.slow

@@ -464,6 +464,38 @@ def test_training_and_measurement_share_the_budget(tmp_path: Path) -> None:
     assert problem.startswith("[measure] epsilon is 2, but [training] epsilon leaves 1 of the budget")
 
 
+def test_the_width_of_a_measurements_intervals_is_said_before_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").write_text(text(visits()))
+    table = ("--csv", tmp_path / "visits.csv", "--label", "bought")
+    made = invoke("new", tmp_path / "play", *table, "--value", "minutes", "--key", "device")
+    assert made.exit_code == 0
+    checked = invoke("check", tmp_path / "play")
+    for output in (made.output, checked.output):
+        [line] = [one for one in output.splitlines() if one.startswith("[measure] at epsilon 0.5")]
+        assert re.search(r"minutes ± [0-9.]+ \(median group [0-9,]+\), count ± ", line)
+    assert not check(Project.open(tmp_path / "play")).problems
+    assert "warning: [measure]" not in checked.output
+    change(tmp_path / "play", "epsilon = 0.5", "epsilon = 0.05")
+    narrow = invoke("check", tmp_path / "play")
+    assert narrow.exit_code == 0
+    assert "is wider than a typical group's sum for minutes" in narrow.output
+
+
+def test_a_leak_that_its_owner_keeps_is_warned_of_before_a_run(tmp_path: Path) -> None:
+    rows = [(cells[-1], *cells) for cells in visits()]
+    assert new(tmp_path, Case(content=text(rows, header=("paid", *HEADER)).encode())).exit_code == 0
+    play = tmp_path / "play"
+    assert check(Project.open(play)).leaks == ()
+    config = (play / CONFIG).read_text()
+    kept = "\n".join(line for line in config.splitlines() if not line.startswith('  "paid"'))
+    (play / CONFIG).write_text(kept)
+    found = check(Project.open(play))
+    [leak] = found.leaks
+    assert leak.startswith("column 'paid' follows the label")
+    assert not found.problems
+    assert f"warning: {leak}" in invoke("check", play).output
+
+
 def test_identifiers_that_the_owner_keeps_need_a_word(tmp_path: Path) -> None:
     rows = [(cells[0], f"device {row}", *cells[2:]) for row, cells in enumerate(visits())]
     (tmp_path / "visits.csv").write_text(text(rows))

@@ -1,14 +1,19 @@
 """`[measure]` becomes what a task declares and browsers report; sums come back in the columns' own units."""
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
-from adserver.quickstart.measurement import MIN_CELL_COUNT, describe_bound, plan_measurement, suggest_value
+from adserver.quickstart.measurement import (
+    MIN_CELL_COUNT,
+    describe_bound,
+    numbers_by_group,
+    parse_value,
+    plan_measurement,
+)
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
@@ -81,35 +86,33 @@ def test_sums_come_back_in_the_units_of_their_columns() -> None:
     assert [column.value for column in told.columns] == ["revenue", "count"]
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("revenue", Measured(column="revenue", most=49.0)),
-        ("bought", Measured(column="bought", most=1.0)),
-        ("bought==no", Measured(column="bought", word="no")),
-        ("change", Measured(column="change", most=3.0)),
-    ],
-)
-def test_what_a_row_counts_at_most_is_suggested(column: str, value: Measured) -> None:
-    assert suggest_value(SHOP, column, sums=2) == value
+def test_the_numbers_of_a_value_are_grouped_as_its_sums_are() -> None:
+    values = (Measured(column="revenue"), Measured(column="bought", word="yes"))
+    measure = MeasureSettings(values=values, keys=("campaign",))
+    plan = plan_measurement(SHOP, DataSettings(), measure)
+    assert plan is not None
+    # Too few rows have `other` and no campaign, 15 in all: their group is hidden.
+    spring, seven = numbers_by_group(SHOP, plan, measure, values[0])
+    assert spring == [float(cell) for cell in CENTS[:25]]
+    assert seven == [float(cell) for cell in CENTS[40:]]
+    assert numbers_by_group(SHOP, plan, measure, None) == [[1.0] * 25, [1.0] * 20]
+    bought = numbers_by_group(SHOP, plan, measure, values[1])
+    assert [sum(group) for group in bought] == [9, 6]
 
 
-@pytest.mark.parametrize("sums", [2, 12])
-def test_the_bound_loses_least_to_noise_and_to_what_it_cuts_off(sums: int) -> None:
-    paid = [math.ceil(0.9 + 1_000 / row) for row in range(1, 2_000)]
-    found = suggest_value(table(paid=paid, other=paid), "paid", sums=sums)
-
-    def lost(most: float) -> float:
-        return 7.5 * math.sqrt(sums) * most + sum(max(0.0, one - most) for one in paid)
-
-    assert lost(found.most) <= 1.05 * min(map(lost, paid))  # two digits
-    assert found.most < 0.2 * max(paid)
+def test_a_row_that_lacks_a_measured_number_is_in_no_group() -> None:
+    paid = table(paid=["", *[2] * 59], other=range(60))
+    measure = MeasureSettings(values=(Measured(column="paid"),))
+    plan = plan_measurement(paid, DataSettings(), measure)
+    assert plan is not None
+    assert numbers_by_group(paid, plan, measure, measure.values[0]) == [[2.0] * 59]
+    assert numbers_by_group(paid, plan, measure, None) == [[1.0] * 59]
 
 
-@pytest.mark.parametrize(("rare", "most"), [("yes", 1.0), ("30", 30.0), ("no", 1e-6)])
-def test_a_column_that_is_nearly_always_0_is_bounded_by_what_is_not(rare: str, most: float) -> None:
-    bought = table(bought=[*["no"] * 97, *[rare] * 3], other=range(100))
-    assert suggest_value(bought, "bought", sums=2).most == most
+def test_a_word_of_a_column_is_a_value_unless_a_column_has_that_name() -> None:
+    assert parse_value(SHOP, "bought==no") == Measured(column="bought", word="no")
+    named = parse_table(b"a==b,a\n1,b\n2,c\n", "shop.csv")
+    assert parse_value(named, "a==b") == Measured(column="a==b")
 
 
 def test_what_a_bound_cuts_off_is_said() -> None:

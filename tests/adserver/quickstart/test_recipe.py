@@ -99,6 +99,7 @@ class Commands:
                 "ids": 0,
             },
             "adserver aggregate --dataset": self.measured,
+            "adserver budget --dataset": [{"ad_server": {"spent": 2.6}, "colluding": {"spent": 4.3}}],
             "adserver job list": self.jobs,
             "adserver job submit": {"job_id": JOB},
             "adserver job show": {"rounds": 5, "rounds_done": self.rounds_done, **self.shown},
@@ -495,7 +496,9 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     with pytest.raises(KeyboardInterrupt):
         Recipe(Project.open(project.folder), told.append).run()
     commands.failing = {}
-    Recipe(Project.open(project.folder), told.append).run()
+    trained = Recipe(Project.open(project.folder), told.append, warnings=("column 'x' leaks",)).run()
+    assert trained.warnings[0] == "column 'x' leaks"
+    assert "warning: column 'x' leaks" in told
     folder = project.folder / "runs" / "1"
     assert commands.ran.count("adserver aggregate --dataset") == 1
     measured = "--value paid_x100=paid*100"
@@ -503,6 +506,11 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     assert all(wanted in " ".join(asked) for wanted, asked in zip(options, commands.asked[:3], strict=True))
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["measured"]["epsilon"], summary["measured"]["clipped_rows"]) == (0.5, {"paid": 56})
+    spent = [summary[f"{name}_with_measurement"] for name in ("epsilon", "collusion_epsilon")]
+    assert (summary["epsilon"], *spent) == (2.5, 2.6, 4.3)
+    shown = dict(summary_rows(trained))
+    assert (shown["epsilon of training"], shown["epsilon of training and measurement"]) == ("2.5", "2.6")
+    assert (shown["epsilon of training with one helper"], shown["the same with one helper"]) == ("4", "4.3")
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
         ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high"

@@ -1,0 +1,242 @@
+"""How wide a project's measurement will be, before anything is spent, and the bounds that lose least.
+
+    forecasts = forecast_groups(table, data, measure, task, reported=320)
+    describe_forecasts(forecasts, measure)
+    # "[measure] at epsilon 0.5 a group's 99 % interval is about: revenue ± 210 (median group 1234), ..."
+
+The noise is that of the query which a run asks, planned by the same functions for a task that nobody signed.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from adserver.quickstart.measurement import (
+    MeasurementPlan,
+    numbers_by_group,
+    parse_value,
+    plan_measurement,
+    round_up,
+)
+from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
+from maskedlark.encoding.table import Table
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.reports.measurement import COUNT
+
+if TYPE_CHECKING:
+    from maskedlark.reports.task import Task
+
+# Halvings of the range of bounds: beyond the two digits that are kept.
+_HALVINGS: Final = 40
+_LEAST_BOUND: Final = 1e-6
+
+
+@frozen
+class GroupForecast:
+    """What a measured sum will be like in one group.
+
+    Attributes:
+        name: The column, COLUMN==WORD, or count.
+        half_width: Of the group's 99 % interval, in the column's own unit; without keys, of the total's.
+        typical: The median over the groups of the table that are shown, of the sum of the rows that browsers
+            report, each counted as far as `most`; without keys, the total.
+    """
+
+    name: str
+    half_width: float
+    typical: float
+
+    @property
+    def is_too_wide(self) -> bool:
+        """Return whether the interval reaches further than the typical sum."""
+        return self.half_width > abs(self.typical)
+
+
+def forecast_groups(
+    table: Table, data: DataSettings, measure: MeasureSettings, task: TaskSettings, *, reported: int
+) -> tuple[GroupForecast, ...]:
+    """Return a forecast of each value and of the count; none where `[measure]` names nothing.
+
+    Args:
+        table: The project's table.
+        data: Its columns.
+        measure: What is measured.
+        task: What both helpers sign: the budgets.
+        reported: Rows that browsers will report.
+
+    Raises:
+        InvalidTask: as `plan_measurement`, or epsilon is over the task's budget.
+        JobRefused: the query has too many cells, or no noise fits the budgets.
+    """
+    # Loads numpy, which light commands do without.
+    from adserver.measuring.intervals import half_width
+    from maskedlark.privacy.mechanism import Mechanism
+
+    plan = plan_measurement(table, data, measure)
+    if plan is None:
+        return ()
+    errors = _plan_errors(plan, task, measure.epsilon, reported)
+    share = reported / len(table)
+    found = []
+    for one, error in zip((*measure.values, None), errors, strict=True):
+        most = 1.0 if one is None or one.word else one.most
+        sums = [
+            share * sum(max(-most, min(most, value)) for value in group)
+            for group in numbers_by_group(table, plan, measure, one)
+        ]
+        name = COUNT if one is None else f"{one.column}=={one.word}" if one.word else one.column
+        width = half_width(Mechanism.GAUSSIAN) * error
+        found.append(GroupForecast(name=name, half_width=width, typical=median(sums)))
+    return tuple(found)
+
+
+def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> str:
+    """Say in one line how wide intervals will be, next to typical sums."""
+    whose, typical = ("a group's", "median group") if measure.keys else ("the", "sum")
+    told = ", ".join(
+        f"{one.name} ± {_short(one.half_width)} ({typical} {_short(one.typical)})" for one in forecasts
+    )
+    return f"[measure] at epsilon {measure.epsilon:g} {whose} 99 % interval is about: {told}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def warn_of_width(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> tuple[str, ...]:
+    """Return a warning if intervals are wider than typical sums, with what makes them narrower."""
+    wide = [one.name for one in forecasts if one.is_too_wide]
+    if not wide:
+        return ()
+    bounded = {one.column for one in measure.values if not one.word}
+    remedies = ["raise [measure] epsilon"]
+    remedies += ["lower most"] if bounded & set(wide) else []
+    remedies += ["use fewer keys"] if measure.keys else []
+    sums = "a typical group's sum" if measure.keys else "the sum"
+    return (
+        f"[measure] the 99 % interval is wider than {sums} for {', '.join(wide)}: {' or '.join(remedies)}",
+    )
+
+
+def suggest_values(
+    table: Table, data: DataSettings, columns: Sequence[str], keys: tuple[str, ...]
+) -> tuple[Measured, ...]:
+    """Return measured columns, or COLUMN==WORD, each with the most that a row counts.
+
+    Noise follows that bound, and rows that have more make sums too small. The bound has the least mean
+    squared error of the sums asked for at the default epsilon: of the table's groups by all keys, or without
+    keys of the total. It is at least the median of what is not 0: below that, most sums are of rows that are
+    cut off, and say little more than how many there are.
+
+    Raises:
+        InvalidTask: there is no such column, or it holds words or nothing; or as `plan_measurement`.
+        JobRefused: as `forecast_groups`.
+    """
+    asked = tuple(parse_value(table, column) for column in columns)
+    measure = MeasureSettings(values=asked, keys=keys)
+    plan = plan_measurement(table, data, measure)
+    if plan is None or not asked:
+        return ()
+    for one in asked:
+        if not any(cell is not None for cell in table.columns[one.column]):
+            raise InvalidTask(f"[measure] values: column {one.column!r} is empty: measure another one")
+    share = 1 - data.panel
+    errors = _plan_errors(plan, TaskSettings(), measure.epsilon, round(share * len(table)))
+    return tuple(
+        # Noise is in proportion to the bound, which is 1 so far.
+        one
+        if one.word
+        else Measured(
+            column=one.column, most=_suggest_most(numbers_by_group(table, plan, measure, one), error, share)
+        )
+        for one, error in zip(asked, errors, strict=False)
+    )
+
+
+def _suggest_most(numbers: Sequence[Sequence[float]], error: float, share: float) -> float:
+    """Return the bound of least squared error.
+
+    Args:
+        numbers: Of each group.
+        error: The standard error of a group's sum at a bound of 1.
+        share: Of the rows, how many are reported.
+    """
+    groups = [sorted(map(abs, group)) for group in numbers]
+    filled = [value for group in groups for value in group if value]
+    if not filled:
+        return _LEAST_BOUND
+    # What all values from a place on add up to.
+    suffixes = [[0.0, *accumulate(reversed(group))][::-1] for group in groups]
+    low, high = 0.0, max(filled)
+    for _ in range(_HALVINGS):
+        bound = (low + high) / 2
+        slope = len(groups) * error**2 * bound
+        for group, suffix in zip(groups, suffixes, strict=True):
+            place = bisect_right(group, bound)
+            more = len(group) - place
+            # The squared bias falls by its root times the rows that have more.
+            slope -= share**2 * (suffix[place] - more * bound) * more
+        low, high = (bound, high) if slope < 0 else (low, bound)
+    return round_up(max(high, median(filled), _LEAST_BOUND))
+
+
+def _plan_errors(
+    plan: MeasurementPlan, settings: TaskSettings, epsilon: float, reported: int
+) -> tuple[float, ...]:
+    """Return the standard error of each value, and of the count, in a group: in columns' own units."""
+    # Loads numpy, which light commands do without.
+    from adserver.measuring.measurer import group_errors
+    from adserver.measuring.request import Request, plan_query
+    from adserver.records.dataset_state import DatasetState
+    from adserver.records.defaults import QUERY_ID_BYTES
+    from adserver.store.datasets import Dataset
+
+    task = _unsigned_task(plan, settings)
+    dataset = Dataset(
+        handle=b"",
+        task_id=task.task_id,
+        state=DatasetState.COMMITTED,
+        created_at=0.0,
+        received=reported,
+        size=reported,
+        view_mismatch=0,
+        dataset_id=bytes(32),
+        dropped=(Counter(), Counter()),
+    )
+    request = Request(
+        values=(*plan.units, COUNT),
+        group_by=tuple(plan.keys),
+        is_rolled_up=bool(plan.keys),
+        epsilon=epsilon,
+    )
+    planned = plan_query(request, task=task, dataset=dataset, query_id=bytes(QUERY_ID_BYTES))
+    units = (*plan.units.values(), 1)
+    return tuple(error / unit for error, unit in zip(group_errors(task, planned.spec), units, strict=True))
+
+
+def _unsigned_task(plan: MeasurementPlan, settings: TaskSettings) -> "Task":
+    """Return the task of a run as far as a measurement's noise follows from it; its helpers are nobody."""
+    from adserver.client.tasks import task_fields
+    from adserver.collecting.task_settings import label_space
+    from maskedlark.canonical import build
+    from maskedlark.frozen import pick_attributes
+    from maskedlark.reports.task import Task
+
+    given = pick_attributes(settings, ("min_batch_size", "clip_norm", "epsilon", "collusion_epsilon"))
+    fields = task_fields(
+        {"name": "forecast", "origin": "https://ads.example", **given},
+        labels=label_space(classes=2, default_label=None),
+        encoder=None,
+        features=1,
+        measurement=plan.declared,
+        days=1.0,
+    )
+    helpers = [
+        {"name": f"helper {role}", "verify_key": bytes([role]) * 32, "agreement_key": bytes([role]) * 32}
+        for role in (0, 1)
+    ]
+    return build(Task, {**fields, "helpers": helpers})

@@ -1,0 +1,133 @@
+"""How wide intervals will be is said before anything is spent, and bounds are those that lose least."""
+
+import math
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from adserver.quickstart.measurement_forecast import (
+    GroupForecast,
+    describe_forecasts,
+    forecast_groups,
+    suggest_values,
+    warn_of_width,
+)
+from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
+from maskedlark.encoding.table import Table
+from maskedlark.errors import InvalidTask, JobRefused
+from tests.adserver.quickstart.test_measurement import table
+
+TASK, DATA = TaskSettings(), DataSettings()
+
+
+def shop(rows: int = 4_000) -> Table:
+    """Purchases with a heavy tail in regions of very different sizes."""
+    chance = Random(7)
+    regions = chance.choices(["north", "south", "sea", "alps"], [8, 4, 2, 1], k=rows)
+    paid = [round(chance.lognormvariate(3, 1), 2) if chance.random() < 0.4 else 0 for _ in range(rows)]
+    return table(region=regions, paid=paid)
+
+
+def errors_of(groups: Sequence[Sequence[float]], keys: tuple[str, ...], most: float) -> float:
+    """The mean squared error of the groups' sums at a bound, over the rows that browsers report."""
+    [paid, _] = forecast_groups(
+        shop(), DATA, MeasureSettings(values=(Measured(column="paid", most=most),), keys=keys), TASK,
+        reported=3_200,
+    )  # fmt: skip
+    noise = paid.half_width / 2.5758
+    return sum(noise**2 + (0.8 * sum(max(0.0, one - most) for one in group)) ** 2 for group in groups) / len(
+        groups
+    )
+
+
+@pytest.mark.parametrize("keys", [(), ("region",)])
+def test_the_bound_has_the_least_squared_error_of_the_sums_asked_for(keys: tuple[str, ...]) -> None:
+    visits = shop()
+    regions, paid = (visits.columns[name] for name in ("region", "paid"))
+    names = sorted({str(one) for one in regions}) if keys else [""]
+    groups = [
+        [float(cell or 0) for cell, region in zip(paid, regions, strict=True) if not name or region == name]
+        for name in names
+    ]
+    [found] = suggest_values(visits, DATA, ["paid"], keys)
+    best = min(errors_of(groups, keys, most) for most in range(20, 400, 5))
+    assert errors_of(groups, keys, found.most) <= 1.05 * best
+
+
+def test_a_bound_for_groups_is_lower_than_one_for_the_total() -> None:
+    [by_region], [in_all] = (suggest_values(shop(), DATA, ["paid"], keys) for keys in (("region",), ()))
+    assert by_region.most < 0.7 * in_all.most
+
+
+@pytest.mark.parametrize(("rare", "most"), [("yes", 1.0), ("30", 30.0), ("no", 1e-6)])
+def test_a_column_that_is_nearly_always_0_is_bounded_by_what_is_not(rare: str, most: float) -> None:
+    bought = table(bought=[*["no"] * 97, *[rare] * 3], other=range(100))
+    assert suggest_values(bought, DATA, ["bought"], ()) == (Measured(column="bought", most=most),)
+
+
+def test_a_bound_of_little_data_is_the_median_of_what_is_not_0() -> None:
+    paid = table(paid=[0] * 10 + list(range(1, 12)), other=range(21))
+    assert suggest_values(paid, DATA, ["paid"], ()) == (Measured(column="paid", most=6.0),)
+
+
+def test_a_word_needs_no_bound_and_an_empty_column_has_none() -> None:
+    found = table(bought=["yes", "no"] * 30, empty=[""] * 60)
+    assert suggest_values(found, DATA, ["bought==no"], ()) == (Measured(column="bought", word="no"),)
+    with pytest.raises(InvalidTask, match="column 'empty' is empty: measure another one"):
+        suggest_values(found, DATA, ["empty"], ())
+
+
+def test_a_forecast_follows_the_bound_and_epsilon_and_is_in_the_columns_unit() -> None:
+    visits = shop()
+
+    def width(most: float, epsilon: float = 0.5) -> float:
+        measure = MeasureSettings(
+            values=(Measured(column="paid", most=most),), keys=("region",), epsilon=epsilon
+        )
+        [paid, count] = forecast_groups(visits, DATA, measure, TASK, reported=3_200)
+        assert paid.half_width == pytest.approx(most * count.half_width, rel=1e-4)
+        return paid.half_width
+
+    assert width(60.5) == pytest.approx(60.5 * width(1), rel=1e-4)
+    assert width(60, epsilon=1) < 0.6 * width(60)
+
+
+def test_a_forecast_has_the_median_groups_sum_of_what_is_reported() -> None:
+    measure = MeasureSettings(values=(Measured(column="paid", most=2),), keys=("region",))
+    uneven = table(region=["a"] * 30 + ["b"] * 50 + ["c"] * 90 + ["rare"] * 9, paid=[3, 1] * 89 + [3])
+    [paid, count] = forecast_groups(uneven, DATA, measure, TASK, reported=143)
+    share = 143 / 179
+    assert count.typical == pytest.approx(50 * share)
+    assert paid.typical == pytest.approx((25 * 2 + 25 * 1) * share)
+    assert paid.is_too_wide
+
+
+def test_nothing_is_forecast_where_nothing_is_measured() -> None:
+    assert forecast_groups(shop(100), DATA, MeasureSettings(), TASK, reported=80) == ()
+
+
+def test_an_epsilon_that_no_noise_fits_is_refused() -> None:
+    with pytest.raises((InvalidTask, JobRefused), match="epsilon"):
+        forecast_groups(shop(), DATA, MeasureSettings(keys=("region",), epsilon=5), TASK, reported=3_200)
+
+
+@pytest.mark.parametrize(
+    ("value", "keys", "remedy"),
+    [
+        (Measured(column="paid", most=9), ("region",), "raise [measure] epsilon or lower most or use fewer"),
+        (Measured(column="paid", most=9), (), "raise [measure] epsilon or lower most"),
+        (Measured(column="paid", word="9"), ("region",), "raise [measure] epsilon or use fewer keys"),
+    ],
+)
+def test_an_interval_wider_than_the_typical_sum_is_warned_of_with_what_helps(
+    value: Measured, keys: tuple[str, ...], remedy: str
+) -> None:
+    measure = MeasureSettings(values=(value,), keys=keys)
+    wide = GroupForecast(name="paid", half_width=1234.5, typical=-999.0)
+    assert not warn_of_width([GroupForecast(name="paid", half_width=5, typical=-6)], measure)
+    [warning] = warn_of_width([wide], measure)
+    assert remedy in warning
+    assert "for paid: " in warning
+    assert "paid ± 1,234 (" in describe_forecasts([wide], measure)
+    assert math.isclose(wide.half_width, 1234.5)
