@@ -298,8 +298,8 @@ def _run_command(
     compare_plain: Annotated[
         bool,
         option(
-            "Also train the same network without privacy: on the same rows, for what privacy costs, and on "
-            "the panel alone, for what the reports are worth.",
+            "Also train the same network, and a linear model, without privacy: on the same rows, for what "
+            "privacy costs, and on the panel alone, for what the reports are worth.",
             "--compare-plain",
         ),
     ] = False,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.runs import REPORTED
@@ -14,13 +14,29 @@ from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 
 if TYPE_CHECKING:
+    from adserver.training.linear_model import LinearFit
     from adserver.training.plain_twin import PanelAlone, PlainTwin
 
+_TRAINED: Final = {
+    "network": ("learning_rate", "weight_decay", "epochs"),
+    "linear": ("penalty", "are_numbers_in_bins"),
+}
+_Network = TypeVar("_Network", "PlainTwin", "PanelAlone")
+# Before calibration: clipping halves predictions of rare labels, and more than this learned little.
+_FAR: Final = 3.0
+_EARLY: Final = 0.15
 
-def _figures(trained: "PlainTwin | PanelAlone") -> dict[str, Any]:
+
+def _figures(trained: "PlainTwin | PanelAlone | LinearFit") -> dict[str, Any]:
     """Return what a run's summary says of plain training."""
     found = pick_attributes(trained.evaluation, ("loss", "accuracy", "auc", "auc_interval"))
-    return {**found, **pick_attributes(trained, ("learning_rate", "epochs"))}
+    kind = "linear" if hasattr(trained, "penalty") else "network"
+    return {**found, "kind": kind, **pick_attributes(trained, _TRAINED[kind])}
+
+
+def _better(linear: "LinearFit | None", network: _Network) -> "LinearFit | _Network":
+    """Return the one with less loss; a network's may be no number."""
+    return network if linear is None or network.evaluation.loss < linear.evaluation.loss else linear
 
 
 @frozen
@@ -71,32 +87,65 @@ class ModelFinisher:
             "reports or a larger epsilon",
         )
 
-    def train_plainly(self, untrained: Path) -> dict[str, Any] | None:
-        """Train the network without privacy, and return how it does on the panel.
+    def warn_of_little(self, chosen: int, rounds: int, tested: dict[str, Any]) -> tuple[str, ...]:
+        """Return a warning if the model learned little.
+
+        Args:
+            chosen: The round whose weights it has.
+            rounds: How many were trained.
+            tested: How it does on the panel before calibration.
+        """
+        found, mean = [], tested.get("mean_over_rate")
+        if mean is not None and not 1 / _FAR <= mean <= _FAR:
+            found.append(f"its mean prediction was {mean:.2f} of the base rate before calibration")
+        if chosen <= _EARLY * rounds:
+            found.append(f"it did best on the panel after round {chosen} of {rounds}")
+        if not found:
+            return ()
+        return (
+            f"the model learned little: {', and '.join(found)}; lower [training] learning_rate, or train "
+            "with more reports or a larger epsilon",
+        )
+
+    def train_plainly(self, untrained: Path, encoder: Path | None) -> dict[str, Any] | None:
+        """Train without privacy, and return how the better of the network and a linear model does.
 
         On the same rows, and on the panel alone, each of whose rows is scored by training on others.
         """
-        from adserver.training.eval_set import read_eval_set
+        from adserver.collecting.task_settings import encoder_from
+        from adserver.training.eval_set import FOLDS, read_eval_set
+        from adserver.training.linear_model import can_fit, cross_fit_linear, fit_linear
+        from adserver.training.merged_parameters import separate_parameters
         from adserver.training.model_file import read_model
         from adserver.training.pipeline import LOSS_IS, describe
-        from adserver.training.plain_twin import FOLDS, cross_fit_panel, train_plain_twin
+        from adserver.training.plain_twin import cross_fit_panel, train_plain_twin
+        from maskedlark.model.onnx_file import parse
 
         folder = self.folder
         # A run that was interrupted may be gone on with by another command than began it.
         if not (folder / REPORTED).exists():
             self.tell("this run was begun without --compare-plain: the next one can be compared")
             return None
-        self.tell("training the same network on the same rows without privacy, to compare")
+        self.tell("training the same network, and a linear model, on the same rows without privacy")
         network, panel = read_model(untrained), read_eval_set(self.panel.read_bytes())
         reported = read_eval_set((folder / REPORTED).read_bytes())
-        twin = train_plain_twin(network, self.loss, reported, panel)
+        columns, loss = encoder_from(encoder), self.loss
+        outputs = parse(separate_parameters(network), num_features=panel.features.shape[1]).output_width
+        has_linear = can_fit(columns, outputs)
+        twin = train_plain_twin(network, loss, reported, panel)
+        linear = fit_linear(columns, loss, reported, panel, outputs=outputs) if has_linear else None
+        trained = _better(linear, twin)
         # So that `model predict` gives chances, as of the private model
-        write_durably(folder / "plain.onnx", describe(twin.model, **{LOSS_IS: self.loss.value}))
+        trained_by = linear.loss if linear is not None and trained is linear else loss
+        write_durably(folder / "plain.onnx", describe(trained.model, **{LOSS_IS: trained_by.value}))
         # Rows of one person on both sides of a division would flatter what is trained on one of them.
         if self.are_people or len(panel) < FOLDS:
-            return {**_figures(twin), "panel_alone": None}
-        self.tell("training it on the panel alone, which you have without asking anyone")
-        return {**_figures(twin), "panel_alone": _figures(cross_fit_panel(network, self.loss, panel))}
+            return {**_figures(trained), "panel_alone": None}
+        self.tell("training them on the panel alone, which you have without asking anyone")
+        network_alone = cross_fit_panel(network, loss, panel)
+        linear_alone = cross_fit_linear(columns, loss, panel, outputs=outputs) if has_linear else None
+        alone = _better(linear_alone, network_alone)
+        return {**_figures(trained), "panel_alone": _figures(alone)}
 
     def warn_of_panel(self, plain: dict[str, Any] | None, tested: dict[str, Any]) -> tuple[str, ...]:
         """Return a warning if training on the panel alone does as well as the private model.
@@ -112,14 +161,16 @@ class ModelFinisher:
                 if owners < private:
                     return ()
                 return (
-                    f"the network does as well when it is trained on the panel alone ({shown} {owners:.3f}, "
+                    f"training on the panel alone does as well ({shown} {owners:.3f}, "
                     f"the private model {private:.3f}): use more reports or a larger epsilon, or do without "
                     "reports",
                 )
         return ()
 
-    def calibrate(self, job_id: str, out: Path, tested: dict[str, Any]) -> dict[str, Any] | None:
-        """Write the best weights, calibrated on the panel; return both numbers, or say why there are none."""
+    def calibrate(
+        self, job_id: str, out: Path, tested: dict[str, Any], weights: ModelWeights = ModelWeights.BEST
+    ) -> dict[str, Any] | None:
+        """Write these weights, calibrated on the panel; return both numbers, or say why there are none."""
         if tested.get("mean_over_rate") is None:  # of other losses than those of two classes
             return None
         known = {name: tested[name] for name in ("examples", "base_rate", "mean_over_rate")}
@@ -128,7 +179,7 @@ class ModelFinisher:
             return None
         try:
             made = self.commands.read(
-                "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel
+                "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel(weights)
             )
         # The model is trained and paid for: it is worth having without this.
         except InvalidTask as error:
@@ -136,10 +187,9 @@ class ModelFinisher:
             return None
         return {name: made[name] for name in ("scale", "shift")}
 
-    @property
-    def _on_panel(self) -> tuple[str, ...]:
-        """The options of `model calibrate`."""
-        return ("--panel", str(self.panel), "--weights", ModelWeights.BEST.value)
+    def _on_panel(self, weights: ModelWeights) -> tuple[str, ...]:
+        """Return the options of `model calibrate`."""
+        return ("--panel", str(self.panel), "--weights", weights.value)
 
     def export_of_columns(self, encoder: Path | None, job_id: str, *, is_calibrated: bool) -> str:
         """Write the model that takes raw columns; return its file, or nothing and say why."""
@@ -149,7 +199,8 @@ class ModelFinisher:
         made: tuple[str, ...]
         made = ("export", "--job", job_id, out, "--with-encoder", "--weights", ModelWeights.BEST.value)
         if is_calibrated:
-            made = ("calibrate", "--job", job_id, out, "--takes", InputForm.COLUMNS.value, *self._on_panel)
+            made = ("calibrate", "--job", job_id, out, "--takes", InputForm.COLUMNS.value)
+            made += self._on_panel(ModelWeights.BEST)
         try:
             self.commands.run("adserver", "model", *made)
         except InvalidTask as error:

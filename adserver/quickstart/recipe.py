@@ -153,18 +153,26 @@ class Recipe:
         chosen = exported["rounds_done"]
         if curves:
             self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
-        # `last` is kept apart because the choice by the panel flatters what is chosen.
-        tested = last = finisher.test(trained)
+        tested = untouched = finisher.test(trained)
         calibration = finisher.calibrate(ran.job_id, trained, tested)
         if calibration is not None:
             before = {name: tested.get(name) for name in ("loss", "accuracy", "mean_over_rate")}
             # Calibration has overwritten the file that was tested, and keeps only the AUC as it was.
             calibration, tested = {**calibration, **before}, finisher.test(trained)
+        # Kept apart because the choice by the panel flatters what is chosen.
+        last_is, raw_last, calibrated_last = folder / "last.onnx", untouched, tested
         if chosen != ran.job["rounds_done"]:
-            self._commands.run("adserver", "model", "export", "--job", ran.job_id, str(folder / "last.onnx"))
-            last = finisher.test(folder / "last.onnx")
+            self._commands.run("adserver", "model", "export", "--job", ran.job_id, str(last_is))
+            raw_last = calibrated_last = finisher.test(last_is)
+            # As the model is, so that their losses compare.
+            if calibration is not None and finisher.calibrate(
+                ran.job_id, last_is, raw_last, ModelWeights.LATEST
+            ):
+                calibrated_last = finisher.test(last_is)
         plain = (
-            steps.do("plain", lambda: finisher.train_plainly(ran.untrained)) if self._is_compared else None
+            steps.do("plain", lambda: finisher.train_plainly(ran.untrained, described.encoder))
+            if self._is_compared
+            else None
         )
         # Rows in clear: deleted before `finish`, after which no run would come back to do it.
         (folder / REPORTED).unlink(missing_ok=True)
@@ -180,11 +188,12 @@ class Recipe:
                 for name in ("loss", "accuracy", "auc", "auc_interval", "base_rate", "mean_over_rate")
             },
             predicts=described.classes[1] if described.num_classes == 2 else "",
-            **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
+            **{f"last_{name}": calibrated_last.get(name) for name in ("loss", "accuracy", "auc")},
             warnings=(
                 *self._warnings,
                 *tested["warnings"],
-                *finisher.warn_of_rise(ran.untrained, last),
+                *finisher.warn_of_rise(ran.untrained, raw_last),
+                *finisher.warn_of_little(chosen, ran.job["rounds_done"], untouched),
                 *finisher.warn_of_panel(plain, tested),
             ),
             epsilon=ran.job["epsilon_spent"],

@@ -56,12 +56,14 @@ class Trained:
         dataset_size: Reports that are trained on; none where devices train.
         devices: Devices that answered the rounds, one of each person; None where browsers report.
         chosen_round: After so many rounds the weights were the model's.
-        last_loss: Of the weights after the last round, not calibrated; so are `last_accuracy` and `last_auc`.
-        plain: How the network does that was trained on the same rows without privacy, with loss, accuracy,
-            auc, auc_interval, learning_rate and epochs; None unless it was asked for. `panel_alone` in it has
-            the same figures of the network that was trained on the panel alone, each of whose rows was scored
-            by training on four fifths that it is not in; None where devices train, since a person's rows
-            would be on both sides.
+        last_loss: Of the weights after the last round, calibrated where the model is; so are `last_accuracy`
+            and `last_auc`.
+        plain: How the better of the network and a linear model does that was trained on the same rows without
+            privacy, with loss, accuracy, auc, auc_interval, `kind` (network or linear) and what the panel
+            chose: learning_rate, weight_decay and epochs, or penalty and are_numbers_in_bins; None unless it
+            was asked for. `panel_alone` in it has the same figures of training on the panel alone, each of
+            whose rows was scored by training on four fifths that it is not in; None where devices train,
+            since a person's rows would be on both sides.
         accuracy: None for a model that does not classify.
         auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
             classes.

@@ -24,6 +24,8 @@ from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 
 MAX_BYTES: Final = 1 << 30
+FOLDS: Final = 5
+"""Parts of a panel; each is scored by what was trained on the others."""
 _KINDS_OF_NUMBERS: Final = "uif"
 # What zipfile and numpy raise at bytes of another form.
 _NOT_NPZ: Final = (
@@ -58,6 +60,11 @@ class EvalSet:
         order = random.permutation(len(self))
         order = order[np.argsort(self.labels[order], kind="stable")]
         return [order[start::count] for start in range(count)]
+
+    def folds(self) -> list[tuple[NDArray[np.intp], "EvalSet"]]:
+        """Return the rows of each of `FOLDS` parts, always the same, with the records that are not in it."""
+        held = self.parts(FOLDS, np.random.default_rng(0))
+        return [(rows, self.take(np.setdiff1d(np.arange(len(self)), rows))) for rows in held]
 
     def check_fits(self, model: Model, loss: TrainedLoss) -> None:
         """Refuse a set whose features or labels are not what the model and its loss are about.

@@ -25,6 +25,9 @@ from maskedlark.privacy.clip import Clip, Norm
 RATES: Final = (0.001, 0.003, 0.01, 0.03, 0.1)
 """Learning rates that are worth a trial."""
 _BATCH: Final = 512
+# Of few records in a batch of all of them, the noise that helps to generalise is gone, and time too.
+_LEAST_BATCH: Final = 32
+_LEAST_BATCHES: Final = 8
 _EPOCHS: Final = 10
 # Of few records, which are not many steps in so many epochs.
 _LEAST_STEPS: Final = 200
@@ -36,28 +39,41 @@ Weights = tuple[NDArray[np.float32], ...]
 
 
 def train_plainly(
-    model: Model, loss: TrainedLoss, rate: float, records: EvalSet, random: np.random.Generator
+    model: Model,
+    loss: TrainedLoss,
+    rate: float,
+    records: EvalSet,
+    random: np.random.Generator,
+    *,
+    decay: float = 0.0,
 ) -> Iterator[tuple[float, Weights]]:
     """Yield epochs and weights: at the start, now and then, and at the end.
 
-    The weights are changed when the next ones are asked for.
+    The weights are changed when the next ones are asked for. Each step makes all but the biases smaller by
+    the step's rate times `decay` (AdamW).
+
+    Source: I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", 2019.
     """
     from maskedlark.autodiff.clipped_sums import ClippedSums
 
     sums, adam, schedule = ClippedSums(model, loss), OptimizerKind.ADAM, Schedule(kind=ScheduleKind.COSINE)
     masters = tuple(values.astype(np.float32) for values in model.initial_values)
     moments = fresh_moments(adam, masters)
-    batch = min(_BATCH, len(records))
+    batch = min(_BATCH, len(records), max(_LEAST_BATCH, len(records) // _LEAST_BATCHES))
     steps = max(_LEAST_STEPS, _EPOCHS * len(records) // batch)
     yield 0.0, masters
     for done in range(steps):
         chosen = random.choice(len(records), batch, replace=False)
         total = sums.of(masters, records.features[chosen], records.labels[chosen], _UNCLIPPED).vector
+        now = rate * schedule.factor(done, steps)
+        for master in masters if decay else ():
+            if master.ndim > 1:
+                np.multiply(master, np.float32(1.0 - min(1.0, now * decay)), out=master)
         # A rate that is too high leaves the finite numbers, and loses the comparison of rates by its loss.
         with np.errstate(over="ignore", invalid="ignore"):
             step(
                 Optimizer(kind=adam, learning_rate=rate),
-                rate=rate * schedule.factor(done, steps),
+                rate=now,
                 steps_taken=done,
                 masters=masters,
                 moments=moments,

@@ -6,17 +6,19 @@
 
 Only an owner of the records in the clear can train the twin, as for a table of one's own in quickstart. It
 has the job's network, first weights and records, and nothing is clipped or noised. The panel alone is what an
-owner has without asking anyone. Both are trained as one would train without privacy: by Adam, in small
-batches, at several learning rates. Of all that is tried the panel chooses, by the least loss.
+owner has without asking anyone. Both are trained as one would train without privacy: by Adam with weight
+decay, in small batches, at several learning rates. Of all that is tried the panel chooses, by the least loss.
+`adserver.training.linear_model` has the model that few records suffice for.
 """
 
 import math
 from dataclasses import field
+from itertools import product
 from typing import Final
 
 import numpy as np
 
-from adserver.training.eval_set import EvalSet
+from adserver.training.eval_set import FOLDS, EvalSet
 from adserver.training.inference import Evaluation, evaluate, predict
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.plain_training import RATES, train_plainly
@@ -25,8 +27,23 @@ from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 
-FOLDS: Final = 5
-"""Parts of a panel; each is scored by what was trained on the others."""
+DECAYS: Final = (3.0, 0.0)
+"""Weight decays that are worth a trial, the one for few records first."""
+# A training whose loss has risen at so many tests in succession learns its records by heart.
+_MOST_RISES: Final = 2
+
+
+class _Rises:
+    """Counts the tests in succession at which a training's loss did not fall."""
+
+    def __init__(self) -> None:
+        self._before, self._rises = math.inf, 0
+
+    def are_too_many(self, loss: float) -> bool:
+        """Take the next loss; return whether to stop."""
+        self._rises = 0 if loss < self._before else self._rises + 1
+        self._before = loss
+        return self._rises > _MOST_RISES
 
 
 @frozen
@@ -37,12 +54,14 @@ class PlainTwin:
         model: Its ONNX file.
         evaluation: How it does on the panel.
         learning_rate: Adam's.
+        weight_decay: One of `DECAYS`.
         epochs: How often it saw each record, on average.
     """
 
     model: bytes = field(repr=False)
     evaluation: Evaluation
     learning_rate: float
+    weight_decay: float
     epochs: float
 
 
@@ -63,14 +82,20 @@ def train_plain_twin(encoded_model: bytes, loss: TrainedLoss, reported: EvalSet,
         records.check_fits(model, loss)
     best, least = None, math.inf
     with one_thread():
-        for rate in RATES:
-            for epochs, weights in train_plainly(model, loss, rate, reported, np.random.default_rng(0)):
+        for decay, rate in product(DECAYS, RATES):
+            rising = _Rises()
+            training = train_plainly(model, loss, rate, reported, np.random.default_rng(0), decay=decay)
+            for epochs, weights in training:
                 at = replace_parameters(encoded, model, weights)
                 found = evaluate(at, panel.features, panel.labels, loss)
                 if best is None or found.loss < least:
-                    best = PlainTwin(model=at, evaluation=found, learning_rate=rate, epochs=epochs)
+                    best = PlainTwin(
+                        model=at, evaluation=found, learning_rate=rate, weight_decay=decay, epochs=epochs
+                    )
                     # Nothing is less than NaN, which would win for good if it came first.
                     least = math.inf if math.isnan(found.loss) else found.loss
+                if rising.are_too_many(found.loss):
+                    break
     if best is None:
         raise AssertionError("each training is tested before its first step")
     return best
@@ -83,11 +108,13 @@ class PanelAlone:
     Attributes:
         evaluation: How it does on the panel, each of whose rows was scored by a model that had not seen it.
         learning_rate: Adam's.
+        weight_decay: One of `DECAYS`.
         epochs: How often it saw each record, on average.
     """
 
     evaluation: Evaluation
     learning_rate: float
+    weight_decay: float
     epochs: float
 
 
@@ -111,22 +138,31 @@ def cross_fit_panel(encoded_model: bytes, loss: Loss, panel: EvalSet) -> PanelAl
     encoded = separate_parameters(encoded_model)
     model = parse(encoded, num_features=panel.features.shape[1])
     panel.check_fits(model, loss)
-    held = panel.parts(FOLDS, np.random.default_rng(0))
-    others = [panel.take(np.setdiff1d(np.arange(len(panel)), rows)) for rows in held]
+    folds = panel.folds()
+    # So few records are learned by heart without it.
+    decay = DECAYS[0]
     best, least = None, math.inf
     with one_thread():
         for rate in RATES:
-            trainings = [train_plainly(model, loss, rate, rows, np.random.default_rng(0)) for rows in others]
+            rising = _Rises()
+            trainings = [
+                train_plainly(model, loss, rate, others, np.random.default_rng(0), decay=decay)
+                for _, others in folds
+            ]
             # Folds differ by a row, so one may be tested once more than another.
             for moments in zip(*trainings, strict=False):
                 outputs = np.empty((len(panel), model.output_width))
-                for rows, (_, weights) in zip(held, moments, strict=True):
+                for (rows, _), (_, weights) in zip(folds, moments, strict=True):
                     outputs[rows] = predict(replace_parameters(encoded, model, weights), panel.features[rows])
                 found = Evaluation.of(outputs, panel.labels, loss)
                 if best is None or found.loss < least:
-                    best = PanelAlone(evaluation=found, learning_rate=rate, epochs=moments[0][0])
+                    best = PanelAlone(
+                        evaluation=found, learning_rate=rate, weight_decay=decay, epochs=moments[0][0]
+                    )
                     # Nothing is less than NaN, which would win for good if it came first.
                     least = math.inf if math.isnan(found.loss) else found.loss
+                if rising.are_too_many(found.loss):
+                    break
     if best is None:
         raise AssertionError("each training is tested before its first step")
     return best

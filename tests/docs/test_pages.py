@@ -42,7 +42,8 @@ def quickstart(reading: Reading) -> None:
     summary = json.loads((reading.clone / "play" / "runs" / "2" / "summary.json").read_text())
     assert 0.9 < summary["plain"]["auc"] <= 1  # the table's label follows its columns
     assert 1 <= summary["chosen_round"] <= summary["rounds"]
-    assert "16 hidden" in reading.stdout
+    assert summary["epsilon"] <= 1
+    assert "epsilon 1" in reading.stdout
     lines = (reading.clone / "scored.csv").read_text().splitlines()
     assert lines[0].endswith(",chance of yes,not scored because")
     assert f"{len(lines) - 1} of {len(lines) - 1} rows are scored" in reading.stdout

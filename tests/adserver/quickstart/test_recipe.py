@@ -43,7 +43,7 @@ class Commands:
     """Stands in for every command: answers by its words, and notes what was run."""
 
     def __init__(self) -> None:
-        self.mean_over_rate: float | None = 0.2
+        self.mean_over_rate: float | None = 0.5
         self.ran: list[str] = []
         self.jobs: list[dict[str, Any]] = []
         self.measured: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def test_a_model_of_two_classes_is_calibrated_on_the_panel_and_what_it_was_befor
     trained = Recipe(project, lambda _: None).run()
     assert commands.calibrated == {"trained.onnx"}
     assert "--weights best" in asked(commands, "adserver model calibrate")
-    before = {"scale": 1.25, "shift": -0.5, "loss": 0.4, "accuracy": 0.8, "mean_over_rate": 0.2}
+    before = {"scale": 1.25, "shift": -0.5, "loss": 0.4, "accuracy": 0.8, "mean_over_rate": 0.5}
     assert (trained.calibration, trained.mean_over_rate) == (before, 1.0)
 
 
@@ -177,7 +177,7 @@ def test_a_model_that_cannot_be_calibrated_stays_as_it_is_and_the_reason_is_told
     commands.failing = {"adserver model calibrate": subprocess.CompletedProcess("", 1, "", why)}
     told: list[str] = []
     trained = Recipe(project, told.append).run()
-    assert (trained.calibration, trained.mean_over_rate) == (None, 0.2)
+    assert (trained.calibration, trained.mean_over_rate) == (None, 0.5)
     assert any(one.startswith("the model is not calibrated") and why in one for one in told)
 
 
@@ -217,7 +217,9 @@ def test_the_weights_that_did_best_on_the_panel_are_the_models_and_the_last_ones
     assert (trained.auc, trained.last_auc, trained.last_loss) == (0.7, 0.6, 0.9)
     exported = [asked for asked in commands.asked if asked[:2] == ("model", "export")]
     assert ["--weights" in asked for asked in exported] == [True, False]
-    assert "the loss rose from 0.7000" in told[-1]
+    # The last weights are calibrated as the model is, so that their losses compare.
+    assert commands.calibrated == {"trained.onnx", "last.onnx"}
+    assert any("the loss rose from 0.7000" in line for line in told)
 
 
 @pytest.mark.parametrize(("after", "is_worse"), [(0.5, False), (0.65, True)])
@@ -231,6 +233,24 @@ def test_a_plain_loss_that_calibration_mends_is_no_rise(
     warnings = Recipe(project, lambda _: None).run().warnings
     assert any("the calibrated loss rose from 0.6000" in one for one in warnings) == is_worse
     assert not any("the loss rose" in one for one in warnings)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "mean", "expected"),
+    [
+        (120, 0.2, "mean prediction was 0.20 of the base rate before calibration"),
+        (120, 3.5, "mean prediction was 3.50"),
+        (18, 0.5, "after round 18 of 120"),
+        (19, 0.5, ""),
+        (120, 0.5, ""),
+    ],
+)
+def test_a_model_that_learned_little_is_warned_of(
+    chosen: int, mean: float, expected: str, project: Project, commands: Commands
+) -> None:
+    commands.chosen, commands.mean_over_rate = chosen, mean
+    found = [one for one in Recipe(project, lambda _: None).run().warnings if "learned little" in one]
+    assert [expected in one for one in found] == ([True] if expected else [])
 
 
 def test_runs_of_one_table_are_tested_on_the_same_rows(project: Project, commands: Commands) -> None:
@@ -264,7 +284,7 @@ def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
     low, high = alone["auc_interval"]
     assert 0.7 < low < alone["auc"] < high
     assert alone["auc"] < 0.9999
-    warned = f"on the panel alone (AUC {alone['auc']:.3f}, the private model {private:.3f})"
+    warned = f"on the panel alone does as well (AUC {alone['auc']:.3f}, the private model {private:.3f})"
     assert any(warned in one for one in trained.warnings) is not is_worth_it
     summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
     assert summary["plain"]["panel_alone"]["auc"] == alone["auc"]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from adserver.training import plain_twin
-from adserver.training.eval_set import EvalSet
+from adserver.training.eval_set import FOLDS, EvalSet
 from adserver.training.inference import evaluate
-from adserver.training.plain_twin import FOLDS, cross_fit_panel, train_plain_twin
+from adserver.training.plain_twin import cross_fit_panel, train_plain_twin
 from maskedlark.errors import JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
