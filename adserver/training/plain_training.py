@@ -25,9 +25,6 @@ from maskedlark.privacy.clip import Clip, Norm
 RATES: Final = (0.001, 0.003, 0.01, 0.03, 0.1)
 """Learning rates that are worth a trial."""
 _BATCH: Final = 512
-# Of few records in a batch of all of them, the noise that helps to generalise is gone, and time too.
-_LEAST_BATCH: Final = 32
-_LEAST_BATCHES: Final = 8
 _EPOCHS: Final = 10
 # Of few records, which are not many steps in so many epochs.
 _LEAST_STEPS: Final = 200
@@ -46,6 +43,7 @@ def train_plainly(
     random: np.random.Generator,
     *,
     decay: float = 0.0,
+    batch: int = _BATCH,
 ) -> Iterator[tuple[float, Weights]]:
     """Yield epochs and weights: at the start, now and then, and at the end.
 
@@ -59,7 +57,7 @@ def train_plainly(
     sums, adam, schedule = ClippedSums(model, loss), OptimizerKind.ADAM, Schedule(kind=ScheduleKind.COSINE)
     masters = tuple(values.astype(np.float32) for values in model.initial_values)
     moments = fresh_moments(adam, masters)
-    batch = min(_BATCH, len(records), max(_LEAST_BATCH, len(records) // _LEAST_BATCHES))
+    batch = min(batch, len(records))
     steps = max(_LEAST_STEPS, _EPOCHS * len(records) // batch)
     yield 0.0, masters
     for done in range(steps):

@@ -30,7 +30,9 @@ from maskedlark.model.onnx_file import parse, replace_parameters
 DECAYS: Final = (3.0, 0.0)
 """Weight decays that are worth a trial, the one for few records first."""
 # A training whose loss has risen at so many tests in succession learns its records by heart.
-_MOST_RISES: Final = 2
+_MOST_RISES: Final = 1
+# Of the few records of a panel, whose trainings are many.
+_BATCH_OF_PANEL: Final = 128
 
 
 class _Rises:
@@ -146,7 +148,9 @@ def cross_fit_panel(encoded_model: bytes, loss: Loss, panel: EvalSet) -> PanelAl
         for rate in RATES:
             rising = _Rises()
             trainings = [
-                train_plainly(model, loss, rate, others, np.random.default_rng(0), decay=decay)
+                train_plainly(
+                    model, loss, rate, others, np.random.default_rng(0), decay=decay, batch=_BATCH_OF_PANEL
+                )
                 for _, others in folds
             ]
             # Folds differ by a row, so one may be tested once more than another.
