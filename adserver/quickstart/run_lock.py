@@ -1,4 +1,4 @@
-"""One run of a project at a time: a lock on its `runs` folder, which ends with the process that holds it.
+"""One run of a project at a time: a lock in its folder, which ends with the process that holds it.
 
 with only_run(project): ...
 running_process(project)        # the id of the process that runs it, or None
@@ -15,7 +15,7 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.runs import SUMMARY
 from maskedlark.errors import InvalidTask
 
-_FILE: Final = "lock"
+_FILE: Final = ".running"
 # `running_process` holds the lock for a moment, and must not keep a run from starting
 _TRIES: Final = 20
 _PAUSE_S: Final = 0.02
@@ -28,9 +28,7 @@ def only_run(project: Project) -> Iterator[None]:
     Raises:
         InvalidTask: another process runs the project.
     """
-    runs = project.folder / "runs"
-    runs.mkdir(exist_ok=True)
-    with (runs / _FILE).open("a+b") as lock:
+    with (project.folder / _FILE).open("a+b") as lock:
         # A lock, not the file's being there: it ends with the process, however that ends.
         for tries_left in reversed(range(_TRIES)):
             try:
@@ -49,7 +47,7 @@ def only_run(project: Project) -> Iterator[None]:
 def running_process(project: Project) -> int | None:
     """Return the id of the process that runs a project now; None if there is none."""
     try:
-        with (project.folder / "runs" / _FILE).open("rb") as lock:
+        with (project.folder / _FILE).open("rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
