@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adserver.client.choices import check_numbers
 from adserver.client.connection import id_of
 from adserver.client.measuring import Measuring
 from adserver.client.tasks import read_encoder_of, read_measurement_of, task_fields
@@ -191,6 +192,13 @@ class Client(Measuring, Training):
             InvalidTask: a setting is wrong, or a helper refuses it.
             HelperUnavailable: a helper does not answer.
         """
+        check_numbers(
+            min_batch_size=min_batch_size,
+            clip_norm=clip_norm,
+            epsilon=epsilon,
+            collusion_epsilon=more.get("collusion_epsilon"),
+            days=days,
+        )
         fitted = read_encoder_of(encoder)
         given = {"name": name, "origin": origin, "min_batch_size": min_batch_size, "clip_norm": clip_norm}
         labels = more.pop("labels", None) or label_space(

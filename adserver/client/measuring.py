@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
-from adserver.client.choices import choose
+from adserver.client.choices import check_numbers, choose
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.measuring.evaluation_result import EvaluationResult
@@ -53,6 +53,7 @@ class Measuring(Connection):
             MaskedLarkError: what is wrong with the request, or why it is refused; `HelperUnavailable` may be
                 tried again.
         """
+        check_numbers(epsilon=epsilon)
         return self.server.aggregate(
             values=list(values),
             histograms=_names(histograms),
@@ -98,6 +99,7 @@ class Measuring(Connection):
             InvalidTask: not exactly one of a model and a job is given.
             MaskedLarkError: as `aggregate`.
         """
+        check_numbers(epsilon=epsilon)
         if model is not None and not isinstance(model, bytes):
             model = as_onnx(model, self._task_of(id_of(dataset)).num_features)
         return self.server.evaluate(

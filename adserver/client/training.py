@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.client.choices import choose
+from adserver.client.choices import check_numbers, choose
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
@@ -16,17 +16,19 @@ from adserver.records.submissions import AnySubmission, PlanConstraints, PlanReq
 from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
+from adserver.training.column_uses import check_lookups, check_vocabulary
 from adserver.training.default_optimizer import read_optimizer
 from adserver.training.defaults import ROUNDS
 from adserver.training.merged_parameters import separate_parameters
 from adserver.views.job_comparison import compare_jobs
 from adserver.views.plan import tell_columns, tell_path
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidModel, InvalidTask
 from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
+from maskedlark.reports.task import Task
 
 if TYPE_CHECKING:
     from adserver.training.rehearsal import Rehearsal
@@ -102,6 +104,26 @@ class Training(Connection):
         )
         return Facts(PlanMessage.of(self.server.plan(request)).model_dump(mode="json"))
 
+    def _encoder_if_any(self, task: Task) -> Encoder | None:
+        return None if task.encoder is None else self._encoder_of(task.task_id)
+
+    def _check_columns(self, submission: Submission, task: Task) -> None:
+        """Refuse a model that enters tables by what is no code, before it is paid for.
+
+        Raises:
+            InvalidModel(WRONG_SHAPE)
+        """
+        if (encoder := self._encoder_if_any(task)) is None:
+            return
+        try:
+            check_lookups(separate_parameters(submission.model), encoder)
+        except InvalidModel as error:
+            raise InvalidModel(
+                error.reason,
+                f"{error}: nothing was spent; look up the columns of words, or pass check_columns=False if "
+                "it is meant so",
+            ) from None
+
     def _encoder_of(self, task_id: bytes) -> Encoder | None:
         """Return the encoder of a task, if it names one."""
         return self.server.encoder(task_id.hex())
@@ -136,6 +158,7 @@ class Training(Connection):
         train: Sequence[str] = (),
         freeze: Sequence[str] = (),
         standardise: bool = True,
+        check_columns: bool = True,
         dataset: Dataset | str = "",
         name: str = "",
         note: str = "",
@@ -178,6 +201,8 @@ class Training(Connection):
             standardise: Whether features of an untrained model are centred and scaled by the eval_set, and
                 the logit of two classes begins at its base rate. Weights that know something of its labels
                 stay as they are.
+            check_columns: Whether a model is refused that looks up numbers, or one byte of an id, as rows of
+                a table, by the task's encoder.
             dataset: As `seal` returns it, or the start of its id; not needed if there is only one.
             name: What you call the job; helpers do not see it.
             note: What you want to remember of it; helpers do not see it.
@@ -215,6 +240,8 @@ class Training(Connection):
             name=name,
             note=note,
         )
+        if check_columns:
+            self._check_columns(submission, self._task_of(id_of(dataset)))
         made = self.server.submit(submission)
         # To standard error, as the bar: what a program prints stays its own
         if progress:
@@ -267,6 +294,7 @@ class Training(Connection):
             raise InvalidTask(
                 f"learning_rate is {rate!r}: expected one number; give those to compare as learning_rates="
             )
+        check_numbers(reports=reports, seeds=seeds, workers=workers)
         asked = model if isinstance(model, Submission) else None
         if asked is not None and training:
             raise InvalidTask(f"a Submission has its own settings: leave out {', '.join(training)}")
@@ -286,6 +314,9 @@ class Training(Connection):
             is_warm=warm,
         )
         found = read_eval_set(Path(examples).read_bytes())
+        # As submitting does, where it would be too late to try another
+        if (encoder := self._encoder_if_any(task)) is not None:
+            check_vocabulary(separate_parameters(submission.model), encoder)
         # Here a wrong column costs nothing yet
         if progress:
             tell_columns(separate_parameters(submission.model), task, self._encoder_of)
@@ -360,9 +391,22 @@ def _submission(
     note: str = "",
 ) -> Submission:
     """Return the request of `Client.train`'s arguments."""
-    for called, given in (("learning_rate", learning_rate), ("epsilon", epsilon)):
-        if not isinstance(given, float | int | None):
-            raise InvalidTask(f"{called} is {given!r}: expected one number")
+    check_numbers(
+        learning_rate=learning_rate,
+        epsilon=epsilon,
+        rounds=rounds,
+        batch_size=batch_size,
+        noise_multiplier=noise_multiplier,
+        momentum=momentum,
+        clip_norm=clip_norm,
+        eval_every=eval_every,
+        carried=carried,
+    )
+    if not isinstance(eval_set, str | Path | None):
+        raise InvalidTask(
+            f"eval_set is of type {type(eval_set).__name__}: expected the path of an .npz file, which "
+            "`browser-sim encode --csv FILE --encoder ENCODER -o panel.npz` makes of a table"
+        )
     return Submission(
         model=model,
         loss=_loss(loss),

@@ -1,13 +1,14 @@
 """What a model reads of an encoder's columns: which rows of its tables, and which codes as numbers.
 
     check_vocabulary(file, encoder)     # raises if a table is shorter than the column that reads it
+    check_lookups(file, encoder)        # raises if a table is entered by numbers, or by one byte of an id
     warn_of_columns(file, encoder)      # ("the model reads ... only as rows of a table, but ...",)
 
 A graph is asked and not read: values that depend on features alone are evaluated where one feature changes,
 so that whatever an exporter writes for `x[:, [0, 3]]` is understood.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self, assert_never
 
@@ -58,16 +59,51 @@ def check_vocabulary(encoded: bytes, encoder: Encoder) -> None:
     if not entered:
         return
     names = sorted({index for _, index in entered})
-    found = _Reader(proto, names).read(_last_rows(encoder))
+    reader, last = _Reader(proto, names), _last_rows(encoder)
+    found = reader.read(last)
     rows = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if tensor.dims}
     for table, index in entered:
         needed = int(found[index].max(initial=0)) + 1
         if needed > rows[table]:
+            columns = _entering(reader, index, encoder, last)
+            are_numbers = bool(columns) and not any(_holds_words(column) for column in columns)
+            named = " and ".join(f"{column.name!r}" for column in columns)
+            of = f"column{'s' * (len(columns) > 1)} {named}" if columns else "the encoder's columns"
+            remedy = (
+                "numbers stand there and no words: look up another column, or "
+                if are_numbers
+                else "if that is the column you mean, "
+            )
             raise InvalidModel(
                 ModelReason.WRONG_SHAPE,
-                f"the table {table[:80]!r} has {rows[table]} rows, but the encoder's columns name rows up to "
-                f"{needed - 1}: give the table {needed} rows, or fit the encoder with fewer words (--words)",
+                f"the table {table[:80]!r} has {rows[table]} rows, but {of} name{'s' * (len(columns) == 1)} "
+                f"rows up to {needed - 1}: {remedy}give the table {needed} rows"
+                + ("" if are_numbers else ", or fit the encoder with fewer words (--words)"),
             )
+
+
+def _entering(reader: "_Reader", index: str, encoder: Encoder, last: NDArray[np.uint8]) -> list[Column]:
+    """Return the columns on which the rows that are looked up depend."""
+    found, start, base = list[Column](), 0, reader.read(np.zeros_like(last))[index]
+    for column in encoder.columns:
+        changed = np.zeros_like(last)
+        changed[start : start + column.num_bytes] = last[start : start + column.num_bytes]
+        if not np.array_equal(reader.read(changed)[index], base):
+            found.append(column)
+        start += column.num_bytes
+    return found
+
+
+def check_lookups(encoded: bytes, encoder: Encoder) -> None:
+    """Check that no table is entered by what is no code: numbers that are nothing else, or a byte of an id.
+
+    Arguments are those of `warn_of_columns`.
+
+    Raises:
+        InvalidModel: WRONG_SHAPE.
+    """
+    if lines := _warn(encoded, encoder, (_warn_of_numbers, _warn_of_parts)):
+        raise InvalidModel(ModelReason.WRONG_SHAPE, "; ".join(lines))
 
 
 def warn_of_columns(encoded: bytes, encoder: Encoder) -> tuple[str, ...]:
@@ -81,14 +117,25 @@ def warn_of_columns(encoded: bytes, encoder: Encoder) -> tuple[str, ...]:
         encoded: A prepared file, which the parser accepts for the encoder's number of features.
         encoder: The task's.
     """
+    return _warn(encoded, encoder, (_warn_of_numbers, _warn_of_parts, _warn_of_codes))
+
+
+def _warn(
+    encoded: bytes,
+    encoder: Encoder,
+    warnings: "Sequence[Callable[[_Uses, Sequence[_Place]], Iterator[str]]]",
+) -> tuple[str, ...]:
     places = tuple(_places(encoder))
     try:
         uses = _Uses.of(onnx.ModelProto.FromString(encoded), len(places))
-        warnings = (_warn_of_numbers, _warn_of_parts, _warn_of_codes)
         return tuple(line for warn in warnings for line in warn(uses, places))
     # A warning must stop nothing: planning the job says what is wrong with the file
     except (InvalidModel, ModuleNotFoundError):
         return ()
+
+
+def _holds_words(column: Column) -> bool:
+    return isinstance(column, CategoryColumn | IdColumn | HashColumn)
 
 
 class _Place(NamedTuple):
@@ -102,7 +149,7 @@ class _Place(NamedTuple):
     @property
     def is_word(self) -> bool:
         """Whether it is a code, or a part of one."""
-        return isinstance(self.column, CategoryColumn | IdColumn | HashColumn)
+        return _holds_words(self.column)
 
     def __str__(self) -> str:
         return f"{self.feature} ({self.column.name})"

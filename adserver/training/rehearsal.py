@@ -296,6 +296,11 @@ class Rehearsal:
                 continue
             if alone.scores and best.value <= alone.value:
                 lines.append(f"{name}: the examples alone do as well: {alone.value:.4f} and {best.value:.4f}")
+            elif alone.scores and not best.is_better_than(alone):
+                lines.append(
+                    f"{name}: {best.value:.4f} cannot be told apart from the examples alone, "
+                    f"{alone.value:.4f}, by {plural(len(best.scores), 'seed')}"
+                )
             over = best.mean_over_rate
             if over is not None and abs(over - 1) > OFF:
                 lines.append(
@@ -356,8 +361,10 @@ class Rehearsal:
             f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}"
             + ("" if one.interval is None else f" (99 %: {one.interval[0]:.3f} to {one.interval[1]:.3f})")
             + ("" if math.isnan(one.spread) else f", deviation over seeds {one.spread:.4f}")
-            for one in best
             if one.scores
+            else f"{one.name}: refused: {one.refused}"
+            for one in best
+            if one.scores or one.refused
         ]
         return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks(is_python=True)])
 

@@ -19,7 +19,7 @@ from adserver.client.job import Job
 from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of, read_measurement_of
-from adserver.client.training import _submission
+from adserver.client.training import Training, _submission
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
@@ -426,3 +426,64 @@ def test_a_setting_of_another_kind_is_named(client: Client, given: dict[str, Any
     with pytest.raises(InvalidTask, match=why):
         client.train(module(), **{"loss": "mse", "epsilon": 1.0, **given})
     assert not client.jobs()
+
+
+class LookedUp(torch.nn.Module):
+    """The first feature picks a row of a table."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table, self.last = torch.nn.Embedding(rows, 2), torch.nn.Linear(5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(
+            torch.cat([self.table((x[:, 0] * 256).long()), x[:, [1, 2, 3]]], dim=1)
+        )
+        return found
+
+
+def test_a_lookup_into_a_column_of_numbers_is_refused_before_it_costs_anything(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = {name: [str(row) for row in range(400)] for name in "abcd"}
+    encoder = fit(number, FitSettings())
+    monkeypatch.setattr(Training, "_encoder_if_any", lambda _self, _task: encoder)
+    with pytest.raises(InvalidModel, match=r"0 \(a\) only as rows .*nothing was spent.*check_columns=False"):
+        client.train(LookedUp(256), **settings())
+    assert client.jobs() == []
+    client.train(LookedUp(256), check_columns=False, **settings())
+    assert len(client.jobs()) == 1
+
+
+def test_a_rehearsal_refuses_a_table_that_is_too_short_as_training_does(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"a": [f"word {row % 90}" for row in range(900)], **{one: ["1", "2"] * 450 for one in "bcd"}}
+    encoder = fit(words, FitSettings())
+    monkeypatch.setattr(Training, "_encoder_if_any", lambda _self, _task: encoder)
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    with pytest.raises(InvalidModel, match="column 'a' names rows up to"):
+        client.rehearse(LookedUp(16), tmp_path / "panel.npz", loss="binary_cross_entropy_with_logits")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"rounds": "60"}, "rounds is '60': expected one number"),
+        ({"batch_size": "20"}, "batch_size is '20': expected one number"),
+        ({"eval_set": {"features": []}}, "eval_set is of type dict: expected the path of an .npz"),
+    ],
+)
+def test_a_number_in_quotes_and_a_panel_that_is_no_file_are_named(
+    client: Client, given: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InvalidTask, match=re.escape(why)):
+        client.train(module(), **settings(**given))
+    with pytest.raises(InvalidTask, match="epsilon is '2': expected one number"):
+        client.evaluate(module(), epsilon="2")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match="epsilon is '2': expected one number"):
+        client.aggregate("count", epsilon="2")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match="seeds is '2': expected one number"):
+        client.rehearse(module(), "panel.npz", loss="mse", seeds="2")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match="clip_norm is '1': expected one number"):
+        client.create_task(**{**TASK, "clip_norm": "1"}, num_features=4, classes=2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, cat, nn
 
-from adserver.training.column_uses import warn_of_columns
+from adserver.training.column_uses import check_lookups, warn_of_columns
 from adserver.training.model_file import prepare_model
 from maskedlark.encoding.encoder import (
     CategoryColumn,
@@ -89,7 +89,7 @@ def test_the_network_over_the_encoder_fits_it_and_one_without_tables_fits_any() 
     check_vocabulary(table_network(pictured, hidden=(), outputs=1, seed=1), pictured)
     check_vocabulary(dense_network([ENCODER.num_features, 1], "relu", seed=1), ENCODER)
     other = Encoder(columns=(*ENCODER.columns[:3], HashColumn(name="user", rows=70_001)))
-    with refused(ModelReason.WRONG_SHAPE, "70000 rows, but the encoder's columns name rows up to 70000"):
+    with refused(ModelReason.WRONG_SHAPE, "70000 rows, but column 'user' names rows up to 70000"):
         check_vocabulary(table_network(ENCODER, hidden=(4,), outputs=1, seed=1), other)
 
 
@@ -132,6 +132,36 @@ def warnings_of(module: nn.Module, *, dynamo: bool = False) -> tuple[str, ...]:
     encoded = export(module.eval(), TABLE.num_features, 1, dynamo=dynamo)
     file = prepare_model(encoded, num_features=TABLE.num_features, encoder=TABLE).file
     return warn_of_columns(file, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("places", "rows", "told"),
+    [
+        ((WORD,), 4, "column 'device' names rows up to 4: if that is the column you mean, give the table 5"),
+        ((0,), 2, "column 'pages' names rows up to 255: numbers stand there and no words: look up another"),
+    ],
+)
+def test_a_table_that_is_too_short_is_told_which_column_enters_it(
+    places: tuple[int, ...], rows: int, told: str
+) -> None:
+    module = Mixed(places, NUMBERS)
+    module.words[0] = nn.Embedding(rows, 2)
+    with refused(ModelReason.WRONG_SHAPE, told):
+        warnings_of(module)
+
+
+def test_lookups_of_numbers_and_of_parts_of_ids_are_refused_and_words_as_numbers_are_not() -> None:
+    def file_of(module: nn.Module) -> bytes:
+        return export(module.eval(), TABLE.num_features, 1, dynamo=False)
+
+    for module, told in (
+        (Mixed((0,), (1, 4, 5)), r"feature 0 \(pages\) only as rows"),
+        (Mixed((WORD, 2, 3), NUMBERS, item=False), "byte 1 of the id 'item' apart"),
+    ):
+        with refused(ModelReason.WRONG_SHAPE, told):
+            check_lookups(file_of(module), TABLE)
+    check_lookups(file_of(Mixed((WORD,), NUMBERS)), TABLE)
+    check_lookups(file_of(nn.Linear(6, 1)), TABLE)
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
