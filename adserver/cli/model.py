@@ -344,12 +344,14 @@ def _predict_command(
                 "columns": scored.columns,
             }
         )
-        return
-    typer.echo(
-        f"{count} of {plural(len(table), 'row is', 'rows are')} scored, in {out}: {', '.join(scored.columns)}"
-    )
-    for line in scored.remarks():
-        typer.echo(escape(line))
+    else:
+        rows = plural(len(table), "row is", "rows are")
+        typer.echo(f"{count} of {rows} scored, in {out}: {', '.join(scored.columns)}")
+        for line in scored.remarks():
+            typer.echo(escape(line))
+    # A table of which nothing could be read is a failure to whatever runs this
+    if len(table) and not count:
+        raise typer.Exit(1)
 
 
 @takes(server=server_of)

@@ -195,9 +195,12 @@ class Steps:
         """
         last = project.last_run()
         found = None if last is None else cls.read(last)
-        if found is not None and found.can_go_on(project):
-            found.options = options.after(found.options)
-            return found
+        if found is not None and found._is_latest(project):
+            # Also of one that was cut off where nobody knows how much happened: what was asked for is known.
+            options = options.after(found.options)
+            if found.can_go_on(project):
+                found.options = options
+                return found
         return cls(project.new_run(), _digest(project), {}, options=options)
 
     @classmethod
@@ -218,7 +221,11 @@ class Steps:
         """Return whether the project's next run goes on with this one."""
         # Begun and not done: it was cut off, and nobody knows how much of it happened.
         is_whole = self._begun is None or self._begun in self.done
-        return is_whole and self.folder == project.last_run() and self._settings == _digest(project)
+        return is_whole and self._is_latest(project)
+
+    def _is_latest(self, project: Project) -> bool:
+        """Return whether this is the project's last run, with the settings that it has now."""
+        return self.folder == project.last_run() and self._settings == _digest(project)
 
     def do(self, name: str, step: Callable[[], Any], *, is_begun_once: bool = False) -> Any:
         """Run a step unless it is done, and remember what it returned."""

@@ -279,8 +279,15 @@ def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
     filled = counts.total()
     numeric = sum(count for cell, count in counts.items() if number(cell) is not None)
     found = identifiers(cells)
-    if numeric >= MOSTLY * filled and (found or len(counts) > MOST_CLASSES):
-        return Use.LEFT_OUT, f"numbers in {numeric} cells and words in {filled - numeric}: empty those cells"
+    if numeric >= MOSTLY * filled:
+        word = next(cell for cell in counts if number(cell) is None)
+        said = (
+            f"numbers in {numeric} cells and words in {filled - numeric}, such as {word!r}: empty those cells"
+        )
+        if found or len(counts) > MOST_CLASSES:
+            return Use.LEFT_OUT, said
+        # Codes such as `4G` beside `5` may be meant, so it is not left out.
+        return Use.WORDS, f"{said} if it is a column of numbers"
     if found is None:
         return Use.WORDS, ""
     bare = sum(count for cell, count in counts.items() if number(_UNIT.sub("", cell).strip()) is not None)

@@ -38,6 +38,8 @@ _NO_TEXT: Final = {
     b"\x1f\x8b": "a gzip archive",
     b"%PDF": "a PDF document",
 }
+# The share of filled cells that are numbers, above which a column is one of numbers
+_MOSTLY: Final = 0.5
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
 # The first line by which Excel says what parts cells
 _SEP_LINE: Final = re.compile(r'\ufeff?sep=(\t|[^\s"])\r?\n')
@@ -202,8 +204,10 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
     """Yield the columns of numbers with decimal commas, with points instead."""
     for name, cells in columns.items():
         filled = [cell for cell in cells if cell is not None]
-        if any("," in cell for cell in filled) and all(
-            _DECIMAL_COMMA.fullmatch(cell) or number(cell) is not None for cell in filled
+        # A stray word among them stays one, and costs its own row alone.
+        numbers = sum(1 for cell in filled if _DECIMAL_COMMA.fullmatch(cell) or number(cell) is not None)
+        if numbers > _MOSTLY * len(filled) and any(
+            "," in cell and _DECIMAL_COMMA.fullmatch(cell) for cell in filled
         ):
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
 

@@ -85,6 +85,16 @@ def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp
     )
 
 
+@pytest.mark.parametrize(("cells", "status"), [(("x", "x"), 1), (("x", "1,5", "2,5"), 0)])
+def test_a_table_of_which_no_row_could_be_scored_is_a_failure(
+    cells: tuple[str, ...], status: int, tmp_path: Path
+) -> None:
+    table = "pages;device;seen\n" + "".join(f"{cell};phone;2026-11-02\n" for cell in cells)
+    for options in ((), ("--json",)):
+        assert run(tmp_path, model(), *options, table=table).exit_code == status
+        assert len(scored(tmp_path)) == len(cells)
+
+
 @pytest.mark.parametrize("form", ["columns", "bytes"])
 def test_a_file_that_takes_columns_or_bytes_is_scored_as_the_one_that_was_trained(
     form: str, tmp_path: Path
@@ -174,7 +184,7 @@ def test_one_odd_date_leaves_the_other_rows_their_chances(
 ) -> None:
     table = "".join(f"{one};1;phone\n" for one in seen)
     ended = run(tmp_path, model(), "--json", table=f"seen;pages;device\n{table}")
-    assert ended.exit_code == 0, ended.output
+    assert ended.exit_code == (0 if read else 1), ended.output
     assert [place for place, row in enumerate(scored(tmp_path)) if row["output 0"]] == read
     told = json.loads(ended.stdout)
     assert (told["scored"], sum(told["left_out"].values())) == (len(read), len(seen) - len(read))

@@ -350,6 +350,19 @@ def test_a_run_says_why_helpers_do_not_compute_a_model_exactly(
     assert ("Gelu" in said) is is_general
 
 
+def test_a_run_after_one_that_was_cut_off_while_reports_were_sent_keeps_what_was_asked_for(
+    project: Project, commands: Commands
+) -> None:
+    commands.failing = {"browser-sim run": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None, options=RunOptions(name="wide", note="two layers")).run()
+    commands.failing = {}
+    trained = Recipe(project, lambda _: None).run()
+    assert (trained.run, trained.name, trained.note) == ("2", "wide", "two layers")
+    after = Recipe(project, lambda _: None).run()
+    assert (after.run, after.name) == ("3", "")
+
+
 @pytest.mark.parametrize("given", [RunOptions(), RunOptions(note="three layers")])
 def test_a_run_that_is_gone_on_with_keeps_what_was_asked_for_unless_something_else_is(
     given: RunOptions, project: Project, commands: Commands
