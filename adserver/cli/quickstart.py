@@ -327,7 +327,7 @@ def _run_command(
             typer.echo(
                 escape(
                     f"{plural(count, 'row of the table has', 'rows of the table have')} more {column!r} than "
-                    "counts of a row"
+                    "[measure] most: its sums are too small by what is beyond, which intervals leave out"
                 )
             )
     if result.encoder:

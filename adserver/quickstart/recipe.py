@@ -421,9 +421,7 @@ class Recipe:
         for path in files.values():
             write_result(result, path, means_in(result))
         for column, rows in plan.beyond.items():
-            self._tell(
-                f"{plural(rows, 'row has', 'rows have')} more {column!r} than [measure] counts of a row"
-            )
+            self._tell(f"{plural(rows, 'row has', 'rows have')} more {column!r} than [measure] most")
         self._tell(
             f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}: "
             f"see {files['csv']}"
