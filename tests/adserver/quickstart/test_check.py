@@ -163,7 +163,7 @@ def test_the_rows_of_a_networks_tables_are_told_and_a_table_with_fewer_is_found(
     assert isinstance(device, CategoryColumn)
     assert f"{place} device ({device.rows} rows)" in invoke("check", play).output
     few = device.rows - 1
-    for given, problems in ((few, [f"has {few} rows, but the encoder's columns name"]), (device.rows, [])):
+    for given, problems in ((few, [f"has {few} rows, but column 'device' names"]), (device.rows, [])):
         write_lookup(play / "net.onnx", place, given)
         config = (play / CONFIG).read_text().replace('onnx = ""', 'onnx = "net.onnx"')
         (play / CONFIG).write_text(config)
