@@ -162,6 +162,13 @@ def submission_of(
             "--standardise/--as-it-is",
         ),
     ] = True,
+    check_columns: Annotated[
+        bool,
+        _training(
+            "Whether a model is refused that looks up numbers, or one byte of an id, as rows of a table.",
+            "--check-columns/--any-columns",
+        ),
+    ] = True,
 ) -> "Submission | None":
     """Return the job that is asked for; None without a model or a loss."""
     from adserver.records.submissions import Submission
@@ -199,6 +206,7 @@ def submission_of(
         train=tuple(train or ()),
         freeze=tuple(freeze or ()),
         is_standardised=standardise,
+        are_columns_checked=check_columns,
         dataset=dataset,
         task=task,
         **samples.sampling(),

@@ -16,19 +16,18 @@ from adserver.records.submissions import AnySubmission, PlanConstraints, PlanReq
 from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
-from adserver.training.column_uses import check_lookups, check_vocabulary
+from adserver.training.column_uses import check_vocabulary
 from adserver.training.default_optimizer import read_optimizer
 from adserver.training.defaults import ROUNDS
 from adserver.training.merged_parameters import separate_parameters
 from adserver.views.job_comparison import compare_jobs
 from adserver.views.plan import tell_columns, tell_path
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.errors import InvalidModel, InvalidTask
+from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
-from maskedlark.reports.task import Task
 
 if TYPE_CHECKING:
     from adserver.training.rehearsal import Rehearsal
@@ -103,26 +102,6 @@ class Training(Connection):
             test_share=test_share,
         )
         return Facts(PlanMessage.of(self.server.plan(request)).model_dump(mode="json"))
-
-    def _encoder_if_any(self, task: Task) -> Encoder | None:
-        return None if task.encoder is None else self._encoder_of(task.task_id)
-
-    def _check_columns(self, submission: Submission, task: Task) -> None:
-        """Refuse a model that enters tables by what is no code, before it is paid for.
-
-        Raises:
-            InvalidModel(WRONG_SHAPE)
-        """
-        if (encoder := self._encoder_if_any(task)) is None:
-            return
-        try:
-            check_lookups(separate_parameters(submission.model), encoder)
-        except InvalidModel as error:
-            raise InvalidModel(
-                error.reason,
-                f"{error}: nothing was spent; look up the columns of words, or pass check_columns=False if "
-                "it is meant so",
-            ) from None
 
     def _encoder_of(self, task_id: bytes) -> Encoder | None:
         """Return the encoder of a task, if it names one."""
@@ -236,12 +215,11 @@ class Training(Connection):
             train=train,
             freeze=freeze,
             standardise=standardise,
+            check_columns=check_columns,
             dataset=dataset,
             name=name,
             note=note,
         )
-        if check_columns:
-            self._check_columns(submission, self._task_of(id_of(dataset)))
         made = self.server.submit(submission)
         # To standard error, as the bar: what a program prints stays its own
         if progress:
@@ -315,7 +293,8 @@ class Training(Connection):
         )
         found = read_eval_set(Path(examples).read_bytes())
         # As submitting does, where it would be too late to try another
-        if (encoder := self._encoder_if_any(task)) is not None:
+        encoder = None if task.encoder is None else self._encoder_of(task.task_id)
+        if encoder is not None:
             check_vocabulary(separate_parameters(submission.model), encoder)
         # Here a wrong column costs nothing yet
         if progress:
@@ -385,6 +364,7 @@ def _submission(
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
     standardise: bool = True,
+    check_columns: bool = True,
     task: str = "",
     dataset: Dataset | str = "",
     name: str = "",
@@ -428,6 +408,7 @@ def _submission(
         train=tuple(train),
         freeze=tuple(freeze),
         is_standardised=standardise,
+        are_columns_checked=check_columns,
         task=task,
         dataset=id_of(dataset),
         name=name,

@@ -91,6 +91,10 @@ class SubmitJob(SamplingRequest):
         True,
         description="Whether features of an untrained model are centred and scaled by the evaluation set.",
     )
+    are_columns_checked: bool = Field(
+        True,
+        description="Whether a model is refused that looks up numbers, or one byte of an id, in a table.",
+    )
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
     # Bounded, since both are stored and shown in every list.

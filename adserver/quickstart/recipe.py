@@ -595,6 +595,7 @@ class Recipe:
             "--eval-set",
             str(self._panel),
             "--as-it-is",  # what is to be standardised is so already
+            "--any-columns",  # the run has warned of them
             *self._label,
         )
         return str(job["job_id"])

@@ -18,8 +18,9 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum, unique
-from random import Random
 from typing import Final
+
+import numpy as np
 
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
@@ -352,8 +353,8 @@ def _rank(cells: Cells, labels: Sequence[str | None], *, are_words: bool) -> flo
 
 def _cross_fit(words: Cells, hits: Sequence[bool]) -> list[float]:
     """Return each word's label rate in the half of the rows that its own row is not in."""
-    chance = Random(1)  # noqa: S311  the same halves every time
-    halves = [chance.random() < 0.5 for _ in words]
+    # Drawn, since tables alternate; the same ones every time
+    halves = (np.random.default_rng(1).random(len(words)) < 0.5).tolist()
     base = sum(hits) / len(hits)
     count, positives = Counter(zip(words, halves, strict=True)), Counter[tuple[str | None, bool]]()
     for word, half, hit in zip(words, halves, hits, strict=True):

@@ -42,6 +42,8 @@ class Submission(SamplingOptions):
         freeze: Those of them that keep the values of the file, in the same way.
         is_standardised: Whether an untrained model's features are centred and scaled by the evaluation set
             (`adserver.training.standardising`).
+        are_columns_checked: Whether a model is refused that looks up numbers, or one byte of an id, as rows
+            of a table, by the task's encoder.
         dataset: The start of the id of the dataset to train on; not needed if there is only one.
         task: The start of its task's id; by default the dataset's.
         name: What you call the job; helpers do not see it.
@@ -64,6 +66,7 @@ class Submission(SamplingOptions):
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     is_standardised: bool = True
+    are_columns_checked: bool = True
     dataset: str = ""
     task: str = ""
     name: str = ""

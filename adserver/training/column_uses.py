@@ -103,7 +103,11 @@ def check_lookups(encoded: bytes, encoder: Encoder) -> None:
         InvalidModel: WRONG_SHAPE.
     """
     if lines := _warn(encoded, encoder, (_warn_of_numbers, _warn_of_parts)):
-        raise InvalidModel(ModelReason.WRONG_SHAPE, "; ".join(lines))
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE,
+            f"{'; '.join(lines)}: look up the columns of words, or say that it is meant so (--any-columns, "
+            "check_columns=False)",
+        )
 
 
 def warn_of_columns(encoded: bytes, encoder: Encoder) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
     # Imported by kind: what one kind of job loads, such as onnx, others do not need.
+    from adserver.training.column_uses import check_lookups
     from adserver.training.model_file import prepare_model
     from adserver.training.standardising import standardise_submission
     from adserver.training.submission import plan_job
@@ -55,6 +56,8 @@ def _submit_training(engine: Engine, data: Path, submission: Submission, job_id:
     encoder = TaskStore(engine).encoder(task.task_id)
     begun = standardise_submission(submission).model
     model = prepare_model(begun, num_features=task.num_features, encoder=encoder).file
+    if encoder is not None and submission.are_columns_checked:
+        check_lookups(model, encoder)
     plan = plan_job(
         replace(submission, model=model),
         task=task,

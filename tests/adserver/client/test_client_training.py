@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from adserver.client.job import Job
 from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of, read_measurement_of
-from adserver.client.training import Training, _submission
+from adserver.client.training import _submission
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
@@ -31,6 +31,7 @@ from adserver.training import rehearsal
 from adserver.training.as_onnx import as_onnx
 from adserver.training.inference import predict
 from maskedlark.canonical import encode
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused
 from tests.adserver.fake_helper import FakeHelper, serving
@@ -47,9 +48,9 @@ TASK: dict[str, Any] = {
 }
 
 
-def add_dataset(site: Site, of: Sealed) -> None:
+def add_dataset(site: Site, of: Sealed, encoder: Encoder | None = None) -> None:
     """Store a task and its committed dataset."""
-    TaskStore(site.engine).add(of.of.bundle, created_at=NOW)
+    TaskStore(site.engine).add(of.of.bundle, created_at=NOW, encoder=encoder)
     row = {
         "handle": bytes(16),
         "task_id": of.of.task.task_id,
@@ -442,28 +443,40 @@ class LookedUp(torch.nn.Module):
         return found
 
 
-def test_a_lookup_into_a_column_of_numbers_is_refused_before_it_costs_anything(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    number = {name: [str(row) for row in range(400)] for name in "abcd"}
-    encoder = fit(number, FitSettings())
-    monkeypatch.setattr(Training, "_encoder_if_any", lambda _self, _task: encoder)
-    with pytest.raises(InvalidModel, match=r"0 \(a\) only as rows .*nothing was spent.*check_columns=False"):
-        client.train(LookedUp(256), **settings())
-    assert client.jobs() == []
-    client.train(LookedUp(256), check_columns=False, **settings())
-    assert len(client.jobs()) == 1
+@contextmanager
+def client_with_columns(folder: Path, **columns: list[str]) -> Iterator[Client]:
+    """An ad server with a committed dataset of a task with an encoder of these columns."""
+    encoder = fit(columns, FitSettings())
+    of = sealed(expires_at=1 << 39, encoder=encoder.digest)
+    add_dataset(one := Site(folder / "columns", of), of, encoder)
+    with Client.of(LocalAdServer(data=one.data_dir)) as client:
+        yield client
+    one.engine.dispose()
 
 
-def test_a_rehearsal_refuses_a_table_that_is_too_short_as_training_does(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = {"a": [f"word {row % 90}" for row in range(900)], **{one: ["1", "2"] * 450 for one in "bcd"}}
-    encoder = fit(words, FitSettings())
-    monkeypatch.setattr(Training, "_encoder_if_any", lambda _self, _task: encoder)
+NUMBERS = [str(row) for row in range(400)]
+
+
+def test_a_lookup_into_a_column_of_numbers_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
+    with client_with_columns(tmp_path, **dict.fromkeys("abcd", NUMBERS)) as client:
+        with pytest.raises(InvalidModel, match=r"0 \(a\) only as rows .*--any-columns, check_columns=False"):
+            client.train(LookedUp(256), **settings())
+        assert client.jobs() == []
+        client.train(LookedUp(256), check_columns=False, **settings())
+        assert len(client.jobs()) == 1
+
+
+def test_a_rehearsal_refuses_a_table_that_is_too_short_as_training_does(tmp_path: Path) -> None:
+    words = [f"word {row % 90}" for row in range(400)]
     (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
-    with pytest.raises(InvalidModel, match="column 'a' names rows up to"):
-        client.rehearse(LookedUp(16), tmp_path / "panel.npz", loss="binary_cross_entropy_with_logits")
+    job: dict[str, Any] = {"loss": "binary_cross_entropy_with_logits"}
+    with client_with_columns(tmp_path, a=words, **dict.fromkeys("bcd", NUMBERS)) as client:
+        for ask in (
+            lambda: client.rehearse(LookedUp(16), tmp_path / "panel.npz", **job),
+            lambda: client.train(LookedUp(16), **settings()),
+        ):
+            with pytest.raises(InvalidModel, match="column 'a' names rows up to"):
+                ask()
 
 
 @pytest.mark.parametrize(
@@ -479,11 +492,12 @@ def test_a_number_in_quotes_and_a_panel_that_is_no_file_are_named(
 ) -> None:
     with pytest.raises(InvalidTask, match=re.escape(why)):
         client.train(module(), **settings(**given))
+    quoted: Any = "2"
     with pytest.raises(InvalidTask, match="epsilon is '2': expected one number"):
-        client.evaluate(module(), epsilon="2")  # type: ignore[arg-type]
+        client.evaluate(module(), epsilon=quoted)
     with pytest.raises(InvalidTask, match="epsilon is '2': expected one number"):
-        client.aggregate("count", epsilon="2")  # type: ignore[arg-type]
+        client.aggregate("count", epsilon=quoted)
     with pytest.raises(InvalidTask, match="seeds is '2': expected one number"):
-        client.rehearse(module(), "panel.npz", loss="mse", seeds="2")  # type: ignore[arg-type]
+        client.rehearse(module(), "panel.npz", loss="mse", seeds=quoted)
     with pytest.raises(InvalidTask, match="clip_norm is '1': expected one number"):
         client.create_task(**{**TASK, "clip_norm": "1"}, num_features=4, classes=2)

@@ -57,7 +57,8 @@ class Tables(nn.Module):
             codes[:, 4] + 256 * codes[:, 5] + 65536 * codes[:, 6],
         )
         rows = [table(at) for table, at in zip(self.tables, ids, strict=True)]
-        return self.last(cat(rows, 1))  # type: ignore[no-any-return]
+        found: Tensor = self.last(cat(rows, 1))
+        return found
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
@@ -125,7 +126,8 @@ class Mixed(nn.Module):
         parts = [table(codes[:, at]) for table, at in zip(self.words, self.places, strict=True)]
         parts += [self.items(codes[:, 2] + 256 * codes[:, 3])] if self.has_item else []
         parts += [x[:, self.numbers]] if self.numbers else []
-        return self.last(cat(parts, 1))  # type: ignore[no-any-return]
+        found: Tensor = self.last(cat(parts, 1))
+        return found
 
 
 def warnings_of(module: nn.Module, *, dynamo: bool = False) -> tuple[str, ...]:
@@ -201,7 +203,8 @@ class OneHot(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         code = x[:, WORD : WORD + 1] * 256
         hot = [torch.relu(1 - (torch.relu(code - at) + torch.relu(at - code))) for at in range(5)]
-        return self.last(cat(hot, 1))  # type: ignore[no-any-return]
+        found: Tensor = self.last(cat(hot, 1))
+        return found
 
 
 def test_a_code_that_becomes_one_hot_is_no_number() -> None:
