@@ -30,7 +30,7 @@ from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
 
 if TYPE_CHECKING:
-    from adserver.training.rehearsal import Rehearsal
+    from adserver.training.rehearsed import Rehearsal
 
 
 _EPSILONS: Final = (0.5, 1.0, 3.0)

@@ -5,8 +5,8 @@ from typing import Self
 
 from adserver.messages.base import Message
 from adserver.messages.budget import EpsilonsMessage
-from adserver.training.rehearsal import Rehearsal, Rehearsed
 from adserver.training.rehearsal_training import Score
+from adserver.training.rehearsed import Rehearsal, Rehearsed
 from maskedlark.frozen import pick_attributes
 
 _SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused", "is_warm", "rule_rate")

@@ -142,6 +142,7 @@ class Recipe:
             folder=folder,
             panel=self._panel,
             loss=loss,
+            is_own_model=bool(self._project.settings.model.onnx),
             are_people=self._are_devices,
             tell=self._tell,
         )

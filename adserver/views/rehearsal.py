@@ -7,8 +7,9 @@ from pathlib import Path
 
 import typer
 
-from adserver.training.rehearsal import WARM, OnProgress, Rehearsal, Rehearsed
+from adserver.training.rehearsal import OnProgress
 from adserver.training.rehearsal_training import ALONE, NO_NOISE
+from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
 from adserver.views.printing import print_table, progress_bars, write_as
 from maskedlark.terminal.pictures import as_png, new_figure
 

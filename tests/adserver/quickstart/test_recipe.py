@@ -25,6 +25,7 @@ from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import RunOptions
 from adserver.training import plain_twin
 from adserver.training.pipeline import LOSS_IS, notes_of
+from adserver.training.plain_twin import PanelAlone, cross_fit_panel
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -292,11 +293,37 @@ def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
     assert shown["panel alone: auc"] == f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})"
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_network_is_trained_on_the_panel_alone_unless_it_adds_up_columns_as_the_linear_model_does(
+    project: Project, commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_own: bool
+) -> None:
+    trained: list[bytes] = []
+
+    def fit(network: bytes, *of: Any) -> PanelAlone:
+        trained.append(network)
+        return cross_fit_panel(network, *of)
+
+    monkeypatch.setattr("adserver.training.plain_twin.cross_fit_panel", fit)
+    if is_own:
+        (tmp_path / "net.onnx").write_bytes(dense_network([30, 1], "relu", seed=1, final="linear"))
+        change(project.folder, 'onnx = ""', f'onnx = "{tmp_path / "net.onnx"}"')
+    found = Recipe(Project.open(project.folder), lambda _: None, options=RunOptions(compare_plain=True)).run()
+    assert len(trained) == is_own
+    assert found.plain is not None
+    assert is_own or found.plain["panel_alone"]["kind"] == "linear"
+
+
 def test_classes_are_compared_by_accuracy_and_numbers_not_at_all(tmp_path: Path) -> None:
     def warned(tested: dict[str, Any], alone: dict[str, Any] | None) -> tuple[str, ...]:
         commands: Any = None  # it runs none
         finisher = ModelFinisher(
-            commands=commands, folder=tmp_path, panel=tmp_path, loss=Loss.MSE, are_people=False, tell=print
+            commands=commands,
+            folder=tmp_path,
+            panel=tmp_path,
+            loss=Loss.MSE,
+            is_own_model=False,
+            are_people=False,
+            tell=print,
         )
         return finisher.warn_of_panel({"panel_alone": alone}, tested)
 

@@ -14,9 +14,6 @@ from adserver.training.eval_set import EvalSet
 from adserver.training.inference import area_error, evaluate_heads, predict
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal import (
-    WARM,
-    Rehearsal,
-    Rehearsed,
     Wish,
     _add_error,
     _plan,
@@ -34,6 +31,7 @@ from adserver.training.rehearsal_training import (
     _split_examples,
     _TrainingRun,
 )
+from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.model.heads import Heads

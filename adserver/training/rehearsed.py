@@ -1,0 +1,298 @@
+"""How a rehearsal did: the scores of each setting, which differ by more than chance, and what to do.
+
+    found.best("epsilon 1").value, found.as_good("epsilon 1")
+    print(found)
+
+`adserver.training.rehearsal` makes it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from adserver.records.frames import ColumnTypes, arrow_stream, frame
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.training.inference import ERRORS_OF_99, OFF
+from adserver.training.rehearsal_training import ALONE, PARTS, Score
+from maskedlark.frozen import frozen, pick_attributes
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.terminal.plural import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WARM: Final = ", warm start"
+"""What the name of a setting that begins at trained weights ends in."""
+# Of Student's t: 95 % between both sides.
+_CONFIDENCE: Final = 0.975
+# A rate within this factor of those that do best is near them: scores change slowly with the rate.
+_NEAR: Final = 1.5
+
+_COLUMN_TYPES: Final[ColumnTypes] = {
+    "name": str,
+    **dict.fromkeys(
+        (
+            "epsilon",
+            "collusion_epsilon",
+            "noise_multiplier",
+            "learning_rate",
+            "value",
+            "spread",
+            "low",
+            "high",
+        ),
+        float,
+    ),
+    **dict.fromkeys(("loss", "mean_over_rate", "clipped"), float),
+    "seeds": int,
+    "refused": str,
+}
+
+
+@frozen
+class Rehearsed:
+    """One setting, and how it did.
+
+    Attributes:
+        name: `epsilon 1`, `no noise`, or `examples alone`: plain training on the examples without the job;
+            of a job that begins at trained weights, with `, warm start`.
+        epsilon: Of the job; None without noise.
+        costs: What the accountant charges; None without noise.
+        noise_multiplier: As the job would name it.
+        learning_rate: As the job would name it; of the examples alone that of plain training.
+        scores: One a seed; fewer where the first one was hopeless; none where the job was refused.
+        clipped: The share of gradients that were clipped, in the last tenth of the rounds.
+        refused: Why there are no scores.
+        is_warm: Whether it begins at weights that were trained on the examples.
+        rule_rate: The learning rate that the rule gives the job at this epsilon; None where it has none.
+        sampling_error: The standard error of the mean score as a figure of people like the examples, of so
+            many that were scored: Hanley and McNeil's of an area under the curve, the binomial one of an
+            accuracy; None for other scores.
+    """
+
+    name: str
+    epsilon: float | None
+    costs: Epsilons | None
+    noise_multiplier: float
+    learning_rate: float
+    scores: tuple[Score, ...]
+    clipped: float | None = None
+    refused: str = ""
+    is_warm: bool = False
+    rule_rate: float | None = None
+    sampling_error: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The mean score; -inf without one."""
+        return float(np.mean([one.value for one in self.scores])) if self.scores else -math.inf
+
+    @property
+    def loss(self) -> float:
+        """The mean loss; NaN without a score."""
+        return float(np.mean([one.loss for one in self.scores])) if self.scores else math.nan
+
+    @property
+    def mean_over_rate(self) -> float | None:
+        """The mean over seeds of `Score.mean_over_rate`."""
+        known = [one.mean_over_rate for one in self.scores if one.mean_over_rate is not None]
+        return float(np.mean(known)) if known else None
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over seeds; NaN for fewer than two."""
+        values = [one.value for one in self.scores]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 99 % interval of what one job will reach; None without a score, or without a standard error.
+
+        Its variance is that of the sampling plus that of one seed. Seeds test with different examples, so
+        their spread holds some of the sampling too, and the interval is rather too wide.
+        """
+        if self.sampling_error is None or not self.scores:
+            return None
+        error = math.hypot(self.sampling_error, 0.0 if math.isnan(self.spread) else self.spread)
+        return max(0.0, self.value - ERRORS_OF_99 * error), min(1.0, self.value + ERRORS_OF_99 * error)
+
+    def is_better_than(self, other: "Rehearsed") -> bool:
+        """Return whether this setting scores higher than another of its name by more than chance.
+
+        Seed for seed both train and test with the same examples, samples and noise, so their differences
+        are compared and not their means. They count if the mean is beyond the 95 % quantile of Student's t
+        for so few of them, two-sided, with the standard error of Nadeau and Bengio (Inference for the
+        generalization error, Machine Learning 52, 2003): seeds train with parts of the same examples, so
+        that their own spread is too small. One seed tells nothing. A rate that the first seed left far
+        behind was not repeated, and is worse.
+        """
+        if len(other.scores) < len(self.scores):
+            return True
+        from scipy.special import stdtrit
+
+        differences = np.array([one.value for one in self.scores]) - [one.value for one in other.scores]
+        if len(differences) < 2:
+            return False
+        error = float(np.std(differences, ddof=1)) * math.sqrt(1 / len(differences) + 1 / (PARTS - 1))
+        return float(np.mean(differences)) > float(stdtrit(len(differences) - 1, _CONFIDENCE)) * error
+
+
+@frozen
+class Rehearsal:
+    """All settings, in the order in which they were asked for.
+
+    Attributes:
+        metric: What `Score.value` is: roc_auc, accuracy or negative_loss.
+        settings: Of the job at each epsilon, without noise, and of the examples alone.
+        warm_model: The model with weights that were trained on all examples; None if no warm start was asked
+            for, or no job can be made.
+        told: What was done to the model first; a job with these examples as its evaluation set does it too.
+        optimizer: The job's.
+        schedule: Its learning rate's.
+    """
+
+    metric: str
+    settings: tuple[Rehearsed, ...]
+    warm_model: bytes | None = field(default=None, repr=False)
+    told: str = ""
+    optimizer: OptimizerKind = OptimizerKind.SGD
+    schedule: ScheduleKind = ScheduleKind.CONSTANT
+
+    def best(self, name: str) -> Rehearsed:
+        """Return the setting of a name whose mean score is the highest, of those that were tried most often.
+
+        One that the first seed showed to be hopeless was tried once, on examples that may be easier.
+        """
+        named = (one for one in self.settings if one.name == name)
+        return max(named, key=lambda one: (len(one.scores), one.value))
+
+    def as_good(self, name: str) -> tuple[float, ...]:
+        """Return the rates of a name that cannot be told apart from the best one, which is among them."""
+        best = self.best(name)
+        named = (one for one in self.settings if one.name == name and one.scores)
+        return tuple(
+            sorted(one.learning_rate for one in named if one is best or not best.is_better_than(one))
+        )
+
+    def recommended(self, name: str) -> float:
+        """Return the rate to submit with: the rule's if it is one of the best or near them, else the best."""
+        best, good = self.best(name), self.as_good(name)
+        rule, tried = best.rule_rate, {one.learning_rate for one in self.settings if one.name == name}
+        if rule is None or not good:
+            return best.learning_rate
+        is_good = rule in good if rule in tried else good[0] / _NEAR <= rule <= good[-1] * _NEAR
+        return rule if is_good else best.learning_rate
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row for each setting: its mean score with spread and 99 % interval, loss and cost."""
+        return frame(self._to_rows(), _COLUMN_TYPES)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
+        return arrow_stream(self._to_rows(), _COLUMN_TYPES, requested_schema)
+
+    def _to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns of each setting by name."""
+        for one in self.settings:
+            low, high = one.interval or (None, None)
+            yield {
+                **pick_attributes(one, ("name", "epsilon", "noise_multiplier", "learning_rate")),
+                **pick_attributes(one, ("mean_over_rate", "clipped", "refused")),
+                "collusion_epsilon": None if one.costs is None else one.costs.colluding,
+                "value": one.value if one.scores else None,
+                "spread": None if math.isnan(one.spread) else one.spread,
+                "low": low,
+                "high": high,
+                "loss": one.loss if one.scores else None,
+                "seeds": len(one.scores),
+            }
+
+    def names(self) -> list[str]:
+        """Return the names of the settings, each once."""
+        return list(dict.fromkeys(one.name for one in self.settings))
+
+    def remarks(self, *, is_python: bool = False) -> list[str]:
+        """Return what to do about the best settings, one line each, in options or in words of Python."""
+        panel = "eval_set=" if is_python else "--eval-set"
+        lines = [f"{self.told}: submit with the examples as {panel}, too"] if self.told else []
+        alone = self.best(ALONE)
+        for name in self.names():
+            best = self.best(name)
+            if best.epsilon is None or not best.scores:
+                continue
+            if alone.scores and best.value <= alone.value:
+                lines.append(f"{name}: the examples alone do as well: {alone.value:.4f} and {best.value:.4f}")
+            elif alone.scores and not best.is_better_than(alone):
+                lines.append(
+                    f"{name}: {best.value:.4f} cannot be told apart from the examples alone, "
+                    f"{alone.value:.4f}, by {plural(len(best.scores), 'seed')}"
+                )
+            over = best.mean_over_rate
+            if over is not None and abs(over - 1) > OFF:
+                lines.append(
+                    f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model, with "
+                    + ("job.calibrate(panel=FILE)" if is_python else "`adserver model calibrate`")
+                )
+            if best.is_warm:
+                cold = self.best(name.removesuffix(WARM)).value
+                lines.append(
+                    f"{name}: {best.value:.4f}, {best.value - cold:+.4f} to the same from the given weights"
+                )
+            lines += self._describe_rates(best)
+            lines.append(f"{name}: {self._describe_job(best, is_python=is_python)}")
+        return lines
+
+    def _describe_job(self, best: Rehearsed, *, is_python: bool) -> str:
+        """Say how to submit the job at the recommended rate."""
+        rate, quote = self.recommended(best.name), '"' if is_python else ""
+        settings = {"epsilon": f"{best.epsilon:g}"}
+        # Left out, the rate follows the reports that there will be
+        if rate != best.rule_rate:
+            if self.optimizer is not OptimizerKind.SGD:
+                settings["optimizer"] = f"{quote}{self.optimizer.value}{quote}"
+            if self.schedule is not ScheduleKind.CONSTANT:
+                settings["schedule"] = f"{quote}{self.schedule.value}{quote}"
+            settings["learning_rate"] = f"{rate:g}"
+        if is_python:
+            job = f"client.train(..., {', '.join(f'{key}={value}' for key, value in settings.items())})"
+        else:
+            options = (f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
+            job = f"submit with {' '.join(options)}"
+        return job + (f"; the rule gives the learning rate, {rate:g}" if rate == best.rule_rate else "")
+
+    def _describe_rates(self, best: Rehearsed) -> list[str]:
+        """Say which rates are as good as the best, or where to go on if it is the lowest or highest tried."""
+        named = sorted(
+            (one for one in self.settings if one.name == best.name and one.scores),
+            key=lambda one: one.learning_rate,
+        )
+        name, rate, good = best.name, best.learning_rate, self.as_good(best.name)
+        lower, higher = f"{rate / 3:.2g}", f"{rate * 3:.2g}"
+        if len(named) == 1:
+            return [f"{name}: only the rate {rate:g} was tried: try {lower} and {higher}, too"]
+        if len(good) > 1:
+            *others, last = (f"{one:g}" for one in good)
+            seeds = plural(len(best.scores), "seed")
+            return [f"{name}: the rates {', '.join(others)} and {last} cannot be told apart by {seeds}"]
+        if best is named[-1]:
+            return [f"{name}: {rate:g} is the highest rate that was tried: try higher, such as {higher}"]
+        if best is named[0]:
+            return [f"{name}: {rate:g} is the lowest rate that was tried: try lower, such as {lower}"]
+        return []
+
+    def __repr__(self) -> str:
+        """Show the best setting of each name, and what to do about them."""
+        best = [self.best(name) for name in self.names()]
+        lines = [
+            f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}"
+            + ("" if one.interval is None else f" (99 %: {one.interval[0]:.3f} to {one.interval[1]:.3f})")
+            + ("" if math.isnan(one.spread) else f", deviation over seeds {one.spread:.4f}")
+            if one.scores
+            else f"{one.name}: refused: {one.refused}"
+            for one in best
+            if one.scores or one.refused
+        ]
+        return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks(is_python=True)])
