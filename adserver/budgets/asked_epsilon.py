@@ -4,10 +4,12 @@ Less would train or count with more noise than was asked for, and nobody would s
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent
+from maskedlark.releases.release import charge_of, multiplier_for_each_helper
 from maskedlark.reports.task import Task
 
 # Noise is found to 1 %, which is up to some hundredths of an epsilon.
@@ -59,6 +61,36 @@ def check_granted(epsilon: float, task: Task, *, alone: Epsilons, together: Epsi
     raise JobRefused(
         JobReason.BUDGET_EXHAUSTED, f"epsilon {epsilon:g} was asked for, but {why}: {remedy}{others}"
     )
+
+
+def epsilon_left(
+    task: Task, already: Sequence[Charge], charge: Callable[[float], Charge] | None = None
+) -> float:
+    """Return the most epsilon that one more release may ask for, as `check_granted` names it.
+
+    It is less than what a budget leaves where releases of other noise add up to less than the sum of their
+    epsilons, or where the budget against the ad server with one helper is the nearer one.
+
+    Args:
+        task: With noise.
+        already: The charges that are spent or reserved.
+        charge: What the release is charged as at a noise multiplier; None: a query, or a job whose rounds
+            take all reports.
+
+    Guarantees: rounded down to three digits; 0 where no noise is enough.
+    """
+
+    def charges(each: float) -> tuple[Charge, ...]:
+        named = multiplier_for_each_helper(task, each)
+        return (charge_of(task, named) if charge is None else charge(named),)
+
+    try:
+        noise = smallest_fitting(
+            charges, task.epsilon, task.delta, already=already, collusion_epsilon=task.collusion_epsilon
+        )
+    except JobRefused:
+        return 0.0
+    return round_down(spent(charges(noise), task.delta).ad_server)
 
 
 def round_down(number: float) -> float:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import StrEnum, unique
 from typing import Final
 
-from adserver.budgets.asked_epsilon import check_epsilon, check_granted
+from adserver.budgets.asked_epsilon import check_epsilon, check_granted, epsilon_left
 from adserver.budgets.planned_tests import PlannedTests
 from adserver.budgets.weights_error import weights_error
 from adserver.records.defaults import MAX_ROUNDS
@@ -179,6 +179,17 @@ class JobLimits(SamplingOptions):
             cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise)
             check_granted(self.epsilon, self.task, alone=cost.planned, together=cost.together)
         return noise
+
+    def epsilon_left(self, *, rounds: int, batch_size: float) -> float:
+        """Return the most epsilon that a job of such rounds and batches may ask for; 0 if no noise fits.
+
+        Raises:
+            JobRefused(MALFORMED): no round of such a batch could be of use.
+        """
+        samples = self.samples(batch_size, rounds)
+        return epsilon_left(
+            self.task, self.already, lambda noise: samples.charge(self.task, noise, rounds=rounds)
+        )
 
     def least_noise_in_collusion(self, *, rounds: int, batch_size: float) -> float:
         """Find the least noise multiplier within the collusion budget alone, in closed form if Gaussian.

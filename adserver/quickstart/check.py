@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from adserver.quickstart.measurement import plan_measurement
-from adserver.quickstart.measurement_forecast import GroupForecast, forecast_groups
+from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
+from adserver.quickstart.measurement import count_gaps, plan_measurement
+from adserver.quickstart.measurement_forecast import GroupForecast, forecast_groups, plan_measured_query
 from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, Settings
@@ -31,6 +32,7 @@ from maskedlark.model.losses import Loss, check_loss
 
 if TYPE_CHECKING:
     from adserver.training.model_file import PreparedModel
+    from maskedlark.privacy.accounting import Charge
 
 SAMPLE_ROWS: Final = 569
 SAMPLE_FEATURES: Final = 30
@@ -143,6 +145,10 @@ def check(project: Project) -> Checked:
         problems.append(f"[model] onnx: cannot read {path}: there is no such file")
     is_own = bool(settings.model.onnx) and not problems
     own = _own_model(project, features, encoder) if is_own else None
+    is_on_devices = bool(settings.federated.person)
+    why_general = None if own is None or is_on_devices else _why_general(own.parsed, loss)
+    if not problems:
+        problems += _problems_of_budgets(table, settings, reported, devices, why_general or ())
     return Checked(
         problems=tuple(problems),
         rows=rows,
@@ -152,7 +158,7 @@ def check(project: Project) -> Checked:
         num_classes=classes,
         loss=loss,
         encoder=encoder,
-        why_general=None if own is None or settings.federated.person else _why_general(own.parsed, loss),
+        why_general=None if problems else why_general,
         warnings=_warn_of_columns(own.file, encoder) if own is not None and encoder is not None else (),
         leaks=leaks,
         forecasts=forecasts,
@@ -343,16 +349,9 @@ def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator
 
 
 def _problems_of_training(settings: Settings, reported: int, devices: int | None) -> Iterator[str]:
-    task, training, measure = settings.task, settings.training, settings.measure
-    if measure.is_asked and not settings.data.csv:
+    task, training = settings.task, settings.training
+    if settings.measure.is_asked and not settings.data.csv:
         yield "[measure] names columns, but [data] csv is empty: name your table"
-    # Training that is over the budget alone has its own line below.
-    if measure.is_asked and training.epsilon + measure.epsilon > task.epsilon >= training.epsilon:
-        yield (
-            f"[measure] epsilon is {measure.epsilon:g}, but [training] epsilon leaves "
-            f"{task.epsilon - training.epsilon:g} of the budget, [task] epsilon: lower one of both or raise "
-            "the budget"
-        )
     if training.epsilon > task.epsilon:
         yield (
             f"[training] epsilon is {training.epsilon:g}, but the budget, [task] epsilon, is "
@@ -382,6 +381,35 @@ def _problems_of_training(settings: Settings, reported: int, devices: int | None
             "lower it, or "
             "leave it out for all of them"
         )
+
+
+def _problems_of_budgets(
+    table: Table | None,
+    settings: Settings,
+    reported: int,
+    devices: int | None,
+    why_general: Sequence[str],
+) -> Iterator[str]:
+    """Yield what the ad server or the helpers would refuse of the measurement and the training together."""
+    if devices is not None:
+        yield from why_devices_over_budget(settings, devices=devices)
+        return
+    measure = settings.measure
+    plan = None if table is None else plan_measurement(table, settings.data, measure)
+    task, gaps = unsigned_task(settings.task), 0
+    measured: tuple[Charge, ...] = ()
+    if table is not None and plan is not None:
+        task = unsigned_task(settings.task, measurement=plan.declared)
+        measured = plan_measured_query(plan, task, measure.epsilon, reported).charges(task, 1)
+        gaps = count_gaps(table, measure)
+    yield from why_over_budget(
+        settings,
+        task,
+        measured=measured,
+        fewest=max(1, reported - gaps),
+        most=reported,
+        why_general=why_general,
+    )
 
 
 def _own_model(project: Project, features: int, encoder: Encoder | None = None) -> "PreparedModel":

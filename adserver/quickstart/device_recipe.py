@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from adserver.quickstart.budget_check import FRAC_BITS_OF_UPDATES, strategy_settings
 from adserver.quickstart.check import read_table
 from adserver.quickstart.people import Division, divide, write_table
 from adserver.quickstart.recipe import FinishedJob, Recipe, TableDescription
@@ -21,8 +22,6 @@ from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plural import plural
 
-# The default of strategies; that of tasks, 32, is for gradients of reports.
-_FRAC_BITS: Final = 24
 # A round ends once all devices have answered; on a busy machine that takes minutes.
 _WINDOW_S: Final = 600
 _TELL_EVERY_S: Final = 10.0
@@ -114,7 +113,7 @@ class DeviceRecipe(Recipe):
     def _updates(self, model: Path) -> tuple[str, ...]:
         """Return the options of `task create` for updates of this model, one from each person in a round."""
         return (
-            *("--updates", str(self._parameters(model)), "--frac-bits", str(_FRAC_BITS)),
+            *("--updates", str(self._parameters(model)), "--frac-bits", str(FRAC_BITS_OF_UPDATES)),
             *("--max-dataset-size", str(self._division.people)),
         )
 
@@ -122,11 +121,8 @@ class DeviceRecipe(Recipe):
         """Submit the job, unless an interrupted run has done so; return its id."""
         if (submitted := self._submitted(task)) is not None:
             return submitted
-        training, federated = self._project.settings.training, self._project.settings.federated
-        local = {name: getattr(federated, name) for name in ("epochs", "batch_size", "learning_rate")}
-        settings = {
-            "devices": self._division.people, "sampling_rate": federated.sampling_rate, "local": local
-        }  # fmt: skip
+        training = self._project.settings.training
+        settings = strategy_settings(self._project.settings.federated, devices=self._division.people)
         path = self._steps.folder / "strategy.json"
         write_durably(path, json.dumps(settings).encode())
         job = self._commands.read(

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final
@@ -106,19 +106,33 @@ def numbers_by_group(
         )
     ]
     groups = list(zip(*names, strict=True)) if names else [()] * len(table)
-    measured = {one.column: _numbers(table, one.column) for one in measure.values if not one.word}
+    measured = _measured_numbers(table, measure)
     numbers: Sequence[float | None] = [1.0] * len(table)
     if value is not None and value.word:
         numbers = [float(cell == value.word) for cell in table.columns[value.column]]
     elif value is not None:
         numbers = measured[value.column]
-    whole = [None not in row for row in zip(*measured.values(), strict=True)] or [True] * len(table)
+    whole = _have_all(measured) or [True] * len(table)
     found = dict[tuple[str, ...], list[float]]()
     for group, one, is_whole in zip(groups, numbers, whole, strict=True):
         if is_whole and one is not None:
             found.setdefault(group, []).append(one)
     shown = [group for group in found.values() if len(group) >= MIN_CELL_COUNT]
     return shown or [[one for group in found.values() for one in group]]
+
+
+def count_gaps(table: Table, measure: MeasureSettings) -> int:
+    """Return how many rows lack a measured number: browsers report none of them."""
+    return _have_all(_measured_numbers(table, measure)).count(False)
+
+
+def _measured_numbers(table: Table, measure: MeasureSettings) -> dict[str, list[float | None]]:
+    return {one.column: _numbers(table, one.column) for one in measure.values if not one.word}
+
+
+def _have_all(measured: Mapping[str, Sequence[float | None]]) -> list[bool]:
+    """Return for each row whether it has every measured number; nothing where none is measured."""
+    return [None not in row for row in zip(*measured.values(), strict=True)]
 
 
 def describe_bound(table: Table, value: Measured) -> str:

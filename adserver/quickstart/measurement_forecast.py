@@ -14,6 +14,7 @@ from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.measurement import (
     MeasurementPlan,
     numbers_by_group,
@@ -28,6 +29,7 @@ from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import COUNT
 
 if TYPE_CHECKING:
+    from maskedlark.releases.query import QuerySpec
     from maskedlark.reports.task import Task
 
 # Halvings of the range of bounds: beyond the two digits that are kept.
@@ -190,12 +192,32 @@ def _plan_errors(
     """Return the standard error of each value, and of the count, in a group: in columns' own units."""
     # Loads numpy, which light commands do without.
     from adserver.measuring.measurer import group_errors
+
+    task = unsigned_task(settings, measurement=plan.declared)
+    spec = plan_measured_query(plan, task, epsilon, reported)
+    units = (*plan.units.values(), 1)
+    return tuple(error / unit for error, unit in zip(group_errors(task, spec), units, strict=True))
+
+
+def plan_measured_query(plan: MeasurementPlan, task: "Task", epsilon: float, reported: int) -> "QuerySpec":
+    """Return the query that a run asks, with its noise.
+
+    Args:
+        plan: What is measured.
+        task: As of `unsigned_task`, which declares it.
+        epsilon: What it may cost.
+        reported: Rows that browsers will report.
+
+    Raises:
+        InvalidTask: epsilon is over the task's budget.
+        JobRefused: the query has too many cells, or no noise fits the budgets.
+    """
+    # Loads numpy, which light commands do without.
     from adserver.measuring.request import Request, plan_query
     from adserver.records.dataset_state import DatasetState
     from adserver.records.defaults import QUERY_ID_BYTES
     from adserver.store.datasets import Dataset
 
-    task = _unsigned_task(plan, settings)
     dataset = Dataset(
         handle=b"",
         task_id=task.task_id,
@@ -213,30 +235,4 @@ def _plan_errors(
         is_rolled_up=bool(plan.keys),
         epsilon=epsilon,
     )
-    planned = plan_query(request, task=task, dataset=dataset, query_id=bytes(QUERY_ID_BYTES))
-    units = (*plan.units.values(), 1)
-    return tuple(error / unit for error, unit in zip(group_errors(task, planned.spec), units, strict=True))
-
-
-def _unsigned_task(plan: MeasurementPlan, settings: TaskSettings) -> "Task":
-    """Return the task of a run as far as a measurement's noise follows from it; its helpers are nobody."""
-    from adserver.client.tasks import task_fields
-    from adserver.collecting.task_settings import label_space
-    from maskedlark.canonical import build
-    from maskedlark.frozen import pick_attributes
-    from maskedlark.reports.task import Task
-
-    given = pick_attributes(settings, ("min_batch_size", "clip_norm", "epsilon", "collusion_epsilon"))
-    fields = task_fields(
-        {"name": "forecast", "origin": "https://ads.example", **given},
-        labels=label_space(classes=2, default_label=None),
-        encoder=None,
-        features=1,
-        measurement=plan.declared,
-        days=1.0,
-    )
-    helpers = [
-        {"name": f"helper {role}", "verify_key": bytes([role]) * 32, "agreement_key": bytes([role]) * 32}
-        for role in (0, 1)
-    ]
-    return build(Task, {**fields, "helpers": helpers})
+    return plan_query(request, task=task, dataset=dataset, query_id=bytes(QUERY_ID_BYTES)).spec

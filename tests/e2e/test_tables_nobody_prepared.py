@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 from adserver.quickstart.running import command
-from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, text, with_gaps
+from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, text, visits, with_gaps
 from tests.adserver.quickstart.test_project import change
 
 IN_EVERY_SUITE = "gaps"
@@ -97,6 +97,26 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_the_most_that_check_lets_a_run_ask_is_granted(tmp_path: Path) -> None:
+    assert make_project(tmp_path, text(visits()).encode(), *MEASURED).returncode == 0
+    play = tmp_path / "play"
+    change(play, "epsilon = 0.5 ", "epsilon = 2.5 ")
+    change(play, "epsilon = 3 ", "epsilon = 3.9 ")
+    refused = quickstart("check", play)
+    assert refused.returncode == 1
+    left = re.search(r"next to \[measure\] epsilon 2.5 the budgets, .*, leave it ([0-9.]+):", refused.stderr)
+    assert left is not None, refused.stderr
+    # Much more than the 1.5 that the sum of epsilons would leave, and the rest of the budget
+    assert float(left[1]) > 2.5
+    change(play, "epsilon = 3.9 ", f"epsilon = {left[1]} ")
+    ran = quickstart("run", play, "--json")
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads(ran.stdout)
+    assert 0.95 * float(left[1]) < summary["epsilon"] <= float(left[1])
+    assert 3.8 < summary["epsilon_with_measurement"] <= 4
+
+
 @pytest.mark.long  # the page on quickstart, which every run reads, does the same without gaps
 def test_peoples_devices_train_a_model_of_raw_columns_and_their_rows_add_up(tmp_path: Path) -> None:
     people = [(f"p{row % 40}", *cells) for row, cells in enumerate(csv.reader(with_gaps().splitlines()[1:]))]

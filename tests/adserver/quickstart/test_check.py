@@ -459,9 +459,45 @@ def test_training_and_measurement_share_the_budget(tmp_path: Path) -> None:
     before = path.read_text().replace("values = []", 'values = [{column = "pages"}]')
     path.write_text(before)
     assert not check(Project.open(tmp_path / "play")).problems
+    # 3 and 2 cost less than 4 together, as the ledger adds them up
     path.write_text(before.replace("epsilon = 0.5", "epsilon = 2"))
+    assert not check(Project.open(tmp_path / "play")).problems
+    path.write_text(before.replace("epsilon = 0.5", "epsilon = 3.5"))
     [problem] = check(Project.open(tmp_path / "play")).problems
-    assert problem.startswith("[measure] epsilon is 2, but [training] epsilon leaves 1 of the budget")
+    assert re.match(r"\[training\] epsilon is 3, but next to \[measure\] epsilon 3.5 the budgets, ", problem)
+
+
+def test_the_budget_with_one_helper_counts_before_a_run_too(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    change(play, "collusion_epsilon = 8", "collusion_epsilon = 4")
+    [problem] = check(Project.open(play)).problems
+    assert "collusion_epsilon 4, leave it 2." in problem
+    left = re.search(r"leave it ([0-9.]+):", problem)
+    assert left is not None
+    change(play, "epsilon = 3 ", f"epsilon = {left[1]} ")
+    assert not check(Project.open(play)).problems
+
+
+def test_people_devices_have_the_same_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new_on_devices(tmp_path).exit_code == 0
+    play = tmp_path / "play"
+    assert not check(Project.open(play)).problems
+    change(play, "collusion_epsilon = 8", "collusion_epsilon = 4")
+    [problem] = check(Project.open(play)).problems
+    left = re.search(r"leave it ([0-9.]+):", problem)
+    assert left is not None
+    change(play, "epsilon = 3 ", f"epsilon = {left[1]} ")
+    assert not check(Project.open(play)).problems
+
+
+def test_a_batch_that_a_run_would_be_refused_for_is_found_before(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    change(play, "rounds = 120", "batch_size = 50\nrounds = 120")
+    [problem] = check(Project.open(play)).problems
+    assert problem.startswith("[training] cannot be asked of 320 reports: the batch size is 50")
 
 
 def test_the_width_of_a_measurements_intervals_is_said_before_it_runs(tmp_path: Path) -> None:

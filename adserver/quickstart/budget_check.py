@@ -1,0 +1,157 @@
+"""Whether a run's measurement and training fit the budgets, before anything is started or spent.
+
+    problems = why_over_budget(settings, task, measured=charges, reports=(300, 320))
+    # ("[training] epsilon is 3, but next to [measure] epsilon 3 ... leave training 1.93: ...",)
+
+A run's own functions plan the query and the job, for a task that nobody signed: helpers charge them by the
+same composition, so a run whose settings pass is not refused later.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from adserver.quickstart.settings import FederatedSettings, Settings, TaskSettings
+from maskedlark.errors import JobReason, JobRefused
+
+if TYPE_CHECKING:
+    from maskedlark.privacy.accounting import Charge
+    from maskedlark.reports.measurement import Measurement
+    from maskedlark.reports.task import Task
+
+FRAC_BITS_OF_UPDATES: Final = 24
+"""The default of strategies; that of tasks, 32, is for gradients of reports."""
+# The noise follows from rounds, devices and budgets, not from the model: the smallest will do.
+_SMALL: Final = (1, 2)
+
+
+def unsigned_task(
+    settings: TaskSettings,
+    *,
+    measurement: "Measurement | None" = None,
+    devices: int | None = None,
+) -> "Task":
+    """Return the task of a run as far as noise follows from it; its helpers are nobody.
+
+    Args:
+        settings: Its budgets.
+        measurement: What it declares to measure.
+        devices: How many people's devices send updates; None for a task of reports.
+    """
+    # These load numpy, which light commands do without.
+    from adserver.client.tasks import task_fields
+    from adserver.collecting.task_settings import label_space
+    from maskedlark.canonical import build
+    from maskedlark.frozen import pick_attributes
+    from maskedlark.reports.task import Task
+
+    given = pick_attributes(settings, ("min_batch_size", "clip_norm", "epsilon", "collusion_epsilon"))
+    if devices is not None:
+        parameters = (_SMALL[0] + 1) * _SMALL[1]
+        given |= {"updates": {"num_parameters": parameters}, "frac_bits": FRAC_BITS_OF_UPDATES}
+        given |= {"max_dataset_size": devices}
+    fields = task_fields(
+        {"name": "forecast", "origin": "https://ads.example", **given},
+        labels=label_space(classes=2, default_label=None),
+        encoder=None,
+        features=_SMALL[0],
+        measurement=measurement,
+        days=1.0,
+    )
+    helpers = [
+        {"name": f"helper {role}", "verify_key": bytes([role]) * 32, "agreement_key": bytes([role]) * 32}
+        for role in (0, 1)
+    ]
+    return build(Task, {**fields, "helpers": helpers})
+
+
+def strategy_settings(federated: FederatedSettings, *, devices: int) -> Mapping[str, Any]:
+    """Return the settings of the strategy by which people's devices train."""
+    local = {name: getattr(federated, name) for name in ("epochs", "batch_size", "learning_rate")}
+    return {"devices": devices, "sampling_rate": federated.sampling_rate, "local": local}
+
+
+def why_over_budget(
+    settings: Settings,
+    task: "Task",
+    *,
+    measured: "Sequence[Charge]" = (),
+    fewest: int,
+    most: int,
+    why_general: Sequence[str] = (),
+) -> Iterator[str]:
+    """Yield what a run's job over reports would be refused for.
+
+    Args:
+        settings: The project's.
+        task: As of `unsigned_task`.
+        measured: What the measurement is charged as, which is asked first.
+        fewest: The least reports that the job may train on. How many miss a measured number is known once
+            the panel is drawn.
+        most: The most that it may train on.
+        why_general: What forces its model to the general path, where samples are no secret.
+    """
+    # Loads numpy, which light commands do without.
+    from adserver.budgets.headroom import JobLimits
+
+    training = settings.training
+    for reports in sorted({fewest, most}):
+        limits = JobLimits(task=task, dataset_size=reports, already=measured, epsilon=training.epsilon)
+        rounds, batch_size = training.rounds, training.batch_size or float(reports)
+        try:
+            samples = limits.samples(batch_size, rounds)
+            if why_general and samples.rate < 1 and not samples.is_public:
+                yield (
+                    "[training] batch_size: a model on the general path cannot draw secret samples: leave it "
+                    f"out, or change the model, since {'; '.join(why_general)}"
+                )
+                return
+            limits.noise_asked_for(rounds=rounds, batch_size=batch_size)
+        except JobRefused as refusal:
+            if refusal.reason is not JobReason.BUDGET_EXHAUSTED:
+                yield f"[training] cannot be asked of {reports} reports: {refusal}"
+                return
+            only = "" if fewest == most else f", if {reports} rows are reported,"
+            left = limits.epsilon_left(rounds=rounds, batch_size=batch_size)
+            yield _describe(settings, left, only, is_measured=bool(measured))
+            return
+
+
+def why_devices_over_budget(settings: Settings, *, devices: int) -> Iterator[str]:
+    """Yield what a run's job on people's devices would be refused for."""
+    # Loads numpy, which light commands do without.
+    from adserver.budgets.asked_epsilon import round_down
+    from adserver.records.submissions import FederatedSubmission
+    from adserver.training.federated.submission import plan_federated
+    from maskedlark.privacy.accounting import spent
+
+    training = settings.training
+    task = unsigned_task(settings.task, devices=devices)
+    asked = FederatedSubmission(
+        kind="dp-fedavg",
+        settings={**strategy_settings(settings.federated, devices=devices), "rounds": training.rounds},
+        widths=_SMALL,
+        epsilon=training.epsilon,
+    )
+    plan = partial(plan_federated, task=task, job_id=bytes(16), now_s=task.starts_at)
+    try:
+        plan(asked)
+    except JobRefused as refusal:
+        if refusal.reason is not JobReason.BUDGET_EXHAUSTED:
+            yield f"[training] cannot be asked of {devices} devices: {refusal}"
+            return
+        granted = plan(replace(asked, epsilon=task.epsilon), takes_less=True).job
+        left = round_down(spent(granted.charges(task, granted.rounds), task.delta).ad_server)
+        yield _describe(settings, left, "", is_measured=False)
+
+
+def _describe(settings: Settings, left: float, only: str, *, is_measured: bool) -> str:
+    """Say what epsilon training may ask for, and what to change."""
+    task, measure = settings.task, settings.measure.epsilon
+    next_to = f"next to [measure] epsilon {measure:g} " if is_measured else ""
+    return (
+        f"[training] epsilon is {settings.training.epsilon:g}, but {next_to}the budgets, [task] epsilon "
+        f"{task.epsilon:g} and collusion_epsilon {task.collusion_epsilon:g}, leave it {left:g}{only}: lower "
+        f"{'one of both epsilons' if is_measured else 'the first'} or raise the budgets"
+    )
