@@ -44,6 +44,10 @@ _NAMES_ON_DEVICES: Final = {
     "epsilon": "epsilon of a person",
     "collusion_epsilon": "the same with one helper",
 }
+# Of a run's figures in `status`, those that are no column of the table
+_BELOW_THE_RUNS: Final = ("private_minus_plain", "private_minus_panel_alone", "verdict", "why")
+# Characters of a dataset's id that are shown
+_ID: Final = 12
 # Characters of an example cell that are shown
 _EXAMPLE: Final = 30
 # Columns whose places are listed: a picture has one for each pixel
@@ -405,6 +409,7 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
             "run",
             "state",
             "name",
+            "dataset",
             "auc",
             "plain auc",
             "panel auc",
@@ -414,11 +419,18 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
             "epsilon",
             "note",
         ),
-        [tuple(_figure(value) for name, value in one.items() if name != "why") for one in runs],
+        [
+            tuple(
+                (value or "")[:_ID] if name == "dataset_id" else _figure(value)
+                for name, value in one.items()
+                if name not in _BELOW_THE_RUNS
+            )
+            for one in runs
+        ],
     )
     for one in runs:
-        if one["why"]:
-            typer.echo(escape(f"run {one['run']}: {one['why']}"))
+        for line in filter(None, (one["verdict"], one["why"])):
+            typer.echo(escape(f"run {one['run']}: {line}"))
 
 
 @quickstart_app.command("logs")
@@ -506,13 +518,17 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
     """Return what a run's summary shows to people, each with its name."""
     told = asdict(result)
     rows, plain = told.pop("rows"), told.pop("plain") or {}
-    alone = plain.pop("panel_alone", None) or {}
+    alone, told["verdict"] = plain.pop("panel_alone", None) or {}, plain.pop("verdict", "")
     uncalibrated = told.pop("calibration") or {}
     told["warnings"] = "; ".join(told["warnings"])
     for figures in (told, plain, alone):
         # Beside the AUC: a panel of few positives leaves it open by more than runs differ
         if (interval := figures.pop("auc_interval", None)) is not None:
             figures["auc"] = "{:.4g} (99 %: {:.3f} to {:.3f})".format(figures["auc"], *interval)
+        # Paired on the same rows, so it is narrower
+        if (paired := figures.pop("private_minus_this", None)) is not None:
+            name = f"private model's {_NAMES.get(paired['metric'], paired['metric'])} less this"
+            figures[name] = "{difference:+.4f} (95 %: {low:+.4f} to {high:+.4f})".format(**paired)
     names = dict(_NAMES)
     if result.devices is not None:
         names |= _NAMES_ON_DEVICES

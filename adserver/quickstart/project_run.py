@@ -12,7 +12,7 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.running import RunningFleet
-from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, Trained
+from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, Trained, describe_next
 from maskedlark.errors import InvalidTask
 
 
@@ -58,12 +58,14 @@ def _run(
 
 def _how_to_go_on(project: Project, recipe: Recipe | None, *, is_up: bool) -> str:
     """Say what becomes of an interrupted run."""
-    folder, job = project.folder, None if recipe is None else recipe.steps.done.get("job")
-    again = f"`adserver quickstart run {folder}` goes on with it"
     if recipe is None:
-        return f"interrupted before anything was made: `adserver quickstart run {folder}` begins again"
+        return (
+            f"interrupted before the run: `adserver quickstart run {project.folder}` starts the servers again"
+        )
+    steps = recipe.steps
+    again, job = describe_next(project, steps.folder), steps.done.get("job")
     if job is None:
-        return f"interrupted in run {recipe.steps.folder.name}: {again}, unless reports were being sent"
+        return f"interrupted in run {steps.folder.name}: {again}"
     stop = f"`. {project.environment_file}`, then `adserver job cancel {job[:12]}` stops it"
     if is_up:
         return f"interrupted, but job {job[:12]} goes on at the servers: {again}; {stop}"

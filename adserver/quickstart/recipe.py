@@ -69,6 +69,7 @@ class FinishedJob:
     rows: Rows
     reports: int
     dataset_size: int
+    dataset_id: str | None = None
     devices: int | None = None
     measured: dict[str, Any] | None = None
     spent_in_all: dict[str, Any] = field(default_factory=dict)
@@ -171,7 +172,7 @@ class Recipe:
             ):
                 calibrated_last = finisher.test(last_is)
         plain = (
-            steps.do("plain", lambda: finisher.train_plainly(ran.untrained, described.encoder))
+            steps.do("plain", lambda: finisher.train_plainly(ran.untrained, trained, described.encoder))
             if self._is_compared
             else None
         )
@@ -180,7 +181,8 @@ class Recipe:
         result = Trained(
             run=folder.name,
             **pick_attributes(
-                ran, ("task_id", "job_id", "rows", "reports", "dataset_size", "devices", "measured")
+                ran,
+                ("task_id", "job_id", "dataset_id", "rows", "reports", "dataset_size", "devices", "measured"),
             ),
             rounds=ran.job["rounds_done"],
             chosen_round=chosen,
@@ -237,6 +239,7 @@ class Recipe:
             rows=_rows(sent, dataset),
             reports=sent["accepted"],
             dataset_size=dataset["admitted"],
+            dataset_id=dataset["dataset_id"],
             measured=measured,
             spent_in_all=self._read_spent(dataset) if measured else {},
         )

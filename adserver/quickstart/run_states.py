@@ -6,12 +6,13 @@ describe_runs(project)              # [{"run": "1", "state": "done", "auc": .71,
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 from adserver.client.local import LocalAdServer
 from adserver.quickstart.project import Project
 from adserver.quickstart.run_lock import running_process
-from adserver.quickstart.runs import SUMMARY, Steps
+from adserver.quickstart.runs import SUMMARY, Steps, describe_next
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.views.job import describe_outcome
@@ -20,7 +21,8 @@ from maskedlark.errors import JobRefused
 from maskedlark.frozen import pick_attributes
 
 _FIGURES: Final = (
-    "name", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon", "note",
+    "name", "dataset_id", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon",
+    "note", "private_minus_plain", "private_minus_panel_alone", "verdict",
 )  # fmt: skip
 
 
@@ -29,7 +31,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
 
     `state` is done; or, of a run that is not, `running` while a process runs it, that of its job if that has
     stopped, `stopped` by an error before there was one, or `interrupted`. `why` says in a line what happened
-    and what goes on with it; empty where the run is done.
+    and what the next run does; empty where the run is done. `dataset_id` is None before there is a dataset,
+    and where devices train. What a comparison with plain training has is as of `Trained.plain`.
     """
     folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
     last, process = project.last_run(), running_process(project)
@@ -42,13 +45,18 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
             state, why = "done", ""
             if not found:
                 steps = Steps.read(folder)
-                state, why = _describe_unfinished(project, steps, find_job)
-                found = {} if steps is None else pick_attributes(steps.options, ("name", "note"))
+                state, why = _describe_unfinished(project, folder, steps, find_job)
+                if steps is not None:
+                    found = pick_attributes(steps.options, ("name", "note"))
+                    found["dataset_id"] = (steps.done.get("dataset") or {}).get("dataset_id")
                 if process is not None and folder == last:
                     state, why = "running", f"process {process} runs it"
             plain = found.get("plain") or {}
-            found["plain_auc"] = plain.get("auc")
-            found["panel_alone_auc"] = (plain.get("panel_alone") or {}).get("auc")
+            alone = plain.get("panel_alone") or {}
+            found["plain_auc"], found["panel_alone_auc"] = plain.get("auc"), alone.get("auc")
+            found["private_minus_plain"] = plain.get("private_minus_this")
+            found["private_minus_panel_alone"] = alone.get("private_minus_this")
+            found["verdict"] = plain.get("verdict")
             figures = {name: found.get(name) for name in _FIGURES}
             told.append({"run": folder.name, "state": state, **figures, "why": why})
     return told
@@ -72,12 +80,11 @@ def _jobs_of(project: Project) -> Iterator[Callable[[str], JobRecord | None]]:
 
 
 def _describe_unfinished(
-    project: Project, steps: Steps | None, find_job: Callable[[str], JobRecord | None]
+    project: Project, folder: Path, steps: Steps | None, find_job: Callable[[str], JobRecord | None]
 ) -> tuple[str, str]:
     """Return the state of a run that is not done, and why with what helps."""
-    again = f"`adserver quickstart run {project.folder}`"
-    new = f"{again} begins a new run"
-    then = f"{again} goes on with it" if steps is not None and steps.can_go_on(project) else new
+    then, is_last = describe_next(project, folder), folder == project.last_run()
+    new = f"`adserver quickstart run {project.folder}` begins a new run" if is_last else then
     stopped = "" if steps is None else steps.stopped
     job = None if steps is None or "job" not in steps.done else find_job(str(steps.done["job"]))
     if job is None or job.state is JobState.DONE:
@@ -89,5 +96,5 @@ def _describe_unfinished(
     if job.state is JobState.CANCELLED:
         return job.state.value, f"{said} after {job.progress}; {new}"
     if job.stop is not None and job.stop.is_lasting:
-        return job.state.value, f"{said}; with other settings in lark.toml {new}"
+        return job.state.value, f"{said}; {'with other settings in lark.toml ' if is_last else ''}{new}"
     return job.state.value, f"{said}; before `adserver job`, run `. {project.environment_file}`; then {then}"

@@ -21,6 +21,8 @@ SUMMARY: Final = "summary.json"
 _PROGRESS: Final = "progress.json"
 REPORTED: Final = "reported.npz"
 """The reported rows in clear, while a run is compared with plain training."""
+LATER: Final = "a later run was begun"
+"""Why a run is not gone on with that is not the last one."""
 
 
 @frozen
@@ -54,6 +56,7 @@ class Trained:
     Attributes:
         reports: Reports that the ad server took; none where devices train.
         dataset_size: Reports that are trained on; none where devices train.
+        dataset_id: The dataset of these reports; None where devices train.
         devices: Devices that answered the rounds, one of each person; None where browsers report.
         chosen_round: After so many rounds the weights were the model's.
         last_loss: Of the weights after the last round, calibrated where the model is; so are `last_accuracy`
@@ -63,7 +66,10 @@ class Trained:
             chose: learning_rate, weight_decay and epochs, or penalty and are_numbers_in_bins; None unless it
             was asked for. `panel_alone` in it has the same figures of training on the panel alone, each of
             whose rows was scored by training on four fifths that it is not in; None where devices train,
-            since a person's rows would be on both sides.
+            since a person's rows would be on both sides. Each has `private_minus_this`: the metric (auc, or
+            accuracy of more classes), the private model's less this one's, and `low` and `high` of its 95 %
+            interval, paired on the same rows of the panel; None of numbers, and where a class has too few
+            rows. It holds no noise of training: another run may differ by more. `verdict` says it in words.
         accuracy: None for a model that does not classify.
         auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
             classes.
@@ -92,6 +98,7 @@ class Trained:
     rows: Rows
     reports: int
     dataset_size: int
+    dataset_id: str | None = None
     rounds: int
     chosen_round: int
     loss: float
@@ -219,9 +226,20 @@ class Steps:
 
     def can_go_on(self, project: Project) -> bool:
         """Return whether the project's next run goes on with this one."""
+        return not self.why_not_on(project)
+
+    def why_not_on(self, project: Project) -> str:
+        """Return why the project's next run does not go on with this one; empty if it does."""
+        if self.folder != project.last_run():
+            return LATER
+        if not self._is_latest(project):
+            return "lark.toml or the table has changed"
+        if self._begun == self._JOB_IS_OVER:
+            return "its job cannot be done"
         # Begun and not done: it was cut off, and nobody knows how much of it happened.
-        is_whole = self._begun is None or self._begun in self.done
-        return is_whole and self._is_latest(project)
+        if self._begun is not None and self._begun not in self.done:
+            return f"it was cut off while {self._begun} were being sent, and how many arrived is not known"
+        return ""
 
     def _is_latest(self, project: Project) -> bool:
         """Return whether this is the project's last run, with the settings that it has now."""
@@ -260,6 +278,18 @@ class Steps:
             **self.done,
         }
         write_durably(self.folder / _PROGRESS, json.dumps(known).encode())
+
+
+def describe_next(project: Project, folder: Path) -> str:
+    """Say what the project's next `run` does about a run that is not done, and why."""
+    again = f"`adserver quickstart run {project.folder}`"
+    if folder != project.last_run():
+        return f"{LATER}: this one stays as it is"
+    if (steps := Steps.read(folder)) is None:
+        return f"{again} begins a new run"
+    if why := steps.why_not_on(project):
+        return f"{why}: {again} begins a new run"
+    return f"{again} goes on with it"
 
 
 def _digest(project: Project) -> str:

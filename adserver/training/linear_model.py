@@ -45,6 +45,8 @@ class LinearFit:
         penalty: One of `PENALTIES`.
         are_numbers_in_bins: Whether a number has weights for its bins too.
         model: Its ONNX file; empty after a cross-fit, which has a model for each fold.
+        outputs: After a cross-fit, those by which the panel's rows were scored (rows, outputs), in their
+            order; else empty.
     """
 
     evaluation: Evaluation
@@ -52,6 +54,7 @@ class LinearFit:
     penalty: float
     are_numbers_in_bins: bool
     model: bytes = field(default=b"", repr=False)
+    outputs: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False, compare=False)
 
 
 def can_fit(encoder: Encoder | None, outputs: int) -> bool:
@@ -100,7 +103,13 @@ def cross_fit_linear(encoder: Encoder | None, loss: Loss, panel: EvalSet, *, out
         for penalty, score in zip(PENALTIES, scores, strict=True):
             tested = Evaluation.of(score, panel.labels, loss)
             found.append(
-                LinearFit(evaluation=tested, loss=loss, penalty=penalty, are_numbers_in_bins=in_bins)
+                LinearFit(
+                    evaluation=tested,
+                    loss=loss,
+                    penalty=penalty,
+                    are_numbers_in_bins=in_bins,
+                    outputs=score,
+                )
             )
     return min(found, key=lambda one: one.evaluation.loss)
 

@@ -17,6 +17,7 @@ from itertools import product
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adserver.training.eval_set import FOLDS, EvalSet
 from adserver.training.inference import Evaluation, evaluate, predict
@@ -109,12 +110,14 @@ class PanelAlone:
 
     Attributes:
         evaluation: How it does on the panel, each of whose rows was scored by a model that had not seen it.
+        outputs: The outputs by which the rows were scored (rows, outputs), in the panel's order.
         learning_rate: Adam's.
         weight_decay: One of `DECAYS`.
         epochs: How often it saw each record, on average.
     """
 
     evaluation: Evaluation
+    outputs: NDArray[np.float64] = field(repr=False, compare=False)
     learning_rate: float
     weight_decay: float
     epochs: float
@@ -161,7 +164,11 @@ def cross_fit_panel(encoded_model: bytes, loss: Loss, panel: EvalSet) -> PanelAl
                 found = Evaluation.of(outputs, panel.labels, loss)
                 if best is None or found.loss < least:
                     best = PanelAlone(
-                        evaluation=found, learning_rate=rate, weight_decay=decay, epochs=moments[0][0]
+                        evaluation=found,
+                        outputs=outputs,
+                        learning_rate=rate,
+                        weight_decay=decay,
+                        epochs=moments[0][0],
                     )
                     # Nothing is less than NaN, which would win for good if it came first.
                     least = math.inf if math.isnan(found.loss) else found.loss

@@ -24,6 +24,9 @@ from adserver.quickstart.run_states import describe_runs
 from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import RunOptions
 from adserver.training import plain_twin
+from adserver.training.eval_set import read_eval_set
+from adserver.training.inference import evaluate, predict
+from adserver.training.paired_comparison import compare_scores
 from adserver.training.pipeline import LOSS_IS, notes_of
 from adserver.training.plain_twin import PanelAlone, cross_fit_panel
 from maskedlark.errors import HelperUnavailable, InvalidTask
@@ -37,6 +40,7 @@ SENT = {
     {"malformed": 2},
     "no_consent": 6, "over_cap": 4, "too_late": 1,
 }  # fmt: skip
+LOGITS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 TASK, JOB = "a" * 64, "b" * 32
 
 
@@ -63,6 +67,8 @@ class Commands:
         name = f"{program} {arguments[0]}" if program == "browser-sim" else name
         if arguments[:2] == ("model", "create"):
             Path(arguments[2]).write_bytes(dense_network([30, 1], "relu", seed=1, final="linear"))
+        if arguments[:2] == ("model", "export") and arguments[4].endswith("/trained.onnx"):
+            Path(arguments[4]).write_bytes(dense_network([30, 1], "relu", seed=7, final="linear"))
         if "--holdout" in arguments:
             drawn = np.random.default_rng(5).integers(0, 256, (300, 30), np.uint8)
             labels = (drawn[:, 0] < 90).astype(np.int64)
@@ -291,6 +297,65 @@ def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
     assert summary["plain"]["panel_alone"]["auc"] == alone["auc"]
     shown = dict(summary_rows(trained))
     assert shown["panel alone: auc"] == f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})"
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_the_private_model_is_compared_with_both_on_all_rows_of_the_panel(
+    project: Project, commands: Commands, tmp_path: Path, *, is_own: bool
+) -> None:
+    """Computed again from the files: the panel is divided for the panel alone, and put together in order."""
+    if is_own:
+        (tmp_path / "net.onnx").write_bytes(dense_network([30, 4, 1], "relu", seed=1, final="linear"))
+        change(project.folder, 'onnx = ""', f'onnx = "{tmp_path / "net.onnx"}"')
+    told: list[str] = []
+    options = RunOptions(compare_plain=True)
+    trained = Recipe(Project.open(project.folder), told.append, options=options).run()
+    folder = project.folder / "runs" / "1"
+    panel = read_eval_set((folder / "panel.npz").read_bytes())
+    private, plain = (
+        predict((folder / name).read_bytes(), panel.features) for name in ("trained.onnx", "plain.onnx")
+    )
+    found = trained.plain or {}
+    expected = compare_scores(private, plain, panel.labels)
+    for name in ("metric", "difference", "low", "high", "examples"):
+        assert found["private_minus_this"][name] == getattr(expected, name)
+    assert found["private_minus_this"]["examples"] == len(panel)
+    alone = found["panel_alone"]
+    own = evaluate((folder / "trained.onnx").read_bytes(), panel.features, panel.labels, LOGITS).auc
+    assert own is not None
+    # The folds' scores lie at their own rows: otherwise their AUC would be another
+    assert alone["private_minus_this"]["difference"] == pytest.approx(own - alone["auc"])
+    # Random weights do worse than training
+    assert alone["private_minus_this"]["high"] < 0
+    assert found["verdict"].startswith("The private model ranks 0.")
+    assert " worse than the panel alone, and ranks 0." in found["verdict"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["plain"]["verdict"] == found["verdict"]
+    assert summary["dataset_id"] == "d"
+    shown = dict(summary_rows(trained))
+    assert shown["verdict"] == found["verdict"]
+    assert str(shown["panel alone: private model's AUC less this"]).startswith("-0.")
+    (run,) = describe_runs(project)
+    assert run["private_minus_plain"] == summary["plain"]["private_minus_this"]
+    assert run["private_minus_panel_alone"] == summary["plain"]["panel_alone"]["private_minus_this"]
+    assert (run["dataset_id"], run["verdict"]) == ("d", found["verdict"])
+    said = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "250"})
+    assert f"run 1: {found['verdict']}" in said.output
+
+
+def test_a_panel_that_tells_nothing_leaves_the_figures_and_says_so(
+    project: Project, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidTask("too few rows")
+
+    monkeypatch.setattr("adserver.training.paired_comparison.compare_scores", refuse)
+    told: list[str] = []
+    trained = Recipe(project, told.append, options=RunOptions(compare_plain=True)).run()
+    assert trained.plain is not None
+    assert trained.plain["auc"] > 0.95
+    assert (trained.plain["private_minus_this"], trained.plain["verdict"]) == (None, "")
+    assert "the private model is not compared with plain training: too few rows" in told
 
 
 @pytest.mark.parametrize("is_own", [False, True])

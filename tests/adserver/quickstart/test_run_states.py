@@ -106,6 +106,56 @@ def test_a_run_whose_settings_changed_is_not_promised_to_go_on(project: Project)
     assert told["why"].endswith("begins a new run")
 
 
+def test_a_run_that_was_cut_off_while_reports_were_sent_begins_anew_and_says_why(project: Project) -> None:
+    steps = Steps.open(project)
+    steps.do("task", lambda: "ab")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        steps.do("reports", interrupt, is_begun_once=True)
+    [told] = describe_runs(project)
+    why = "it was cut off while reports were being sent, and how many arrived is not known"
+    assert (told["state"], told["why"]) == (
+        "interrupted",
+        f"{why}: `adserver quickstart run {project.folder}` begins a new run",
+    )
+    # What was said is what happens
+    assert Steps.open(project).folder.name == "2"
+
+
+@pytest.mark.parametrize(
+    ("state", "columns"),
+    [
+        (JobState.RUNNING, {}),
+        (JobState.CANCELLED, {}),
+        (JobState.REFUSED, {"reason": "budget_exhausted", "cause": "nothing is left"}),
+    ],
+)
+def test_a_run_before_the_last_one_is_not_promised_to_go_on(
+    state: JobState, columns: dict[str, str], project: Project
+) -> None:
+    run_with_job(project, state, **columns)
+    project.new_run()
+    first, last = describe_runs(project)
+    assert first["why"].endswith("; a later run was begun: this one stays as it is")
+    assert "adserver quickstart run" not in first["why"]
+    assert last["why"] == f"`adserver quickstart run {project.folder}` begins a new run"
+
+
+def test_a_run_has_its_dataset_once_there_is_one(project: Project) -> None:
+    steps = Steps.open(project)
+    steps.do("task", lambda: "ab")
+    assert describe_runs(project)[0]["dataset_id"] is None
+    dataset = "0123456789abcdef" * 4
+    steps.do("dataset", lambda: {"dataset_id": dataset, "admitted": 3})
+    assert describe_runs(project)[0]["dataset_id"] == dataset
+    said = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "200"})
+    assert dataset[:12] in said.output
+    assert dataset[:13] not in said.output
+
+
 def test_the_command_prints_a_line_of_each_run_that_is_not_done(project: Project) -> None:
     job = run_with_job(project, JobState.REFUSED, reason="budget_exhausted", cause="nothing is left")
     runner, words = CliRunner(), ["quickstart", "status", str(project.folder)]

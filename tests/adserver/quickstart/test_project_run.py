@@ -1,0 +1,60 @@
+"""Ctrl-C says what the next run does, and the next run does that."""
+
+from pathlib import Path
+
+import pytest
+
+from adserver.quickstart.project import Project, new_project
+from adserver.quickstart.project_run import _how_to_go_on
+from adserver.quickstart.recipe import Recipe
+from adserver.quickstart.runs import Steps
+from tests.adserver.quickstart.test_project import SETTINGS
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return new_project(tmp_path / "play", SETTINGS)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("step", "is_begun_once", "says", "next_run"),
+    [
+        ("task", False, "`adserver quickstart run FOLDER` goes on with it", "1"),
+        (
+            "reports",
+            True,
+            "it was cut off while reports were being sent, and how many arrived is not known: `adserver "
+            "quickstart run FOLDER` begins a new run",
+            "2",
+        ),
+    ],
+)
+def test_a_run_that_is_interrupted_says_what_the_next_one_does(
+    step: str, says: str, next_run: str, project: Project, *, is_begun_once: bool
+) -> None:
+    recipe = Recipe(project, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        recipe.steps.do(step, interrupt, is_begun_once=is_begun_once)
+    told = _how_to_go_on(project, recipe, is_up=False)
+    assert told == f"interrupted in run 1: {says.replace('FOLDER', str(project.folder))}"
+    assert Steps.open(project).folder.name == next_run
+
+
+def test_a_job_that_goes_on_without_its_run_can_be_stopped(project: Project) -> None:
+    recipe = Recipe(project, lambda _: None)
+    recipe.steps.do("job", lambda: "ab" * 16)
+    again = f"`adserver quickstart run {project.folder}` goes on with it"
+    assert f"job {'ab' * 6} goes on at the servers: {again}; " in _how_to_go_on(project, recipe, is_up=True)
+    assert f"job {'ab' * 6} waits until the servers run again: {again}" in _how_to_go_on(
+        project, recipe, is_up=False
+    )
+
+
+def test_before_there_is_a_run_nothing_is_promised_about_one(project: Project) -> None:
+    told = _how_to_go_on(project, None, is_up=False)
+    assert told.startswith("interrupted before the run: ")
+    assert "goes on" not in told
