@@ -10,7 +10,7 @@ several times narrower than the intervals of the two figures.
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,8 +107,8 @@ def describe_comparisons(found: Sequence[PairedComparison]) -> str:
 
 
 def compare_scores(
-    scores: NDArray[np.float64],
-    others: NDArray[np.float64],
+    scores: NDArray[np.floating[Any]],
+    others: NDArray[np.floating[Any]],
     labels: NDArray[np.integer],
     *,
     names: tuple[str, str] = _NAMES,
@@ -165,7 +165,7 @@ _Found = tuple[str, float, float, float, float, bool]
 """Metric, both values, the middle of the interval, its standard error, and whether it is rough."""
 
 
-def _scores(given: NDArray[np.float64], rows: int, name: str) -> NDArray[np.float64]:
+def _scores(given: NDArray[np.floating[Any]], rows: int, name: str) -> NDArray[np.float64]:
     """Return scores of two classes (rows,), of more (rows, classes)."""
     if given.ndim not in (1, 2) or len(given) != rows or (given.ndim == 2 and not given.shape[1]):
         raise InvalidTask(
@@ -174,9 +174,10 @@ def _scores(given: NDArray[np.float64], rows: int, name: str) -> NDArray[np.floa
         )
     if np.isnan(given).any():
         raise InvalidTask(f"the scores of {name} hold NaN: leave these rows out of both models' scores")
-    if given.ndim == 2 and given.shape[1] <= 2:
-        return given[:, 0] if given.shape[1] == 1 else given[:, 1] - given[:, 0]
-    return given
+    found = given.astype(np.float64)
+    if found.ndim == 2 and found.shape[1] <= 2:
+        return found[:, 0] if found.shape[1] == 1 else found[:, 1] - found[:, 0]
+    return found
 
 
 def _compare_areas(
