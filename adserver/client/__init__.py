@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from adserver.client.client import Client
+    from adserver.client.comparison import compare
     from adserver.client.prediction import predict
 
-__all__ = ["Client", "predict"]
+__all__ = ["Client", "compare", "predict"]
 
-_MODULES: Final = {"Client": "adserver.client.client", "predict": "adserver.client.prediction"}
+_MODULES: Final = {
+    "Client": "adserver.client.client",
+    "compare": "adserver.client.comparison",
+    "predict": "adserver.client.prediction",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,8 @@ ERRORS_OF_95: Final = 1.96
 """Standard errors on either side of a 95 % interval."""
 # With fewer rows of a class DeLong's variance is often too small.
 _FEW: Final = 20
-_NAMES: Final = ("the model", "the other")
+NAMES: Final = ("the model", "the other")
+"""What a reader is told that two models are, if nothing else is said."""
 _SHOWN: Final = {"auc": "AUC", "accuracy": "accuracy"}
 # Whether it is higher, for each metric: what a reader is told.
 _WORDS: Final = {
@@ -63,7 +64,7 @@ class PairedComparison:
     high: float
     examples: int
     is_rough: bool = False
-    names: tuple[str, str] = _NAMES
+    names: tuple[str, str] = NAMES
 
     @property
     def finding(self) -> str:
@@ -111,7 +112,7 @@ def compare_scores(
     others: NDArray[np.floating[Any]],
     labels: NDArray[np.integer],
     *,
-    names: tuple[str, str] = _NAMES,
+    names: tuple[str, str] = NAMES,
 ) -> PairedComparison:
     """Compare two models' scores of the same rows, row by row.
 
