@@ -105,7 +105,8 @@ class Job:
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row a round: loss, accuracy, AUC, learning rate, gradient norm, noise to signal.
 
-        The last is the length of both helpers' noise over that of the mean gradient under it.
+        `auc_low` and `auc_high` are the ends of the AUC's 99 % interval. The last is the length of both
+        helpers' noise over that of the mean gradient under it.
         """
         return frame(map(asdict, self.figures()), _COLUMN_TYPES)
 

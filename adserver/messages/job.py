@@ -79,7 +79,10 @@ class JobItem(JobProgress):
 
 
 class JobFacts(JobProgress):
-    """A job with its cost and latest figures. Epsilons are of the rounds done, and null without noise."""
+    """A job with its cost and latest figures. Epsilons are of the rounds done, and null without noise.
+
+    The AUC's interval, of 99 %, is for people like those of the evaluation set.
+    """
 
     mechanism: Mechanism
     delta: float
@@ -88,6 +91,8 @@ class JobFacts(JobProgress):
     loss: float | None
     accuracy: float | None
     auc: float | None
+    auc_low: float | None
+    auc_high: float | None
     name: str
     note: str
 
@@ -263,6 +268,8 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         "loss": evaluated.loss if evaluated else None,
         "accuracy": evaluated.accuracy if evaluated else None,
         "auc": evaluated.auc if evaluated else None,
+        "auc_low": evaluated.auc_low if evaluated else None,
+        "auc_high": evaluated.auc_high if evaluated else None,
     }
     if isinstance(plan, FederatedPlan):
         strategy, model = plan.read_instructions()

@@ -29,6 +29,8 @@ class RoundFigures:
         accuracy: Share of the evaluation set that is classified right; None also where the loss is no
             classifier's.
         auc: There, of two classes; see `adserver.training.inference.Evaluation`.
+        auc_low: The lower end of the AUC's 99 % interval for people like those of the evaluation set.
+        auc_high: The upper end.
         calibrated_loss: The mean loss there with the best scale and shift of the logit, by which weights are
             chosen; None but for two classes.
     """
@@ -41,6 +43,8 @@ class RoundFigures:
     loss: float | None = None
     accuracy: float | None = None
     auc: float | None = None
+    auc_low: float | None = None
+    auc_high: float | None = None
     calibrated_loss: float | None = None
 
     @property

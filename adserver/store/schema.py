@@ -216,6 +216,8 @@ job_rounds: Final = Table(
     Column("loss", Float),
     Column("accuracy", Float),
     Column("auc", Float),
+    Column("auc_low", Float),
+    Column("auc_high", Float),
     Column("calibrated_loss", Float),
     PrimaryKeyConstraint("job_id", "rounds_done"),
 )

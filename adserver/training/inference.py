@@ -91,7 +91,8 @@ class Evaluation:
     def added_to(self, figures: RoundFigures) -> RoundFigures:
         """Return a round's figures with what is kept of its evaluation."""
         names = ("loss", "accuracy", "auc", "calibrated_loss")
-        return replace(figures, **pick_attributes(self, names))
+        low, high = self.auc_interval or (None, None)
+        return replace(figures, **pick_attributes(self, names), auc_low=low, auc_high=high)
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is wrong with the model, if anything is, each with what to do about it."""

@@ -245,4 +245,6 @@ def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
 def _evaluation(figures: RoundFigures) -> str:
     known = {"accuracy": figures.accuracy, "AUC": figures.auc}
     shown = (f", {name} {value:.4f}" for name, value in known.items() if value is not None)
-    return f"loss {figures.loss:.4f}{''.join(shown)}"
+    is_known = figures.auc_low is not None and figures.auc_high is not None
+    interval = f" (99 %: {figures.auc_low:.3f} to {figures.auc_high:.3f})" if is_known else ""
+    return f"loss {figures.loss:.4f}{''.join(shown)}{interval}"

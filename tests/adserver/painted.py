@@ -145,6 +145,8 @@ class Painted:
             loss=0.31 + 0.38 * math.exp(-4 * at / of) + 0.008 * wave if at % 2 == 0 else None,
             accuracy=0.88 - 0.35 * math.exp(-5 * at / of) + 0.006 * wave if at % 2 == 0 else None,
             auc=0.91 - 0.4 * math.exp(-5 * at / of) + 0.006 * wave if at % 2 == 0 else None,
+            auc_low=0.88 - 0.4 * math.exp(-5 * at / of) + 0.006 * wave if at % 2 == 0 else None,
+            auc_high=0.94 - 0.4 * math.exp(-5 * at / of) + 0.006 * wave if at % 2 == 0 else None,
         )
         with self.engine.begin() as connection:
             connection.execute(insert(job_rounds).values(figures_row(job_id, figures)))

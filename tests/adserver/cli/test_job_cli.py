@@ -277,7 +277,8 @@ def test_the_exported_models_evaluation_is_the_jobs_last_one(site: Site, adserve
         shown["auc"],
         RECORDS,
     )
-    assert f"AUC {shown['auc']:.4f}" in adserver("job show").stdout
+    interval = f"(99 %: {shown['auc_low']:.3f} to {shown['auc_high']:.3f})"
+    assert f"AUC {shown['auc']:.4f} {interval}" in adserver("job show").stdout
 
 
 def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(

@@ -29,11 +29,13 @@ from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training import rehearsal
 from adserver.training.as_onnx import as_onnx
-from adserver.training.inference import predict
+from adserver.training.eval_set import read_eval_set
+from adserver.training.inference import evaluate, predict
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused
+from maskedlark.model.losses import Loss
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.adserver.job_world import RECORDS, Sealed, Site, eval_set_npz, sealed
 from tests.builders import NOW
@@ -109,6 +111,10 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     assert list(table["rounds_done"]) == [0, 1, 2, 3, 4]
     assert table["loss"].iloc[-1] < table["loss"].iloc[0]
     assert job.summary()["auc"] == table["auc"].iloc[-1] > 0.5
+    panel = read_eval_set(eval_set_npz(OF))
+    tested = evaluate(job.export(), panel.features, panel.labels, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    interval = (job.summary()["auc_low"], job.summary()["auc_high"])
+    assert interval == tested.auc_interval == (table["auc_low"].iloc[-1], table["auc_high"].iloc[-1])
     assert job.summary()["rounds_done"] == 4
     [compared] = client.compare_jobs()
     assert compared["best_loss"] <= 1.01 * table["loss"].iloc[1:].min()
