@@ -1,5 +1,6 @@
 """`adserver model`: create, show, evaluate, predict, export, calibrate."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -293,7 +294,15 @@ def _predict_command(
     csv: Annotated[
         Path, option("The table to score, with the encoder's columns.", exists=True, dir_okay=False)
     ],
-    out: Annotated[Path, option("Write the table with its predictions to this .csv file.", dir_okay=False)],
+    out: Annotated[
+        Path,
+        option(
+            "Write the table with its predictions to this file, in the table's own encoding, delimiter and "
+            "decimal sign.",
+            dir_okay=False,
+        ),
+    ],
+    force: Annotated[bool, option("Replace the --out file if there is one.", "--force")] = False,
     encoder: Annotated[
         Path | None,
         option(
@@ -315,23 +324,23 @@ def _predict_command(
     from adserver.collecting.task_settings import encoder_from
     from adserver.training.model_file import read_model
     from adserver.training.scoring import NOT_SCORED, find_encoder, score_table
-    from adserver.views.printing import as_csv
-    from maskedlark.encoding.table import parse_table
+    from maskedlark.encoding.table import append_columns, parse_table
     from maskedlark.runtime.durable_file import write_durably
 
-    encoded, table = read_model(file), parse_table(csv.read_bytes(), csv.name)
+    _check_is_free(out, [one for one in (csv, file, encoder) if one is not None], is_replaced=force)
+    content = csv.read_bytes()
+    encoded, table = read_model(file), parse_table(content, csv.name)
     scored = score_table(encoded, find_encoder(encoded, encoder_from(encoder)), table, loss)
     added = (*scored.columns, NOT_SCORED)
     # A second column of the name would make the file's readers take either
     if taken := [name for name in added if name in table.columns]:
         raise typer.BadParameter(f"{csv.name} has a column {taken[0]!r} already: rename it")
-    nothing = ("",) * len(scored.columns)
-    lines = [
-        [*("" if cell is None else cell for cell in cells), *(found or nothing), why]
-        for *cells, found, why in zip(*table.columns.values(), scored.rows, scored.why, strict=True)
-    ]
     # Every row is there, scored or not, so that the file can be laid beside the table
-    write_durably(out, as_csv((*table.columns, *added), lines))
+    predicted: dict[str, Sequence[str | float]] = {
+        name: ["" if row is None else row[place] for row in scored.rows]
+        for place, name in enumerate(scored.columns)
+    }
+    write_durably(out, append_columns(content, table, {**predicted, NOT_SCORED: scored.why}))
     left_out = scored.count_left_out()
     count = len(table) - sum(left_out.values())
     if as_json:
@@ -346,12 +355,27 @@ def _predict_command(
         )
     else:
         rows = plural(len(table), "row is", "rows are")
-        typer.echo(f"{count} of {rows} scored, in {out}: {', '.join(scored.columns)}")
+        typer.echo(
+            escape(
+                f"{count} of {rows} scored, in {out}: {', '.join(scored.columns)}; written as {csv.name} is: "
+                f"{table.written}"
+            )
+        )
         for line in scored.remarks():
             typer.echo(escape(line))
     # A table of which nothing could be read is a failure to whatever runs this
     if len(table) and not count:
         raise typer.Exit(1)
+
+
+def _check_is_free(out: Path, inputs: Collection[Path], *, is_replaced: bool) -> None:
+    """Refuse to write over a file that is read, and over any other unless it is to be replaced."""
+    if not out.exists():
+        return
+    if any(out.samefile(one) for one in inputs):
+        raise typer.BadParameter(f"--out names {out}, which this command reads: name another file")
+    if not is_replaced:
+        raise typer.BadParameter(f"{out} exists already: name another file, or add --force to replace it")
 
 
 @takes(server=server_of)

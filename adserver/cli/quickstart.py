@@ -132,7 +132,7 @@ def _make_project(
     person: str = "",
 ) -> "Project":
     from adserver.quickstart.check import check, read_table
-    from adserver.quickstart.measurement import describe_bound
+    from adserver.quickstart.measurement import count_rows, describe_bound
     from adserver.quickstart.measurement_forecast import forecast_groups, suggest_values
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
@@ -183,7 +183,8 @@ def _make_project(
         bounds = {one.column: note for one in measured if (note := describe_bound(table, one))}
         measure = replace(measure, values=measured)
         # Its errors too: a project whose measurement cannot run is not made
-        reported = report.labelled - round(data.panel * report.labelled)
+        used, _ = count_rows(table, data, measure)
+        reported = used - round(data.panel * used)
         forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported)
         secret = {one.column for one in measured}
         leaks = report.warn_of_leaks(set(table.columns) - {*data.ignore, *secret})
@@ -251,8 +252,11 @@ def _check_command(folder: FolderArgument) -> None:
     _show_warnings((*found.leaks, *found.warnings))
     _show_forecasts(found.forecasts, project.settings.measure)
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
+    for reason, count in found.left_out.items():
+        typer.echo(escape(f"{plural(count, 'row is', 'rows are')} left out: {reason}"))
     typer.echo(
-        f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose}; "
+        f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose} and "
+        f"{found.rows - found.reported} in the panel; "
         f"{plural(found.num_features, 'feature')}; loss {found.loss.value}: "
         f"run it with `adserver quickstart run {folder}`"
     )

@@ -163,7 +163,16 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
         scale = units / measure.scale
         value = measurement.value(measure.value)
         if value is None or measure.kind is MeasureKind.SUM:
-            columns.append(Column(name=measure.value, value=measure.value, bucket=None, noise_scale=scale))
+            clipped_to = (value.low, value.high) if value is not None and value.is_clamped else None
+            columns.append(
+                Column(
+                    name=measure.value,
+                    value=measure.value,
+                    bucket=None,
+                    noise_scale=scale,
+                    clipped_to=clipped_to,
+                )
+            )
             continue
         ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
         columns += [

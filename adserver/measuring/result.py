@@ -107,12 +107,15 @@ class Column:
         value: The value that is summed, or counted by bucket.
         bucket: For a histogram, the least and the largest value of the bucket.
         noise_scale: Each helper's noise, in the column's own unit.
+        clipped_to: The least and the most that a report counts in the sum, where browsers move a number
+            outside of them to the nearer one; None where they do not. No interval has that bias.
     """
 
     name: str
     value: str
     bucket: tuple[int, int] | None
     noise_scale: float
+    clipped_to: tuple[float, float] | None = None
 
 
 @frozen

@@ -1,6 +1,6 @@
 """Whether a run's measurement and training fit the budgets, before anything is started or spent.
 
-    problems = why_over_budget(settings, task, measured=charges, reports=(300, 320))
+    problems = why_over_budget(settings, task, measured=charges, reports=320)
     # ("[training] epsilon is 3, but next to [measure] epsilon 3 ... leave training 1.93: ...",)
 
 A run's own functions plan the query and the job, for a task that nobody signed: helpers charge them by the
@@ -77,8 +77,7 @@ def why_over_budget(
     task: "Task",
     *,
     measured: "Sequence[Charge]" = (),
-    fewest: int,
-    most: int,
+    reports: int,
     why_general: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield what a run's job over reports would be refused for.
@@ -87,35 +86,30 @@ def why_over_budget(
         settings: The project's.
         task: As of `unsigned_task`.
         measured: What the measurement is charged as, which is asked first.
-        fewest: The least reports that the job may train on. How many miss a measured number is known once
-            the panel is drawn.
-        most: The most that it may train on.
+        reports: How many the job trains on.
         why_general: What forces its model to the general path, where samples are no secret.
     """
     # Loads numpy, which light commands do without.
     from adserver.budgets.headroom import JobLimits
 
     training = settings.training
-    for reports in sorted({fewest, most}):
-        limits = JobLimits(task=task, dataset_size=reports, already=measured, epsilon=training.epsilon)
-        rounds, batch_size = training.rounds, training.batch_size or float(reports)
-        try:
-            samples = limits.samples(batch_size, rounds)
-            if why_general and samples.rate < 1 and not samples.is_public:
-                yield (
-                    "[training] batch_size: a model on the general path cannot draw secret samples: leave it "
-                    f"out, or change the model, since {'; '.join(why_general)}"
-                )
-                return
-            limits.noise_asked_for(rounds=rounds, batch_size=batch_size)
-        except JobRefused as refusal:
-            if refusal.reason is not JobReason.BUDGET_EXHAUSTED:
-                yield f"[training] cannot be asked of {reports} reports: {refusal}"
-                return
-            only = "" if fewest == most else f", if {reports} rows are reported,"
-            left = limits.epsilon_left(rounds=rounds, batch_size=batch_size)
-            yield _describe(settings, left, only, is_measured=bool(measured))
+    limits = JobLimits(task=task, dataset_size=reports, already=measured, epsilon=training.epsilon)
+    rounds, batch_size = training.rounds, training.batch_size or float(reports)
+    try:
+        samples = limits.samples(batch_size, rounds)
+        if why_general and samples.rate < 1 and not samples.is_public:
+            yield (
+                "[training] batch_size: a model on the general path cannot draw secret samples: leave it "
+                f"out, or change the model, since {'; '.join(why_general)}"
+            )
             return
+        limits.noise_asked_for(rounds=rounds, batch_size=batch_size)
+    except JobRefused as refusal:
+        if refusal.reason is not JobReason.BUDGET_EXHAUSTED:
+            yield f"[training] cannot be asked of {reports} reports: {refusal}"
+            return
+        left = limits.epsilon_left(rounds=rounds, batch_size=batch_size)
+        yield _describe(settings, left, is_measured=bool(measured))
 
 
 def why_devices_over_budget(settings: Settings, *, devices: int) -> Iterator[str]:
@@ -143,15 +137,15 @@ def why_devices_over_budget(settings: Settings, *, devices: int) -> Iterator[str
             return
         granted = plan(replace(asked, epsilon=task.epsilon), takes_less=True).job
         left = round_down(spent(granted.charges(task, granted.rounds), task.delta).ad_server)
-        yield _describe(settings, left, "", is_measured=False)
+        yield _describe(settings, left, is_measured=False)
 
 
-def _describe(settings: Settings, left: float, only: str, *, is_measured: bool) -> str:
+def _describe(settings: Settings, left: float, *, is_measured: bool) -> str:
     """Say what epsilon training may ask for, and what to change."""
     task, measure = settings.task, settings.measure.epsilon
     next_to = f"next to [measure] epsilon {measure:g} " if is_measured else ""
     return (
         f"[training] epsilon is {settings.training.epsilon:g}, but {next_to}the budgets, [task] epsilon "
-        f"{task.epsilon:g} and collusion_epsilon {task.collusion_epsilon:g}, leave it {left:g}{only}: lower "
+        f"{task.epsilon:g} and collusion_epsilon {task.collusion_epsilon:g}, leave it {left:g}: lower "
         f"{'one of both epsilons' if is_measured else 'the first'} or raise the budgets"
     )

@@ -6,14 +6,14 @@
 A setting's type and range are checked when `lark.toml` is read (`adserver.quickstart.wrong_settings`).
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
-from adserver.quickstart.measurement import count_gaps, plan_measurement
+from adserver.quickstart.measurement import count_rows, plan_measurement
 from adserver.quickstart.measurement_forecast import GroupForecast, forecast_groups, plan_measured_query
 from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.project import Project
@@ -47,8 +47,9 @@ class Checked:
 
     Attributes:
         problems: One line for each wrong setting, with its name and the remedy.
-        rows: Rows with a label that is learned.
+        rows: Rows that are used: they have a label that is learned and each measured number, or a person.
         reported: Those that browsers report, or people's devices hold; the rest is the panel.
+        left_out: How many rows of the table are not used, by column and reason.
         devices: How many people's devices train; None where browsers report.
         num_features: Bytes of a report.
         num_classes: Classes of the label.
@@ -70,6 +71,7 @@ class Checked:
     loss: Loss
     encoder: Encoder | None
     why_general: tuple[str, ...] | None
+    left_out: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     leaks: tuple[str, ...] = ()
     forecasts: tuple[GroupForecast, ...] = ()
@@ -104,6 +106,7 @@ def check(project: Project) -> Checked:
     reported, devices = _count_reported(rows, settings), None
     encoder: Encoder | None = None
     leaks: tuple[str, ...] = ()
+    left_out: Mapping[str, int] = {}
     table: Table | None = None
     # Without a label, reading the table would raise and hide the other problems.
     if settings.data.csv and not problems:
@@ -118,12 +121,8 @@ def check(project: Project) -> Checked:
         counts = {**report.classes, **report.other_labels}
         chosen = settings.data.classes or tuple(counts)
         problems += _problems_of_classes(counts, settings.data)
-        rows, classes = sum(counts.get(name, 0) for name in chosen), len(chosen)
-        reported = _count_reported(rows, settings)
-        person = settings.federated.person
-        if person and person in table.columns:  # a column of row numbers often has an empty name
-            division = divide(table, settings.data, person)
-            reported, devices = len(division.on_devices), division.people
+        classes = len(chosen)
+        rows, reported, devices, left_out = _divide_rows(table, settings)
         if not problems:
             planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
             encoder = _fit(_select_learned(table, settings.data), kept, settings.data, planned)
@@ -159,6 +158,7 @@ def check(project: Project) -> Checked:
         loss=loss,
         encoder=encoder,
         why_general=None if problems else why_general,
+        left_out=left_out,
         warnings=_warn_of_columns(own.file, encoder) if own is not None and encoder is not None else (),
         leaks=leaks,
         forecasts=forecasts,
@@ -186,6 +186,17 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
         if not any(one.may_cause(problem) for one in wrong):
             told.append(problem)
     return told
+
+
+def _divide_rows(table: Table, settings: Settings) -> tuple[int, int, int | None, Mapping[str, int]]:
+    """Return `rows`, `reported`, `devices` and `left_out`, as of `Checked`."""
+    person = settings.federated.person
+    if person and person in table.columns:  # a column of row numbers often has an empty name
+        division = divide(table, settings.data, person)
+        reported = len(division.on_devices)
+        return reported + len(division.panel), reported, division.people, division.left_out
+    rows, left_out = count_rows(table, settings.data, settings.measure)
+    return rows, _count_reported(rows, settings), None, left_out
 
 
 def _count_reported(rows: int, settings: Settings) -> int:
@@ -274,12 +285,14 @@ def _problems_of_columns(
     table: Table, report: TableReport, data: DataSettings, kept: Collection[str]
 ) -> Iterator[str]:
     """Yield what is wrong with the columns that `[data]` names, and with those that become features."""
+    is_name_missing = False
     for setting, names in (
         ("ignore", data.ignore), ("dates", data.dates), ("codes", data.codes), ("publish", data.publish),
         ("words", tuple(data.vocabularies())),
     ):  # fmt: skip
         for name in names:
             if name not in table.columns:
+                is_name_missing = True
                 known = ", ".join(table.columns)
                 yield f"[data] {setting} names {name!r}, but {table.name} has no such column; it has {known}"
             elif name == data.label:
@@ -291,12 +304,13 @@ def _problems_of_columns(
             continue
         if column.use is Use.LEFT_OUT and not column.name:
             yield '[data] ignore must name the column without a name, "": it is no feature'
-        is_word = column.name not in data.dates and (column.looks_like or column.name in data.codes)
-        if is_word and column.looks_like and column.name not in data.publish:
+        is_named = column.name in data.dates or column.name in data.publish
+        # A misspelled name may have been meant for this column: it has its line already
+        if column.looks_like and not is_named and not is_name_missing:
+            settings = "dates, ignore" if column.use is Use.DATE else "ignore"
             yield (
                 f"[data] column {column.name!r} looks like identifiers ({column.looks_like}), and the "
-                "encoder is "
-                "public: name it in ignore, or in publish"
+                f"encoder is public: name it in {settings} or publish"
             )
     for name in data.dates:
         if name in kept and (why := _why_no_dates(table, name)):
@@ -396,20 +410,12 @@ def _problems_of_budgets(
         return
     measure = settings.measure
     plan = None if table is None else plan_measurement(table, settings.data, measure)
-    task, gaps = unsigned_task(settings.task), 0
+    task = unsigned_task(settings.task)
     measured: tuple[Charge, ...] = ()
     if table is not None and plan is not None:
         task = unsigned_task(settings.task, measurement=plan.declared)
         measured = plan_measured_query(plan, task, measure.epsilon, reported).charges(task, 1)
-        gaps = count_gaps(table, measure)
-    yield from why_over_budget(
-        settings,
-        task,
-        measured=measured,
-        fewest=max(1, reported - gaps),
-        most=reported,
-        why_general=why_general,
-    )
+    yield from why_over_budget(settings, task, measured=measured, reports=reported, why_general=why_general)
 
 
 def _own_model(project: Project, features: int, encoder: Encoder | None = None) -> "PreparedModel":

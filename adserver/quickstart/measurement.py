@@ -11,13 +11,15 @@ are in the column's own unit, under its own name.
 import json
 import math
 import re
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
 from adserver.measuring.result import AggregateResult, Column, Estimate
+from adserver.quickstart.people import why_not_learned
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
@@ -26,12 +28,15 @@ from maskedlark.encoding.table import Cells, Table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import COUNT, MAX_MAGNITUDE, Measurement
+from maskedlark.terminal.plural import plural
 
 MIN_CELL_COUNT: Final = 20
 """Groups of fewer reports are hidden, and are in the rest of their table."""
 MOST_CATEGORIES: Final = 1_000
 OTHER: Final = "other"
 _MOST_DECIMALS: Final = 6
+# Words of a column that a message names
+_MOST_WORDS: Final = 4
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
 
 
@@ -44,6 +49,7 @@ class MeasurementPlan:
         browser_options: The options of `browser-sim run` that say which column holds what.
         table_options: Those of `browser-sim encode` for the columns that are secret, and so no features.
         units: For each declared value, how many of its units its column's own unit has.
+        names: For each declared value its column, or COLUMN==WORD.
         keys: For each declared key its column, the coarsest first.
         beyond: Rows that hold more than the most that counts, by column.
     """
@@ -52,6 +58,7 @@ class MeasurementPlan:
     browser_options: tuple[str, ...]
     table_options: tuple[str, ...]
     units: dict[str, int]
+    names: dict[str, str]
     keys: dict[str, str]
     beyond: dict[str, int]
 
@@ -67,16 +74,41 @@ class MeasurementPlan:
         return (*summed, *(("--group-by", ",".join(self.keys), "--roll-up") if self.keys else ()))
 
     def in_units(self, result: AggregateResult) -> AggregateResult:
-        """Return a result with sums in their columns' own units."""
+        """Return a result with sums in their columns' own units, under the columns' own names."""
         units = [self.units.get(column.value, 1) for column in result.columns]
         return replace(
             result,
             group_by=tuple(self.keys.get(name, name) for name in result.group_by),
-            columns=tuple(map(_column_in, result.columns, units)),
+            columns=tuple(
+                _column_in(column, unit, self.names.get(column.value, column.name))
+                for column, unit in zip(result.columns, units, strict=True)
+            ),
             rows=tuple(
                 replace(row, estimates=tuple(map(_estimate_in, row.estimates, units))) for row in result.rows
             ),
         )
+
+
+def count_rows(table: Table, data: DataSettings, measure: MeasureSettings) -> tuple[int, dict[str, int]]:
+    """Return how many rows are reported or in the panel, and how many are left out by column and reason.
+
+    As `browser-sim` does and says it: a row needs a label that is learned, and each number that is summed.
+    """
+    reasons = zip(why_not_learned(table, data), why_not_measured(table, measure), strict=True)
+    left_out = Counter(label or gap for label, gap in reasons)
+    return left_out.pop("", 0), left_out
+
+
+def why_not_measured(table: Table, measure: MeasureSettings) -> list[str]:
+    """Return for each row which summed number it lacks, the first one, in `browser-sim`'s words; or ""."""
+    summed = [one.column for one in measure.values if not one.word and one.column in table.columns]
+    return [
+        next(
+            (f"column {name!r}: no measured value" for name in summed if table.columns[name][row] is None),
+            "",
+        )
+        for row in range(len(table))
+    ]
 
 
 def parse_value(table: Table, column: str) -> Measured:
@@ -106,33 +138,17 @@ def numbers_by_group(
         )
     ]
     groups = list(zip(*names, strict=True)) if names else [()] * len(table)
-    measured = _measured_numbers(table, measure)
     numbers: Sequence[float | None] = [1.0] * len(table)
     if value is not None and value.word:
         numbers = [float(cell == value.word) for cell in table.columns[value.column]]
     elif value is not None:
-        numbers = measured[value.column]
-    whole = _have_all(measured) or [True] * len(table)
+        numbers = _numbers(table, value.column)
     found = dict[tuple[str, ...], list[float]]()
-    for group, one, is_whole in zip(groups, numbers, whole, strict=True):
-        if is_whole and one is not None:
+    for group, one, gap in zip(groups, numbers, why_not_measured(table, measure), strict=True):
+        if not gap and one is not None:
             found.setdefault(group, []).append(one)
     shown = [group for group in found.values() if len(group) >= MIN_CELL_COUNT]
     return shown or [[one for group in found.values() for one in group]]
-
-
-def count_gaps(table: Table, measure: MeasureSettings) -> int:
-    """Return how many rows lack a measured number: browsers report none of them."""
-    return _have_all(_measured_numbers(table, measure)).count(False)
-
-
-def _measured_numbers(table: Table, measure: MeasureSettings) -> dict[str, list[float | None]]:
-    return {one.column: _numbers(table, one.column) for one in measure.values if not one.word}
-
-
-def _have_all(measured: Mapping[str, Sequence[float | None]]) -> list[bool]:
-    """Return for each row whether it has every measured number; nothing where none is measured."""
-    return [None not in row for row in zip(*measured.values(), strict=True)]
 
 
 def describe_bound(table: Table, value: Measured) -> str:
@@ -162,7 +178,8 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     declared = {
         "min_cell_count": MIN_CELL_COUNT,
         "values": [
-            {"name": one.name, "low": one.low, "high": one.high, "is_clamped": True} for one in values
+            {"name": one.name, "low": one.low, "high": one.high, "is_clamped": not one.is_word}
+            for one in values
         ],
         "keys": [{"name": name, **_categories(table, column, data)} for name, column in keys.items()],
     }
@@ -172,6 +189,8 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         browser_options=(*secret, *(part for one in keys.items() for part in ("--key", "=".join(one)))),
         table_options=secret,
         units={one.name: one.unit for one in values},
+        # The count of rows has that name already
+        names={one.name: one.name if one.shown == COUNT else one.shown for one in values},
         keys=keys,
         beyond={one.column: one.beyond for one in values if one.beyond},
     )
@@ -179,15 +198,20 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
 
 @frozen
 class _PlannedValue:
-    """A value as the task declares it: its bounds, in units of which its column's own has `unit`."""
+    """A value as the task declares it: its bounds, in units of which its column's own has `unit`.
+
+    A word is in a row or is not, so that no bound cuts off its count.
+    """
 
     name: str
     column: str
+    shown: str
     read_as: str
     low: int
     high: int
     unit: int
     beyond: int
+    is_word: bool = False
 
 
 def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
@@ -197,8 +221,20 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
         if one.word not in cells:
             raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}")
         read_as = f"{one.column}=={one.word}"
-        return _PlannedValue(name=name, column=one.column, read_as=read_as, low=0, high=1, unit=1, beyond=0)
+        return _PlannedValue(
+            name=name,
+            column=one.column,
+            shown=read_as,
+            read_as=read_as,
+            low=0,
+            high=1,
+            unit=1,
+            beyond=0,
+            is_word=True,
+        )
     filled = [value for value in _numbers(table, one.column) if value is not None]
+    if not filled:
+        raise InvalidTask(f"[measure] values: column {one.column!r} is empty: measure another one")
     unit = 10 ** _decimals(table, one.column, one.most)
     # In decimals: as floats 1.1 times 100 is a little more than 110, and would be rounded up to 111.
     high = math.ceil(Decimal(repr(one.most)) * unit)
@@ -210,8 +246,9 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
     return _PlannedValue(
         name=_name(one.column, taken, _suffix(unit)),
         column=one.column,
+        shown=one.column,
         read_as=f"{one.column}*{unit}" if unit > 1 else one.column,
-        low=-high if min(filled, default=0.0) < 0 else 0,
+        low=-high if min(filled) < 0 else 0,
         high=high,
         unit=unit,
         beyond=sum(abs(value) > one.most for value in filled),
@@ -239,12 +276,29 @@ def _numbers(table: Table, column: str) -> list[float | None]:
             continue
         value = float(cell.lower() in ("yes", "true")) if cell.lower() in _TRUTHS else number(cell)
         if value is None:
-            raise InvalidTask(
-                f"[measure] values: column {column!r} holds a word in line {line}: name a column of numbers, "
-                "or of yes and no"
-            )
+            raise InvalidTask(f"[measure] values: column {column!r} {_why_no_numbers(cells, column, line)}")
         numbers.append(value)
     return numbers
+
+
+def _why_no_numbers(cells: Cells, column: str, line: int) -> str:
+    """Say which words stand where numbers are summed, and how to count one."""
+    counts = Counter(cell for cell in cells if cell is not None)
+    words = Counter({cell: count for cell, count in counts.items() if number(cell) is None})
+    if words.total() <= counts.total() / 2:
+        return (
+            f"holds numbers, and {plural(words.total(), 'word')}, the first in line {line}: empty those "
+            "cells, or name a column of numbers"
+        )
+    shown = ", ".join(f"{word!r} in {plural(count, 'row')}" for word, count in words.most_common(_MOST_WORDS))
+    # As of labels: people count what is rare
+    word = min(words.most_common(_MOST_WORDS), key=lambda one: one[1])[0]
+    name, counted = (json.dumps(one, ensure_ascii=False) for one in (column, word))
+    return (
+        f"holds words, {shown}{', ...' if len(words) > _MOST_WORDS else ''}: to count one, write --value "
+        f"{shlex.quote(f'{column}=={word}')}, in lark.toml {{column = {name}, word = {counted}}}; to sum, "
+        "name a column of numbers"
+    )
 
 
 def _decimals(table: Table, column: str, most: float) -> int:
@@ -321,13 +375,14 @@ def round_up(value: float) -> float:
     return float(math.ceil(round(value * 10.0**digits, 6))) / 10.0**digits
 
 
-def _column_in(column: Column, unit: int) -> Column:
-    name = column.name.removesuffix(_suffix(unit))
+def _column_in(column: Column, unit: int, name: str) -> Column:
+    low, high = column.clipped_to or (0.0, 0.0)
     return replace(
         column,
         name=name,
-        value=column.value.removesuffix(_suffix(unit)),
+        value=name,
         noise_scale=column.noise_scale / unit,
+        clipped_to=None if column.clipped_to is None else (low / unit, high / unit),
     )
 
 

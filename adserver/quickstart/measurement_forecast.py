@@ -21,10 +21,10 @@ from adserver.quickstart.measurement import (
     parse_value,
     plan_measurement,
     round_up,
+    why_not_measured,
 )
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
 from maskedlark.encoding.table import Table
-from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import COUNT
 
@@ -82,7 +82,8 @@ def forecast_groups(
     if plan is None:
         return ()
     errors = _plan_errors(plan, task, measure.epsilon, reported)
-    share = reported / len(table)
+    # Groups are without the rows that lack a number, which browsers do not report either
+    share = reported / max(1, why_not_measured(table, measure).count(""))
     found = []
     for one, error in zip((*measure.values, None), errors, strict=True):
         most = 1.0 if one is None or one.word else one.most
@@ -143,9 +144,6 @@ def suggest_values(
     plan = plan_measurement(table, data, measure)
     if plan is None or not asked:
         return ()
-    for one in asked:
-        if not any(cell is not None for cell in table.columns[one.column]):
-            raise InvalidTask(f"[measure] values: column {one.column!r} is empty: measure another one")
     share = 1 - data.panel
     errors = _plan_errors(plan, TaskSettings(), measure.epsilon, round(share * len(table)))
     return tuple(

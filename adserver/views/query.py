@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import typer
 
-from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, ResultRow
+from adserver.measuring.result import AggregateResult, Column, Estimate, ReleasedResult, ResultRow
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Attributes of `Estimate` that a file has of each column of a result
 _FIGURES: Final = ("value", "standard_error", "low", "high")
+# What a file has in addition of a column whose numbers are clipped, the same in every row
+_BOUNDS: Final = ("clipped_low", "clipped_high")
 ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
 # More bars than these cannot be told apart at the width of a page
@@ -152,8 +154,21 @@ def summary_lines(result: AggregateResult) -> list[str]:
     scales = scales or f"{result.columns[0].noise_scale:.4g}"
     return [
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
+        *clipped_lines(result),
         *noise_lines(result, f": {scales}; ± is half of a 99 % interval"),
     ]
+
+
+def clipped_lines(result: AggregateResult) -> list[str]:
+    """Return a line on the bounds to which the numbers of reports are clipped; none where none are."""
+    bounds = [
+        f"{low:,.10g} to {high:,.10g} of {column.name}"
+        for column in _clipped(result)
+        for low, high in [column.clipped_to or (-math.inf, math.inf)]
+    ]
+    if not bounds:
+        return []
+    return [f"sums are clipped: a report counts {', '.join(bounds)}; intervals do not cover what is beyond"]
 
 
 def _threshold(result: AggregateResult) -> str:
@@ -189,15 +204,23 @@ def _json(written: _Written) -> bytes:
 
 def _file_columns(written: _Written) -> list[str]:
     result, _ = written
-    return [*result.group_by, *(f"{name} {figure}" for name in _names(*written) for figure in _FIGURES)]
+    figures = [f"{name} {figure}" for name in _names(*written) for figure in _FIGURES]
+    bounds = [f"{column.name} {end}" for column in _clipped(result) for end in _BOUNDS]
+    return [*result.group_by, *figures, *bounds]
+
+
+def _clipped(result: AggregateResult) -> list[Column]:
+    return [column for column in result.columns if column.clipped_to]
 
 
 def _file_rows(written: _Written) -> Iterator[list[Any]]:
     result, statistics = written
     derived = [one.estimates(result) for one in statistics]
+    bounds = [end for column in _clipped(result) for end in column.clipped_to or ()]
     for place, row in enumerate(result.rows):
         estimates = (*row.estimates, *(one[place] for one in derived))
-        yield [*row.group, *(getattr(estimate, figure) for estimate in estimates for figure in _FIGURES)]
+        figures = [getattr(estimate, figure) for estimate in estimates for figure in _FIGURES]
+        yield [*row.group, *figures, *bounds]
 
 
 def _csv(written: _Written) -> bytes:
@@ -224,18 +247,19 @@ def _png(result: AggregateResult) -> bytes:
 
     For each histogram a panel of its buckets in the coarsest cell.
     """
-    panels = [_Panel(title, labels, estimates) for title, labels, estimates in _panels(result)]
+    panels = [_Panel(*panel) for panel in _panels(result)]
     figure = new_figure(9, 3.2 * len(panels))
     for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         panel.draw(axes)
-    figure.suptitle(summary_lines(result)[-1], fontsize=9)
+    figure.suptitle("\n".join([summary_lines(result)[-1], *clipped_lines(result)]), fontsize=9, wrap=True)
     return as_png(figure)
 
 
 class _Panel:
     """Bars with error bars: the 99 % intervals."""
 
-    def __init__(self, title: str, labels: Sequence[str], estimates: Sequence[Estimate]) -> None:
+    def __init__(self, title: str, unit: str, labels: Sequence[str], estimates: Sequence[Estimate]) -> None:
+        self._unit = unit
         self._title = (
             title if len(labels) <= _MOST_BARS else f"{title}: the first {_MOST_BARS} of {len(labels)} cells"
         )
@@ -258,10 +282,12 @@ class _Panel:
             ha="right" if len(values) > 6 else "center",
         )
         axes.set_title(self._title, fontsize=10)
+        axes.set_ylabel(self._unit)
         axes.grid(visible=True, axis="y", alpha=0.3)
 
 
-def _panels(result: AggregateResult) -> list[tuple[str, list[str], list[Estimate]]]:
+def _panels(result: AggregateResult) -> list[tuple[str, str, list[str], list[Estimate]]]:
+    """Return for each panel its title, what its bars count, their labels and their estimates."""
     # Rolled-up rows are sums of the others: as bars beside them they would count twice
     finest = [row for row in result.rows if len(row.group) == 0 or row.group[-1] != "(all)"]
     panels = []
@@ -271,6 +297,7 @@ def _panels(result: AggregateResult) -> list[tuple[str, list[str], list[Estimate
             panels.append(
                 (
                     f"{column.name} by {', '.join(result.group_by) or 'nothing'}",
+                    "reports" if column.value == COUNT else column.name,
                     labels,
                     [row.estimates[place] for row in finest],
                 )
@@ -286,5 +313,5 @@ def _panels(result: AggregateResult) -> list[tuple[str, list[str], list[Estimate
         first = result.rows[0]
         labels = [f"{low}..{high}" for low, high in buckets]
         title = f"reports by {value}" + (f" in {' · '.join(first.group)}" if first.group else "")
-        panels.append((title, labels, [first.estimates[place] for place in places]))
+        panels.append((title, "reports", labels, [first.estimates[place] for place in places]))
     return panels

@@ -46,6 +46,21 @@ _SEP_LINE: Final = re.compile(r'\ufeff?sep=(\t|[^\s"])\r?\n')
 
 
 @frozen
+class TableForm:
+    """How a table's file was written, for a file that opens in the same programs.
+
+    Attributes:
+        codec: Python's name of the encoding.
+        delimiter: The character between cells.
+        are_commas_decimal: Whether numbers have decimal commas.
+    """
+
+    codec: str = "utf-8"
+    delimiter: str = ","
+    are_commas_decimal: bool = False
+
+
+@frozen
 class Table:
     """Cells by column.
 
@@ -54,12 +69,14 @@ class Table:
         columns: In the order of the header, all of one length.
         lines: The line of the file that each row ends on, from 1.
         written: How the file was written, for people.
+        form: The same for `append_columns`.
     """
 
     name: str
     columns: Mapping[str, Cells] = field(repr=False)
     lines: Sequence[int] = field(repr=False)
     written: str = ""
+    form: TableForm = TableForm()
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -71,6 +88,7 @@ class Table:
             columns={name: [cells[row] for row in rows] for name, cells in self.columns.items()},
             lines=[self.lines[row] for row in rows],
             written=self.written,
+            form=self.form,
         )
 
     def without(self, column: str) -> "Table":
@@ -91,7 +109,7 @@ def parse_table(content: bytes, name: str) -> Table:
         InvalidTask: the bytes are no text, a header's name is used twice, or a row has more or fewer cells
             than the header; the message names the file, and the line or the columns.
     """
-    text, encoding = _text(content, name)
+    text, codec, encoding = _text(content, name)
     skipped = 0
     if declared := _SEP_LINE.match(text):
         text, skipped, delimiter = text[declared.end() :], 1, declared[1]
@@ -127,14 +145,61 @@ def parse_table(content: bytes, name: str) -> Table:
             f"{name}, line {reader.line_num + skipped}: expected a CSV file, but {error}: check its quotes"
         ) from None
     written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
-    if delimiter != "," and (with_points := dict(_with_points(columns))):
+    with_points = {} if delimiter == "," else dict(_with_points(columns))
+    if with_points:
         columns |= with_points
         written.append("decimal commas")
-    return Table(name=name, columns=columns, lines=lines, written=", ".join(written))
+    form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points))
+    return Table(name=name, columns=columns, lines=lines, written=", ".join(written), form=form)
 
 
-def _text(content: bytes, name: str) -> tuple[str, str]:
-    """Decode a file; return its text and the name of its encoding."""
+def append_columns(content: bytes, table: Table, added: Mapping[str, Sequence[str | float]]) -> bytes:
+    """Return a table's file with columns appended, in its encoding, delimiter and decimal sign.
+
+    Cells of the file stay as they are written; a `sep=` line, and the kind of line ends, too.
+
+    Args:
+        content: The file's bytes.
+        table: As `parse_table` read it from them.
+        added: New columns by name, of one cell a row.
+
+    Raises:
+        InvalidTask: the encoding lacks a character of a new column.
+    """
+    form = table.form
+    text = content.decode(form.codec)
+    declared = _SEP_LINE.match(text)
+    begin = declared.end() if declared else 0
+    reader = csv.reader(
+        StringIO(text[begin:], newline=""), delimiter=form.delimiter, strict=True, skipinitialspace=True
+    )
+    file = StringIO(newline="")
+    file.write(text[:begin])
+    first_line = text[begin:].partition("\n")[0]
+    writer = csv.writer(
+        file, delimiter=form.delimiter, lineterminator="\r\n" if first_line.endswith("\r") else "\n"
+    )
+    writer.writerow([*next(reader), *added])
+    cells = zip(*added.values(), strict=True)
+    for row, more in zip(filter(None, reader), cells, strict=True):
+        writer.writerow([*row, *(_write_cell(one, form) for one in more)])
+    try:
+        return file.getvalue().encode(form.codec)
+    except UnicodeEncodeError as error:
+        raise InvalidTask(
+            f"{table.name} is {table.written}, which cannot hold {error.object[error.start]!r} of a new "
+            "column: save the table in UTF-8 first"
+        ) from None
+
+
+def _write_cell(cell: str | float, form: TableForm) -> str:
+    if isinstance(cell, str):
+        return cell
+    return repr(cell).replace(".", ",") if form.are_commas_decimal else repr(cell)
+
+
+def _text(content: bytes, name: str) -> tuple[str, str, str]:
+    """Decode a file; return its text, and its encoding's name for Python and for people."""
     found = next((what for start, what in _NO_TEXT.items() if content.startswith(start)), None)
     if found is not None:
         raise InvalidTask(f"{name} is {found}: save the table as CSV first")
@@ -154,7 +219,7 @@ def _text(content: bytes, name: str) -> tuple[str, str]:
             continue
         # Text has no zero bytes: this is a binary file, or was read in the wrong encoding.
         if "\0" not in text:
-            return text, encoding
+            return text, codec, encoding
     raise InvalidTask(
         f"{name} is not a text file in UTF-8, UTF-16 or Windows-1252: save the table as CSV in UTF-8"
     )

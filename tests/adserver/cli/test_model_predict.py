@@ -1,6 +1,5 @@
 """`adserver model predict`: each row of a table has a prediction or a reason; `show` reads a file's width."""
 
-import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +50,7 @@ def run(
 ) -> Any:
     (folder / "model.onnx").write_bytes(onnx)
     (folder / "new.csv").write_bytes(table.encode("cp1252"))
-    asked = ["model", "predict", "model.onnx", "--csv", "new.csv", "--out", "scored.csv", *options]
+    asked = ["model", "predict", "model.onnx", "--csv", "new.csv", "--out", "scored.csv", "--force", *options]
     if encoder is not None:
         (folder / "encoder.json").write_bytes(encode(encoder) + b"\n")
         asked += ["--encoder", "encoder.json"]
@@ -60,8 +59,9 @@ def run(
 
 
 def scored(folder: Path) -> list[dict[str, str]]:
-    with (folder / "scored.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    table = parse_table((folder / "scored.csv").read_bytes(), "scored.csv")
+    names, cells = table.columns.keys(), zip(*table.columns.values(), strict=True)
+    return [dict(zip(names, (cell or "" for cell in row), strict=True)) for row in cells]
 
 
 def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp_path: Path) -> None:
@@ -83,6 +83,33 @@ def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp
     np.testing.assert_allclose(
         [float(rows[place]["chance of yes"]) for place in (0, 1, 4)], expected, rtol=1e-12
     )
+
+
+def test_the_file_is_written_as_the_table_is(tmp_path: Path) -> None:
+    table = "who;pages;device;seen\r\nZoë;1.002,5;phone;2026-11-02\r\n?;2,5;tablet;2026-11-03\r\n"
+    ended = run(tmp_path, model(), table=table)
+    said = "written as new.csv is: Windows-1252, cells parted by semicolons, decimal commas"
+    assert said in " ".join(ended.output.split())
+    lines = (tmp_path / "scored.csv").read_bytes().decode("cp1252").split("\r\n")
+    assert lines[0] == "who;pages;device;seen;output 0;not scored because"
+    assert lines[1].startswith("Zoë;1.002,5;phone;2026-11-02;")
+    assert "," in lines[2].split(";")[4]
+
+
+@pytest.mark.parametrize("name", ["new.csv", "model.onnx", "encoder.json", "scored.csv"])
+def test_no_file_is_overwritten_that_is_read_or_that_nobody_said_to_replace(
+    name: str, tmp_path: Path
+) -> None:
+    assert run(tmp_path, model()).exit_code == 0
+    before = (tmp_path / name).read_bytes()
+    asked = ["model", "predict", "model.onnx", "--csv", "new.csv", "--encoder", "encoder.json", "--out", name]
+    asked = [str(tmp_path / one) if "." in one else one for one in asked]
+    for options in ([], ["--force"]) if name != "scored.csv" else ([],):
+        ended = CliRunner().invoke(app, [*asked, *options])
+        assert ended.exit_code == 2
+        why = "exists already" if name == "scored.csv" else "which this command reads"
+        assert why in " ".join(ended.output.replace("│", "").split())
+        assert (tmp_path / name).read_bytes() == before
 
 
 @pytest.mark.parametrize(("cells", "status"), [(("x", "x"), 1), (("x", "1,5", "2,5"), 0)])

@@ -139,6 +139,26 @@ def test_all_forms_hold_the_same_numbers(tmp_path: Path) -> None:
         write_result(one, tmp_path / "r.xlsx")
 
 
+def test_files_and_people_read_the_bounds_that_sums_are_clipped_to(tmp_path: Path) -> None:
+    whole = result({"paid": [5.0, 7.0], "count": [1.0, 2.0]})
+    paid, count = whole.columns
+    one = replace(whole, columns=(replace(paid, clipped_to=(-2.5, 1000.0)), count))
+    for ending in ("json", "csv", "png"):
+        write_result(one, tmp_path / f"r.{ending}")
+        write_result(whole, tmp_path / f"whole.{ending}")
+    lines = list(csv.DictReader(StringIO((tmp_path / "r.csv").read_text())))
+    assert [(line["paid clipped_low"], line["paid clipped_high"]) for line in lines] == [
+        ("-2.5", "1000.0")
+    ] * 2
+    assert "count clipped_low" not in lines[0]
+    assert "clipped" not in (tmp_path / "whole.csv").read_text()
+    read = ResultMessage.model_validate_json((tmp_path / "r.json").read_bytes()).value()
+    assert read.columns[0].clipped_to == (-2.5, 1000.0)
+    assert "sums are clipped: a report counts -2.5 to 1,000 of paid; " in " ".join(summary_lines(one))
+    assert "a report counts" not in " ".join(summary_lines(whole))
+    assert (tmp_path / "r.png").read_bytes() != (tmp_path / "whole.png").read_bytes()
+
+
 def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
     one = result({"count": [5.25, 7.0]})
     print_groups(one)

@@ -58,7 +58,7 @@ def compare_with_run(settings: Settings) -> bool:
     task = unsigned_task(settings.task, measurement=None if plan is None else plan.declared)
     query = None if plan is None else plan_measured_query(plan, task, measure.epsilon, REPORTS)
     charges = () if query is None else query.charges(task, 1)
-    problems = [*why_over_budget(settings, task, measured=charges, fewest=REPORTS, most=REPORTS)]
+    problems = [*why_over_budget(settings, task, measured=charges, reports=REPORTS)]
     before = [] if query is None else [Reservation(spec=query, rounds=1)]
     if query is not None:
         check_fits(task, [], before[0])
@@ -112,16 +112,16 @@ def test_the_epsilon_that_is_left_passes_next_to_any_measurement() -> None:
         assert plan is not None
         task = unsigned_task(tight.task, measurement=plan.declared)
         charges = plan_measured_query(plan, task, measured, REPORTS).charges(task, 1)
-        [problem] = why_over_budget(tight, task, measured=charges, fewest=REPORTS, most=REPORTS)
+        [problem] = why_over_budget(tight, task, measured=charges, reports=REPORTS)
         left = re.search(r"leave it ([0-9.]+):", problem)
         assert left is not None
         fitting = replace(tight.training, epsilon=float(left[1]))
         assert compare_with_run(replace(tight, training=fitting))
 
 
-def test_rows_that_may_be_missing_count_where_batches_are_samples() -> None:
+def test_a_batch_larger_than_what_is_reported_is_refused() -> None:
     settings = settings_of(collusion=8.0, measured=None, epsilon=3.0, rounds=30, batch_size=310.0)
     task = unsigned_task(settings.task)
-    assert not [*why_over_budget(settings, task, fewest=REPORTS, most=REPORTS)]
-    [problem] = why_over_budget(settings, task, fewest=300, most=REPORTS)
+    assert not [*why_over_budget(settings, task, reports=REPORTS)]
+    [problem] = why_over_budget(settings, task, reports=300)
     assert problem.startswith("[training] cannot be asked of 300 reports: the batch size is 310")

@@ -115,7 +115,7 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
         (
             "values = []",
             'values = [{column = "device"}]',
-            r"\[measure\] values: column 'device' holds a word",
+            r"\[measure\] values: column 'device' holds words",
         ),
         (
             'helper_0 = "127.0.0.1',
@@ -545,6 +545,45 @@ def test_identifiers_that_the_owner_keeps_need_a_word(tmp_path: Path) -> None:
     assert "column 'device' looks like identifiers" in problem
     path.write_text(kept.replace("publish = []", 'publish = ["device"]'))
     assert not check(Project.open(tmp_path / "play")).problems
+
+
+@pytest.mark.parametrize("setting", ["ignore", "dates"])
+def test_a_misspelled_column_has_one_line_and_not_a_second_one_for_the_column_that_was_meant(
+    setting: str, tmp_path: Path
+) -> None:
+    seen = [f"2026-11-{1 + row // 24 % 28:02} {row % 24:02}:{row % 60:02}" for row in range(ROWS)]
+    rows: list[tuple[str, ...]] = [(f"K-{row:06}", seen[row], *cells) for row, cells in enumerate(visits())]
+    (tmp_path / "visits.csv").write_text(text(rows, header=("customer", "seen", *HEADER)))
+    play = tmp_path / "play"
+    assert invoke("new", play, "--csv", tmp_path / "visits.csv", "--label", "bought").exit_code == 0
+    path, meant = play / CONFIG, "customer" if setting == "ignore" else "seen"
+    right = path.read_text()
+    path.write_text(right.replace(f'"{meant}"', f'"{meant}x"'))
+    [problem] = check(Project.open(play)).problems
+    assert problem.startswith(f"[data] {setting} names '{meant}x', but visits.csv has no such column")
+    path.write_text(right.replace(f'dates = ["{meant}"]', f'dates = "{meant}"'))
+    refused = invoke("check", play).stderr.splitlines()
+    assert len(refused) == (1 if setting == "dates" else 0)
+    # Without a name that is wrong, it is the column's own line that helps
+    path.write_text(right.replace('dates = ["seen"]', "dates = []"))
+    [problem] = check(Project.open(play)).problems
+    assert "name it in dates, ignore or publish" in problem
+
+
+def test_check_counts_each_row_once_as_the_run_will(tmp_path: Path) -> None:
+    rows: list[tuple[str, ...]] = [
+        (a, b, "" if row % 10 == 0 else c, d, "" if row % 100 == 5 else e)
+        for row, (a, b, c, d, e) in enumerate(visits())
+    ]
+    (tmp_path / "visits.csv").write_text(text(rows))
+    table = ("--csv", tmp_path / "visits.csv", "--label", "bought", "--value", "minutes")
+    assert invoke("new", tmp_path / "play", *table).exit_code == 0
+    found = check(Project.open(tmp_path / "play"))
+    assert found.left_out == {"column 'minutes': no measured value": 40, "column 'bought': no label": 4}
+    assert (found.rows, found.reported) == (356, 285)
+    said = invoke("check", tmp_path / "play").output
+    assert "40 rows are left out: column 'minutes': no measured value" in said
+    assert "356 rows of 2 classes, 285 of them reported and 71 in the panel" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(("asked", "width"), [("planned", 1), ("299", 2), ("254", 1)])

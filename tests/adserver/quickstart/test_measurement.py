@@ -9,6 +9,7 @@ import pytest
 from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
 from adserver.quickstart.measurement import (
     MIN_CELL_COUNT,
+    count_rows,
     describe_bound,
     numbers_by_group,
     parse_value,
@@ -48,7 +49,7 @@ def test_a_plan_says_the_same_to_the_task_to_browsers_and_to_the_query() -> None
         "min_cell_count": MIN_CELL_COUNT,
         "values": [
             {"name": "revenue_x100", "low": 0, "high": 4050, "is_clamped": True, "bucket_starts": []},
-            {"name": "yes", "low": 0, "high": 1, "is_clamped": True, "bucket_starts": []},
+            {"name": "yes", "low": 0, "high": 1, "is_clamped": False, "bucket_starts": []},
         ],
         "keys": [{"name": "campaign", "size": 3, "categories": ["Frühling", "7", "other"]}],
     }
@@ -60,12 +61,13 @@ def test_a_plan_says_the_same_to_the_task_to_browsers_and_to_the_query() -> None
     assert plan.beyond == {"revenue": 19}
 
 
-def test_sums_come_back_in_the_units_of_their_columns() -> None:
-    plan = plan_measurement(
-        SHOP,
-        DataSettings(),
-        MeasureSettings(values=(Measured(column="revenue", most=60),), keys=("campaign",)),
+def test_sums_come_back_in_the_units_and_under_the_names_of_their_columns() -> None:
+    values = (Measured(column="revenue", most=60), Measured(column="Retoure", word="ja"))
+    shop = table(
+        **{name: ["" if cell is None else cell for cell in cells] for name, cells in SHOP.columns.items()},
+        Retoure=["ja", "nein"] * 30,
     )
+    plan = plan_measurement(shop, DataSettings(), MeasureSettings(values=values, keys=("campaign",)))
     cents = Estimate(value=1250, standard_error=200, low=750, high=1750)
     count = Estimate(value=9, standard_error=2, low=4, high=14)
     answer = AggregateResult(
@@ -73,17 +75,19 @@ def test_sums_come_back_in_the_units_of_their_columns() -> None:
         cost=Epsilons(ad_server=0.5, colluding=1.0), dataset_spent=Epsilons(ad_server=0.5, colluding=1.0),
         group_by=("campaign",), min_cell_count=20,
         columns=tuple(
-            Column(name=name, value=name, bucket=None, noise_scale=100.0)
-            for name in ("revenue_x100", "count")
+            Column(name=name, value=name, bucket=None, noise_scale=100.0, clipped_to=bounds)
+            for name, bounds in (("revenue_x100", (0, 6000)), ("ja", None), ("count", None))
         ),
-        rows=(ResultRow(group=("7",), estimates=(cents, count)),),
+        rows=(ResultRow(group=("7",), estimates=(cents, count, count)),),
     )  # fmt: skip
     assert plan is not None
     told = plan.in_units(answer)
     assert told.estimate("revenue", "7") == Estimate(value=12.5, standard_error=2.0, low=7.5, high=17.5)
     assert told.estimate("count", "7") == count
-    assert [column.noise_scale for column in told.columns] == [1.0, 100.0]
-    assert [column.value for column in told.columns] == ["revenue", "count"]
+    assert [column.noise_scale for column in told.columns] == [1.0, 100.0, 100.0]
+    assert [column.clipped_to for column in told.columns] == [(0, 60), None, None]
+    assert [column.value for column in told.columns] == ["revenue", "Retoure==ja", "count"]
+    assert [column.name for column in told.columns] == ["revenue", "Retoure==ja", "count"]
 
 
 def test_the_numbers_of_a_value_are_grouped_as_its_sums_are() -> None:
@@ -107,6 +111,23 @@ def test_a_row_that_lacks_a_measured_number_is_in_no_group() -> None:
     assert plan is not None
     assert numbers_by_group(paid, plan, measure, measure.values[0]) == [[2.0] * 59]
     assert numbers_by_group(paid, plan, measure, None) == [[1.0] * 59]
+
+
+def test_rows_add_up_to_those_used_and_those_left_out_by_reason() -> None:
+    shop = table(
+        paid=["", "", *range(18)], cost=["", *range(19)], kind=[*"ab" * 8, "", "", "c", "c"], day=[""] * 20
+    )
+    data = DataSettings(label="kind", classes=("a", "b"))
+    values = (Measured(column="cost"), Measured(column="paid"), Measured(column="day", word="Mon"))
+    assert count_rows(shop, data, MeasureSettings(values=values)) == (
+        14,
+        {
+            "column 'cost': no measured value": 1,
+            "column 'paid': no measured value": 1,
+            "column 'kind': no label": 2,
+            "column 'kind': not a declared class": 2,
+        },
+    )
 
 
 def test_a_word_of_a_column_is_a_value_unless_a_column_has_that_name() -> None:
@@ -148,7 +169,10 @@ def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
     ("values", "keys", "why"),
     [
         ([{"column": "sold"}], [], "values names 'sold', but shop.csv has no such column"),
-        ([{"column": "campaign"}], [], "'campaign' holds a word in line 2"),
+        ([{"column": "campaign"}], [], "'campaign' holds words, 'Frühling' in 25 rows, 'other' in 5 rows, "),
+        ([{"column": "campaign"}], [], r'--value campaign==rare, .* {column = "campaign", word = "rare"}'),
+        ([{"column": "stray"}], [], "'stray' holds numbers, and 1 word, the first in line 61: empty those"),
+        ([{"column": "gaps"}], [], "column 'gaps' is empty: measure another one"),
         ([{"column": "bought", "word": "maybe"}], [], "no row of column 'bought' has 'maybe'"),
         ([{"column": "revenue", "most": 1e9}], [], "more than 2.14748e.07"),
         ([{"column": "fine"}], [], "has 7 decimals"),
@@ -167,7 +191,8 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
 ) -> None:
     wide = table(
         **SHOP.columns,
-        mail=["ann@mail.example"] * 60, fine=["0.1234567"] * 60,
+        mail=["ann@mail.example"] * 60, fine=["0.1234567"] * 60, stray=[*["1"] * 59, "N.N."],
+        gaps=[None] * 60,
     )  # fmt: skip
     cells = {name: ["" if cell is None else cell for cell in column] for name, column in wide.columns.items()}
     asked = MeasureSettings(values=tuple(Measured(**value) for value in values), keys=tuple(keys))

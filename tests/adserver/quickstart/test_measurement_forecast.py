@@ -103,6 +103,14 @@ def test_a_forecast_has_the_median_groups_sum_of_what_is_reported() -> None:
     assert paid.is_too_wide
 
 
+def test_a_forecast_is_of_rows_with_every_number() -> None:
+    gaps = table(paid=[*[2] * 50, *[""] * 50], other=range(100))
+    [paid, count] = forecast_groups(
+        gaps, DATA, MeasureSettings(values=(Measured(column="paid", most=2),)), TASK, reported=40
+    )
+    assert (paid.typical, count.typical) == (80, 40)
+
+
 def test_nothing_is_forecast_where_nothing_is_measured() -> None:
     assert forecast_groups(shop(100), DATA, MeasureSettings(), TASK, reported=80) == ()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskedlark.encoding.table import parse_table
+from maskedlark.encoding.table import append_columns, parse_table
 from maskedlark.errors import InvalidTask
 
 ROWS = "Größe{0}Stadt{0}y\n1{0}Köln{0}no\n2{0}Århus{0}yes\n"
@@ -69,3 +69,28 @@ def test_what_is_no_table_is_refused_in_one_line(content: bytes, why: str) -> No
     with pytest.raises(InvalidTask, match=why) as refused:
         parse_table(content, "a.csv")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("codec", "table", "expected"),
+    [
+        (
+            "cp1252",
+            'Größe;"a;b"\r\n1.000,50;?\r\n\r\n7;x\r\n',
+            'Größe;"a;b";p;why\r\n1.000,50;?;0,25;\r\n7;x;;a gap\r\n',
+        ),
+        ("utf-16", "sep=|\nGröße|b\n1|2\n3|4\n", "sep=|\nGröße|b|p|why\n1|2|0.25|\n3|4||a gap\n"),
+        ("utf-8-sig", "尺寸,b\n1,2\n3,4", "尺寸,b,p,why\n1,2,0.25,\n3,4,,a gap\n"),
+    ],
+)
+def test_columns_are_appended_in_the_form_of_the_file(codec: str, table: str, expected: str) -> None:
+    content = table.encode(codec)
+    added = {"p": [0.25, ""], "why": ["", "a gap"]}
+    written = append_columns(content, parse_table(content, "a.csv"), added)
+    assert written == expected.encode(codec)
+
+
+def test_a_column_that_the_files_encoding_cannot_hold_is_refused() -> None:
+    content = "größe\n1\n".encode("cp1252")
+    with pytest.raises(InvalidTask, match=r"a\.csv is Windows-1252, .* cannot hold '尺' of a new column"):
+        append_columns(content, parse_table(content, "a.csv"), {"尺寸": [0.5]})
