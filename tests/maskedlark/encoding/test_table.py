@@ -1,5 +1,7 @@
 """A table is read however it was exported, and how is named; what is no table is refused in one line."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from maskedlark.encoding.table import append_columns, parse_table
@@ -85,7 +87,7 @@ def test_what_is_no_table_is_refused_in_one_line(content: bytes, why: str) -> No
 )
 def test_columns_are_appended_in_the_form_of_the_file(codec: str, table: str, expected: str) -> None:
     content = table.encode(codec)
-    added = {"p": [0.25, ""], "why": ["", "a gap"]}
+    added: dict[str, Sequence[str | float]] = {"p": [0.25, ""], "why": ["", "a gap"]}
     written = append_columns(content, parse_table(content, "a.csv"), added)
     assert written == expected.encode(codec)
 
