@@ -273,8 +273,8 @@ class JobLimits(SamplingOptions):
                 JobReason.BUDGET_EXHAUSTED,
                 f"{self._jobs_named}{rounds} rounds of {batch_size:g} reports at noise "
                 f"{noise_multiplier:.4g} exceed "
-                f"{excess}: use more noise, fewer rounds, smaller batches (no help against "
-                f"collusion) or another {self.task.unit.budget_owner}",
+                f"{excess}: use more noise, fewer rounds, smaller batches (no help with one "
+                f"helper) or another {self.task.unit.budget_owner}",
             )
 
     def cost(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> "Cost":

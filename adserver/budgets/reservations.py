@@ -8,9 +8,11 @@ was taken.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Engine
 
+from adserver.budgets.asked_epsilon import epsilon_left
 from adserver.records.dataset_state import DatasetState
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
@@ -82,7 +84,7 @@ class Budgets:
         devices = max((plan.read_instructions().strategy.devices for _, plan in jobs), default=0)
         costed = budget.BudgetedDataset(dataset_id=task.task_id, task=task, size=devices, is_person=True)
         uses = [_read_federated_job(task, job, plan) for job, plan in jobs]
-        return budget.DatasetBudget.of(costed, uses, relation=relation)
+        return _find_budget(costed, uses, relation=relation)
 
     def of(
         self, dataset: Dataset, planned: PlannedJob | None = None, relation: Relation = Relation.ZERO
@@ -99,7 +101,7 @@ class Budgets:
                 "the dataset is not sealed yet: finish it with `adserver dataset seal`",
             )
         costed = budget.BudgetedDataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
-        return budget.DatasetBudget.of(costed, self._uses(task, dataset.dataset_id), planned, relation)
+        return _find_budget(costed, self._uses(task, dataset.dataset_id), planned, relation)
 
     def reservations_of_dataset(self, dataset: Dataset) -> tuple[Charge, ...]:
         """Return the charges spent or reserved on a dataset: a new job must fit next to them."""
@@ -153,6 +155,20 @@ class Budgets:
                 for spec in QueryStore(self.engine).of_dataset(one)
             ),
         ]
+
+
+def _find_budget(
+    dataset: budget.BudgetedDataset,
+    uses: Sequence[BudgetUse],
+    planned: PlannedJob | None = None,
+    relation: Relation = Relation.ZERO,
+) -> DatasetBudget:
+    """Return both budgets, and what a next release may ask for."""
+    found = DatasetBudget.of(dataset, uses, planned, relation)
+    if not found.is_noisy:
+        return found
+    held = [charge for use in uses for charge in use.held]
+    return replace(found, next_epsilon=epsilon_left(dataset.task, held))
 
 
 def _jobs_on_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, TrainingPlan]]:

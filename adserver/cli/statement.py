@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maskedlark.releases.statement import Evidence
 
 _COLUMNS: Final = (
-    "kind", "id", "answers", "final", "noise", "epsilon before", "after", "with a helper before", "after",
+    "kind", "id", "answers", "final", "noise", "epsilon before", "after", "with one helper before", "after",
     "charged at", "helpers",
 )  # fmt: skip
 TaskOption = Annotated[

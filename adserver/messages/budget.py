@@ -24,7 +24,7 @@ from maskedlark.terminal.budget_view import SIZES, USE_FIELDS, budget_json
 
 
 class EpsilonsMessage(Message):
-    """An epsilon against the ad server alone, and one against it with either helper."""
+    """An epsilon against the ad server alone, and one against it with one helper."""
 
     ad_server: Amount
     colluding: Amount
@@ -100,6 +100,9 @@ class BudgetMessage(Message):
     delta: float
     ad_server: StandingMessage
     colluding: StandingMessage
+    next_epsilon: float | None
+    """The most that a next query, or a job whose rounds take all reports, may ask for within both budgets;
+    null without noise."""
     uses: tuple[UseMessage, ...]
     labels: EpsilonsMessage | None
     planned: ForecastMessage | None
@@ -133,4 +136,5 @@ class BudgetMessage(Message):
             uses=tuple(one.value() for one in self.uses),
             forecast=None if self.planned is None else self.planned.value(),
             labels=None if self.labels is None else self.labels.value(),
+            next_epsilon=self.next_epsilon,
         )

@@ -165,8 +165,8 @@ class FederatedSettings:
 
     Attributes:
         person: The column that names the person; it is no feature.
-        sampling_rate: The share of devices that train in a round. Below 1 costs more noise against a
-            colluding helper, which knows which devices those are.
+        sampling_rate: The share of devices that train in a round. Below 1 costs more noise with one
+            helper, which knows which devices those are.
         epochs: Passes over a device's rows in a round.
         batch_size: Rows in a step on a device.
         learning_rate: Of plain SGD on a device.

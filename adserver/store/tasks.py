@@ -45,7 +45,7 @@ class StoredTask:
         task = self.bundle.task
         return (
             f"StoredTask({self.task_id.hex()[:12]} {task.name!r}: {task.num_features} features, "
-            f"epsilon {task.epsilon:g}, with a helper {task.collusion_epsilon:g})"
+            f"epsilon {task.epsilon:g}, with one helper {task.collusion_epsilon:g})"
         )
 
     def _repr_html_(self) -> str:
@@ -62,7 +62,7 @@ class StoredTask:
             ("measured", ", ".join(names)),
             ("least reports of a dataset", task.min_batch_size),
             ("epsilon", task.epsilon),
-            ("epsilon with a helper", task.collusion_epsilon),
+            ("epsilon with one helper", task.collusion_epsilon),
             ("delta", task.delta),
         ]
         return html_table((), rows)

@@ -29,14 +29,14 @@ def print_rehearsal(found: Rehearsal) -> None:
             "mean/rate",
             "clipped",
             "noise",
-            "with a helper",
+            "with one helper",
         ),
         [_row(one, _mark(found, one)) for one in found.settings],
     )
     typer.echo(
         "*: the best rate; =: one that cannot be told apart from it. ±: standard deviation over seeds. 99 %: "
         "what one job will reach, by the number of examples that were scored and by the seeds. mean/rate: "
-        "mean prediction over the share of positives; with a helper: epsilon if one colludes"
+        "mean prediction over the share of positives; with one helper: its epsilon"
     )
     for line in found.remarks():
         typer.echo(line)

@@ -41,9 +41,7 @@ _floors_of: Final = making(
         min=1,
     ),
     max_epsilon=_floors("Largest epsilon of a dataset."),
-    max_collusion_epsilon=_floors(
-        "Largest epsilon of a dataset if the ad server and the other helper collude."
-    ),
+    max_collusion_epsilon=_floors("Largest epsilon of a dataset against the ad server with one helper."),
     max_delta=_floors("Largest delta of a task."),
     min_decoys=_floors("Fewest decoy labels in a report.", min=1),
     max_dataset_size=_floors("Most reports of a dataset.", min=1),

@@ -67,7 +67,7 @@ _LARGEST_EXPONENT: Final = 700.0
 
 @frozen
 class Epsilons:
-    """The epsilons at one delta: against the ad server alone, and with either helper colluding."""
+    """The epsilons at one delta: against the ad server alone, and against it with one helper."""
 
     ad_server: float
     colluding: float

@@ -218,7 +218,7 @@ class Forecast:
         job: Which.
         alone: What it would cost if nothing else were held.
         ad_server: The budget against the ad server alone, with it.
-        colluding: The budget against the ad server with either helper, with it.
+        colluding: The budget against the ad server with one helper, with it.
     """
 
     job: PlannedJob
@@ -239,11 +239,13 @@ class DatasetBudget:
     Attributes:
         dataset: Which.
         ad_server: The budget against the ad server alone; its delta is the task's.
-        colluding: The budget against the ad server with either helper.
+        colluding: The budget against the ad server with one helper.
         uses: What takes of them, in the order given.
         forecast: Of the job that was asked about, if one was, in a task with noise.
         labels: What all that is held costs if one real label of a report is to be distinguished from another,
             if that was asked for. The budgets are of telling whether the report adds anything.
+        next_epsilon: The most epsilon that a next query, or a job whose rounds take all reports, may ask for
+            within both budgets, as the ad server plans; None at a helper, and without noise.
     """
 
     dataset: BudgetedDataset
@@ -252,6 +254,7 @@ class DatasetBudget:
     uses: tuple[CostedUse, ...]
     forecast: Forecast | None
     labels: Epsilons | None = None
+    next_epsilon: float | None = None
 
     @classmethod
     def of(
@@ -304,7 +307,8 @@ class DatasetBudget:
         return (
             f"DatasetBudget({of.dataset_id.hex()[:12]} of {of.task.name!r}: {of.size} "
             f"{'devices' if of.is_person else 'reports'}, held {first.held:.4g} of {first.budget:.4g}, "
-            f"with a helper {second.held:.4g} of {second.budget:.4g})"
+            f"with one helper {second.held:.4g} of {second.budget:.4g}"
+            f"{'' if self.next_epsilon is None else f', next epsilon up to {self.next_epsilon:.4g}'})"
         )
 
     @property

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.budget import DatasetBudget, Standing
-from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, number
+from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, next_line, number
 from maskedlark.terminal.plural import plural
 
 _BAR_CELLS: Final = 28
@@ -34,6 +34,8 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
         parts.append(_standings(budget))
     else:
         parts.append(Text(NO_NOISE, "yellow"))
+    if line := next_line(budget):
+        parts.append(Text(line))
     if budget.uses:
         parts.append(_uses(budget))
     if budget.is_noisy and len(budget.uses) > 1:
@@ -75,7 +77,7 @@ def _uses(budget: DatasetBudget) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("job or query", "state"):
         table.add_column(name, overflow="fold")
-    for name in ("rounds", "batch", "noise", "epsilon", "(with a helper)"):
+    for name in ("rounds", "batch", "noise", "epsilon", "(with one helper)"):
         table.add_column(name, justify="right")
     for one in budget.uses:
         use = one.use

@@ -16,8 +16,8 @@ USE_FIELDS: Final = (
     "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate"
 )  # fmt: skip
 """What JSON says of a use as it is."""
-ADVERSARIES: Final = ("ad server", "with a helper")
-"""The ad server alone, and colluding with either one of the helpers."""
+ADVERSARIES: Final = ("ad server", "with one helper")
+"""The ad server alone, and together with either one of the helpers."""
 
 
 def budget_json(budget: DatasetBudget) -> dict[str, Any]:
@@ -33,10 +33,26 @@ def budget_json(budget: DatasetBudget) -> dict[str, Any]:
         "delta": task.delta,
         "ad_server": _standing_json(budget.ad_server),
         "colluding": _standing_json(budget.colluding),
+        "next_epsilon": budget.next_epsilon,
         "uses": [_use_json(one) for one in budget.uses],
         "labels": None if budget.labels is None else _epsilons_json(budget.labels),
         "planned": None if budget.forecast is None else _forecast_json(budget.forecast),
     }
+
+
+def next_line(budget: DatasetBudget) -> str:
+    """Say what a next job or query may ask for; empty where that was not found."""
+    found, owner = budget.next_epsilon, budget.dataset.task.unit.budget_owner
+    if found is None:
+        return ""
+    if not found:
+        return f"no next job or query fits: use another {owner}"
+    who = (
+        "a next job whose rounds take all devices"
+        if budget.dataset.is_person
+        else "a next query, or a job whose rounds take all reports,"
+    )
+    return f"{who} may ask for epsilon up to {number(found)} within both budgets"
 
 
 def forecast_line(forecast: Forecast) -> str:

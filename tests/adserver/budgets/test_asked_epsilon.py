@@ -1,10 +1,24 @@
 """An epsilon is granted whole, or refused with what is left: jobs that ask are in test_submission.py."""
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from adserver.budgets.asked_epsilon import check_epsilon, check_granted, round_down
+from adserver.budgets.asked_epsilon import check_epsilon, check_granted, epsilon_left, round_down
+from adserver.budgets.headroom import JobLimits
+from adserver.quickstart.budget_check import unsigned_task
+from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.measurement_forecast import plan_measured_query
+from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
+from helper.ledger.records import Reservation
+from helper.ledger.spending import check_fits
 from maskedlark.errors import InvalidTask, JobRefused
-from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.accounting import Charge, Epsilons
+from maskedlark.releases.release import charge_of
+from maskedlark.reports.task import Task
+from tests.adserver.quickstart.test_measurement import table
 from tests.builders import world
 
 TASK = world(epsilon=4.0, collusion_epsilon=8.0).task
@@ -37,3 +51,69 @@ def test_what_the_search_for_noise_leaves_open_is_granted() -> None:
 def test_an_epsilon_that_nothing_could_cost_is_refused(epsilon: float) -> None:
     with pytest.raises(InvalidTask, match="epsilon"):
         check_epsilon(epsilon, TASK)
+
+
+def noisy(*, collusion_epsilon: float) -> Task:
+    return world(
+        mechanism="gaussian", min_batch_size=10, epsilon=4.0, collusion_epsilon=collusion_epsilon
+    ).task
+
+
+def refused_with(task: Task, already: Sequence[Charge], epsilon: float, *, rounds: int = 1) -> float | None:
+    """Return the epsilon that a refused job is told it could have; None if it is granted."""
+    limits = JobLimits(task=task, dataset_size=500, already=already, epsilon=epsilon)
+    try:
+        limits.noise_asked_for(rounds=rounds, batch_size=500.0)
+    except JobRefused as refusal:
+        found = re.search(r"leaves? this job ([0-9.]+):", str(refusal))
+        return 0.0 if found is None else float(found[1])
+    return None
+
+
+@pytest.mark.parametrize("collusion_epsilon", [4.0, 5.0, 8.0])
+@pytest.mark.parametrize("spent", [(3.0,), (6.0,), (2.5, 9.0), (20.0,) * 5])
+def test_what_is_left_is_what_a_refusal_names_and_what_is_granted(
+    collusion_epsilon: float, spent: tuple[float, ...]
+) -> None:
+    task = noisy(collusion_epsilon=collusion_epsilon)
+    already = [charge_of(task, noise) for noise in spent]
+    left = epsilon_left(task, already)
+    assert 0 < left < task.epsilon
+    named = refused_with(task, already, 4.0)
+    assert named is None or named == left
+    assert named is not None or left >= 0.95 * task.epsilon
+    for rounds in (1, 7, 120):
+        assert refused_with(task, already, left, rounds=rounds) is None
+        if left < 0.9 * task.epsilon:
+            more = refused_with(task, already, 1.1 * left, rounds=rounds)
+            # Noise is found to 1 %, from another end with other rounds
+            assert more == pytest.approx(left, rel=0.02)
+
+
+def test_a_query_that_asks_for_what_is_left_fits_the_ledger() -> None:
+    visits = table(paid=[row % 7 for row in range(400)])
+    plan = plan_measurement(
+        visits, DataSettings(), MeasureSettings(values=(Measured(column="paid", most=6),))
+    )
+    assert plan is not None
+    task = unsigned_task(TaskSettings(), measurement=plan.declared)
+
+    def query(epsilon: float, number: int) -> Reservation:
+        asked = plan_measured_query(plan, task, epsilon, len(visits))
+        return Reservation(spec=replace(asked, query_id=bytes([number]) * 16), rounds=1)
+
+    before: list[Reservation] = []
+    for number, epsilon in enumerate((1.0, 2.0, 0.3)):
+        before.append(query(epsilon, number))
+        left = epsilon_left(task, [charge for one in before for charge in one.spec.charges(task, 1)])
+        check_fits(task, before, query(left, 100))
+        with pytest.raises(JobRefused) as refused:
+            check_fits(task, before, query(min(4.0, 1.2 * left), 100))
+        advised = re.search(r"fits at epsilon ([0-9.]+)", str(refused.value))
+        assert advised is not None
+        assert round_down(float(advised[1])) == pytest.approx(left, rel=0.011)
+
+
+def test_nothing_is_left_of_a_budget_that_is_spent() -> None:
+    task = noisy(collusion_epsilon=8.0)
+    assert epsilon_left(task, [charge_of(task, 0.5)]) == 0.0

@@ -92,6 +92,19 @@ def test_a_fresh_dataset_has_its_whole_budget(adserver: Adserver) -> None:
     assert (shown["uses"], shown["planned"]) == ([], None)
 
 
+def test_what_a_next_job_may_ask_is_what_a_refusal_names(adserver: Adserver) -> None:
+    adserver(SUBMIT.replace("--batch-size 20", "") + " --rounds 4 --epsilon 6")
+    may_ask = budget(adserver)["next_epsilon"]
+    # Not what is left: epsilons do not add up
+    assert may_ask > budget(adserver)["ad_server"]["left"] > 1.9
+    assert f"may ask for epsilon up to {may_ask:.4g} within" in " ".join(adserver("budget").stdout.split())
+    full = SUBMIT.replace("--batch-size 20", "").split()
+    refused = CliRunner().invoke(app, [*full, "--rounds", "1", "--epsilon", "7.9"])
+    assert f"leave this job {may_ask:g}:" in str(refused.exception)
+    adserver(f"{' '.join(full)} --rounds 1 --epsilon {may_ask}")
+    assert budget(adserver)["next_epsilon"] < may_ask / 2
+
+
 def test_a_queued_job_is_reserved_and_a_finished_one_is_spent(site: Site, adserver: Adserver) -> None:
     job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4").stdout.strip())
     queued = budget(adserver)

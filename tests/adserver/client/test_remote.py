@@ -86,6 +86,7 @@ def test_budgets_from_afar_cost_the_same(served: tuple[Painted, str], far: Clien
         assert (theirs.ad_server, theirs.colluding) == (mine.ad_server, mine.colluding)
         assert [one.use.use_id for one in theirs.uses] == [one.use.use_id for one in mine.uses]
         assert theirs.dataset == mine.dataset
+        assert theirs.next_epsilon == mine.next_epsilon
 
 
 def test_a_plan_from_afar_is_the_same_plan(served: tuple[Painted, str], far: Client) -> None:

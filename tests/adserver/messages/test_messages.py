@@ -92,8 +92,8 @@ def test_budgets_come_back_with_a_forecast(of: Painted) -> None:
             continue
         budget = of.site.budgets.of(dataset, planned)
         back = sent(BudgetMessage.of(budget)).value(budget.dataset.task)
-        assert (back.ad_server, back.colluding, back.dataset) == (
-            budget.ad_server, budget.colluding, budget.dataset,
+        assert (back.ad_server, back.colluding, back.dataset, back.next_epsilon) == (
+            budget.ad_server, budget.colluding, budget.dataset, budget.next_epsilon,
         )  # fmt: skip
         assert back.forecast is not None
         assert budget.forecast is not None
