@@ -1,12 +1,41 @@
-"""Names of choices and numbers, as people type them in Python."""
+"""Names of parameters and choices, and numbers, as people type them in Python."""
 
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, signature
 from numbers import Real
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from maskedlark.errors import InvalidTask
 
 _ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def suggest_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let the TypeError of a misspelled parameter say which one was probably meant; Python's does not."""
+    parameters = signature(function).parameters
+    takes_more = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+
+    @wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for name in kwargs.keys() - parameters.keys():
+            meant = _find_close(name, parameters.keys() - kwargs.keys())
+            # Other names may be meant for `**more`, unless one that is needed is missing
+            if meant and (not takes_more or parameters[meant].default is Parameter.empty):
+                raise TypeError(f"{function.__name__}() has no parameter {name!r}: did you mean {meant}?")
+        return function(*args, **kwargs)
+
+    return called
+
+
+def _find_close(name: str, known: Iterable[str]) -> str:
+    """Return the name that was probably meant, such as learning_rate by lr; empty if there is none."""
+    by_initials = {"".join(word[0] for word in one.split("_") if word): one for one in sorted(known)}
+    return by_initials.get(name) or next(iter(get_close_matches(name, sorted(known), 1)), "")
 
 
 def choose(kind: type[_ChoiceT], option: str, given: str) -> _ChoiceT:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adserver.client.choices import check_numbers
+from adserver.client.choices import check_numbers, suggest_names
 from adserver.client.connection import id_of
 from adserver.client.measuring import Measuring
 from adserver.client.tasks import read_encoder_of, read_measurement_of, task_fields
@@ -156,6 +156,7 @@ class Client(Measuring, Training):
         """Return the state of both helpers, by role."""
         return self.server.helpers()
 
+    @suggest_names
     def create_task(
         self,
         *,

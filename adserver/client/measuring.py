@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
-from adserver.client.choices import check_numbers, choose
+from adserver.client.choices import check_numbers, choose, suggest_names
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.measuring.evaluation_result import EvaluationResult
@@ -19,6 +19,7 @@ from adserver.training.as_onnx import as_onnx
 class Measuring(Connection):
     """What a client asks of datasets."""
 
+    @suggest_names
     def aggregate(
         self,
         *values: str,
@@ -68,6 +69,7 @@ class Measuring(Connection):
             query_id=query_id,
         )
 
+    @suggest_names
     def evaluate(
         self,
         model: Any = None,

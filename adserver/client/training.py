@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.client.choices import check_numbers, choose
+from adserver.client.choices import check_numbers, choose, suggest_names
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
@@ -39,6 +39,7 @@ _EPSILONS: Final = (0.5, 1.0, 3.0)
 class Training(Connection):
     """What a client does with jobs."""
 
+    @suggest_names
     def plan(
         self,
         model: Any = None,
@@ -112,6 +113,7 @@ class Training(Connection):
         found = self._task_of(dataset) if reports is None else self.server.task(task).stored.bundle.task
         return found.num_features
 
+    @suggest_names
     def train(
         self,
         model: Any,
@@ -227,6 +229,7 @@ class Training(Connection):
         job = Job(job_id=made.job_id, at=self.server)
         return job.watch(progress=progress) if wait else job
 
+    @suggest_names
     def rehearse(
         self,
         model: Any,

@@ -1,0 +1,48 @@
+"""A misspelled parameter is answered with the one that was meant."""
+
+from inspect import signature
+from typing import Any
+
+import pytest
+
+from adserver.client import Client
+from adserver.client.choices import suggest_names
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        (
+            "create_task",
+            {"min_batchsize": 10},
+            r"create_task\(\) has no parameter 'min_batchsize': did you mean min_",
+        ),
+        ("train", {"lr": 0.1}, r"train\(\) has no parameter 'lr': did you mean learning_rate\?"),
+        ("train", {"epsilons": 1}, r"'epsilons': did you mean epsilon\?"),
+        ("plan", {"batchsize": 1}, r"'batchsize': did you mean batch_size\?"),
+        ("aggregate", {"groupby": "day"}, r"'groupby': did you mean group_by\?"),
+        ("evaluate", {"weight": "best"}, r"'weight': did you mean weights\?"),
+    ],
+)
+def test_a_misspelled_parameter_is_answered_with_the_one_that_was_meant(
+    method: str, given: dict[str, Any], said: str
+) -> None:
+    client = object.__new__(Client)  # refused before anything is read of it
+    with pytest.raises(TypeError, match=said):
+        getattr(client, method)(**given)
+
+
+def test_what_nobody_meant_and_what_is_meant_for_more_is_pythons_and_the_functions_own() -> None:
+    @suggest_names
+    def made(*, name: str, days: float = 1.0, **more: object) -> object:
+        return more
+
+    @suggest_names
+    def plain(*, name: str = "") -> str:
+        return name
+
+    assert made(name="a", day=3) == {"day": 3}
+    misspelled = {"zzz": "1"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'zzz'"):
+        plain(**misspelled)
+    assert list(signature(Client.train).parameters)[:3] == ["self", "model", "loss"]
