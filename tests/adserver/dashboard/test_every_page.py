@@ -169,6 +169,13 @@ def test_a_budget_is_named_by_its_task(visit: Visit) -> None:
     assert visit.page.locator("h1").inner_text().startswith("Budget of a dataset of newsletter clicks ")
 
 
+def test_a_budget_says_what_a_next_job_may_ask(visit: Visit) -> None:
+    visit.open(PATHS["budget"])
+    [budget] = visit.of.client.budgets(dataset=PATHS["budget"].partition("?")[0].rpartition("/")[2])
+    told = visit.page.locator("#standing").inner_text()
+    assert f"may ask for ε up to {budget.next_epsilon:.3g} within" in told
+
+
 def test_a_narrow_page_of_jobs_has_all_of_them_side_by_side(shown: Shown, browser: Browser) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800})
     try:
