@@ -1,5 +1,6 @@
 """A page is drawn when something that it shows has changed, and not because somebody looks."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -88,6 +89,12 @@ def clients(looked: Looked) -> Iterator[dict[Scope | None, httpx.Client]]:
             url = f"http://127.0.0.1:{server.port}"
             made[scope] = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=HANGS_S))
         yield made
+
+
+def test_a_jobs_page_has_its_auc_with_the_interval(looked: Looked) -> None:
+    with clients(looked) as by:
+        page = by[Scope.READ].get("/jobs/04").text
+    assert re.search(r"AUC 0\.\d+ \(99 %: 0\.\d+ to 0\.\d+\)", page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)

@@ -153,7 +153,9 @@ def comparison(
         (0.012, 0.035, "auc", "ranks 0.012 to 0.035 better than plain training"),
         (-0.02, -0.001, "auc", "ranks 0.001 to 0.020 worse than plain training"),
         (-0.02, 0.001, "auc", "cannot be told apart from plain training (-0.020 to +0.001)"),
-        (0.0, 0.0, "auc", "cannot be told apart from plain training (+0.000 to +0.000)"),
+        (0.0, 0.0, "auc", "cannot be told apart from plain training (+0.0000 to +0.0000)"),
+        (-0.0038, 0.0001, "auc", "cannot be told apart from plain training (-0.0038 to +0.0001)"),
+        (0.0002, 0.0031, "auc", "ranks 0.0002 to 0.0031 better than plain training"),
         (0.012, 0.035, "accuracy", "is right 0.012 to 0.035 more often than plain training"),
         (-0.02, -0.01, "accuracy", "is right 0.010 to 0.020 less often than plain training"),
     ],
@@ -168,12 +170,33 @@ def test_a_verdict_says_which_is_better_if_the_rows_tell(
     assert "<td>difference</td>" in found._repr_html_()
 
 
-def test_two_comparisons_are_one_sentence() -> None:
-    told = describe_comparisons((comparison(0.012, 0.035, "the panel alone"), comparison(-0.02, -0.001)))
-    assert told == (
-        "The private model ranks 0.012 to 0.035 better than the panel alone, and ranks 0.001 to 0.020 worse "
-        "than plain training (AUC, 95 %, on the same 900 rows)."
-    )
+@pytest.mark.parametrize(
+    ("alone", "plain", "says"),
+    [
+        (
+            (0.012, 0.035),
+            (-0.02, -0.001),
+            "ranks 0.012 to 0.035 better than the panel alone, and 0.001 to 0.020 worse than plain training",
+        ),
+        (
+            (-0.02, 0.01),
+            (-0.02, 0.03),
+            "cannot be told apart from the panel alone (-0.020 to +0.010) or plain training "
+            "(-0.020 to +0.030)",
+        ),
+        (
+            (0.012, 0.035),
+            (-0.02, 0.03),
+            "ranks 0.012 to 0.035 better than the panel alone, and cannot be told apart from plain training "
+            "(-0.020 to +0.030)",
+        ),
+    ],
+)
+def test_two_comparisons_are_one_sentence(
+    alone: tuple[float, float], plain: tuple[float, float], says: str
+) -> None:
+    told = describe_comparisons((comparison(*alone, "the panel alone"), comparison(*plain)))
+    assert told == f"The private model {says} (AUC, 95 %, on the same 900 rows)."
 
 
 def test_few_rows_of_a_class_are_said() -> None:
