@@ -240,15 +240,16 @@ def _evaluate_command(
     from adserver.training.eval_set import read_eval_set
     from adserver.training.inference import evaluate, evaluate_heads
     from adserver.training.model_file import read_model
-    from adserver.training.pipeline import LOSS_IS, notes_of
+    from adserver.training.pipeline import LOSS_IS, notes_of, without_encoder
     from maskedlark.model.heads import Heads, check_trained, trained_loss
     from maskedlark.model.onnx_file import parse
 
     examples = read_eval_set(eval_set.read_bytes())
-    encoded = read_model(file)
+    width = examples.features.shape[1]
+    encoded = without_encoder(read_model(file), num_features=width, encoder=None)
     if loss is None and heads is None and LOSS_IS in (notes := notes_of(encoded)):
         loss = Loss.named(notes[LOSS_IS])
-    measured, model = read_loss(loss, heads), parse(encoded, num_features=examples.features.shape[1])
+    measured, model = read_loss(loss, heads), parse(encoded, num_features=width)
     if measured is None:
         raise typer.BadParameter(
             "give exactly one of --loss and --heads; neither only where the file says its loss"

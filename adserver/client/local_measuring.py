@@ -122,6 +122,7 @@ class LocalMeasuring:
         """Evaluate an ONNX file, or a job's weights, on a dataset's reports."""
         # Loads onnx, which light commands do without.
         from adserver.training.model_file import without_notes
+        from adserver.training.pipeline import without_encoder
 
         check_evaluated(model, job, head, weights)
         epsilon = None if epsilon is None else float(epsilon)
@@ -138,10 +139,17 @@ class LocalMeasuring:
             if chosen and before:
                 return self.evaluator(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
-            planned = plan_evaluation(
+            task = self._task(found)
+            if model is None:
                 # Exported once here, so that plan and answer are of the same weights though the job goes on
-                self._export_job(job, weights) if model is None else without_notes(model),
-                task=self._task(found),
+                evaluated = self._export_job(job, weights)
+            else:
+                evaluated = without_encoder(
+                    without_notes(model), num_features=task.num_features, encoder=task.encoder
+                )
+            planned = plan_evaluation(
+                evaluated,
+                task=task,
                 dataset=found,
                 query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
                 epsilon=epsilon,

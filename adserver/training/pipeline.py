@@ -51,6 +51,8 @@ COLUMNS: Final = (
 _ML_DOMAIN: Final = "ai.onnx.ml"
 _ML_VERSION: Final = 2
 _MODEL: Final = "model/"
+_ENCODER: Final = "encoder/"
+_DIVISION: Final = f"{_ENCODER}Div"
 
 
 def describe(encoded: bytes, **notes: str) -> bytes:
@@ -86,6 +88,56 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
     whole = build.node("Concat", [_features(build, column) for column in encoder.columns], axis=1)
     named = {ENCODER_IS: encoder.digest.hex(), ENCODER_ITSELF: encode(encoder).decode()}
     return build.join(whole, {INPUT_IS: COLUMNS, **named})
+
+
+def without_encoder(encoded: bytes, *, num_features: int, encoder: bytes | None) -> bytes:
+    """Return the model behind what `from_columns` or `from_bytes` prepended; any other file as it is.
+
+    Guarantees: names and weights are those of the model that went in, so its digest is, too.
+
+    Args:
+        encoded: The file.
+        num_features: How many features the model takes.
+        encoder: The digest of the task's encoder; None: a task that names none takes any.
+
+    Raises:
+        InvalidTask: the file holds another encoder.
+    """
+    notes = notes_of(encoded)
+    if notes.get(INPUT_IS, SCALED) not in (BYTES, COLUMNS):
+        return encoded
+    if encoder is not None and notes.get(ENCODER_IS, encoder.hex()) != encoder.hex():
+        raise InvalidTask(
+            f"the model holds encoder {notes[ENCODER_IS][:12]}, but the task's is {encoder.hex()[:12]}: give "
+            "a model of this task"
+        )
+    proto = onnx.ModelProto.FromString(encoded)
+    graph = proto.graph
+    divisions = [node.output[0] for node in graph.node if node.name == _DIVISION]
+    if len(divisions) != 1 or not graph.input:
+        return encoded  # the parser says what is wrong
+    (shape, *_) = graph.input[0].type.tensor_type.shape.dim
+    records = shape.dim_value or shape.dim_param
+    outputs = {one.name for one in graph.output}
+
+    def outside(name: str) -> str:
+        return name if name in outputs else name.removeprefix(_MODEL)
+
+    nodes = [node for node in graph.node if not node.name.startswith(_ENCODER)]
+    tensors = [tensor for tensor in graph.initializer if not tensor.name.startswith(_ENCODER)]
+    for node in nodes:
+        node.name = node.name.removeprefix(_MODEL)
+        node.input[:] = [outside(name) for name in node.input]
+        node.output[:] = [outside(name) for name in node.output]
+    for tensor in tensors:
+        tensor.name = outside(tensor.name)
+    entry = helper.make_tensor_value_info(outside(divisions[0]), TensorProto.FLOAT, [records, num_features])
+    rest = helper.make_graph(nodes, graph.name, [entry], graph.output, tensors)
+    opsets = [one for one in proto.opset_import if one.domain != _ML_DOMAIN]
+    del proto.opset_import[:]
+    proto.opset_import.extend(opsets)
+    graph.CopyFrom(rest)
+    return describe(proto.SerializeToString(), **{INPUT_IS: SCALED})
 
 
 def feed_of_columns(encoder: Encoder, cells: Mapping[str, Sequence[str | None]]) -> dict[str, NDArray[Any]]:
@@ -175,12 +227,12 @@ class _Build:
         self._inputs.append(helper.make_tensor_value_info(name, kind, [self._records, width]))
 
     def constant(self, value: NDArray[np.generic]) -> str:
-        name = f"encoder/constant {len(self._constants)}"
+        name = f"{_ENCODER}constant {len(self._constants)}"
         self._constants.append(numpy_helper.from_array(value, name))
         return name
 
     def node(self, operator: str, inputs: Sequence[str], domain: str = "", **attributes: Any) -> str:
-        name = f"encoder/{operator} {len(self._nodes)}"
+        name = f"{_ENCODER}{operator} {len(self._nodes)}"
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, domain=domain, **attributes))
         return name
 
@@ -193,7 +245,7 @@ class _Build:
                 f"the model's output and a column have the same name, {taken.pop()!r}: rename one"
             )
         divisor = self.constant(np.array(DIVISOR, np.float32))
-        self._nodes.append(helper.make_node("Div", [whole, divisor], [self._entry], name="encoder/Div"))
+        self._nodes.append(helper.make_node("Div", [whole, divisor], [self._entry], name=_DIVISION))
         nodes = [*self._nodes, *graph.node]
         del graph.node[:]
         graph.node.extend(nodes)

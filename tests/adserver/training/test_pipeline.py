@@ -22,6 +22,7 @@ from adserver.training.pipeline import (
     from_bytes,
     from_columns,
     width_of_outputs,
+    without_encoder,
 )
 from maskedlark.canonical import encode
 from maskedlark.encoding.cells import number, said
@@ -186,3 +187,28 @@ def test_hashed_ids_have_no_graph() -> None:
     encoder = fit({"user": ["u"]}, FitSettings(hashed={"user": 70_000}))
     with pytest.raises(InvalidTask, match="'user' is hashed"):
         from_columns(dense_network([3, 4, 1], "relu", seed=7), encoder)
+
+
+@pytest.mark.parametrize("form", ["columns", "bytes", "scaled"])
+def test_the_model_behind_an_encoder_is_the_one_that_went_in(form: str) -> None:
+    columns = cells(raw_rows(50, seed=2))
+    encoder = fit(columns, FitSettings())
+    width = encoder.num_features
+    model = describe(dense_network([width, 4, 1], "relu", seed=1), **{INPUT_IS: SCALED})
+    exported = {"columns": from_columns(model, encoder), "bytes": from_bytes(model, width), "scaled": model}
+    found = without_encoder(exported[form], num_features=width, encoder=encoder.digest)
+    before, after = (parse(one, num_features=width) for one in (model, found))
+    assert after.digest == before.digest
+    for value, expected in zip(after.initial_values, before.initial_values, strict=True):
+        assert value.tobytes() == expected.tobytes()
+    features = encoder.features(columns)
+    np.testing.assert_array_equal(predict(found, features), predict(model, features))
+
+
+def test_a_model_with_another_encoder_than_the_tasks_is_refused() -> None:
+    encoder = fit(cells(raw_rows(50, seed=2)), FitSettings())
+    width = encoder.num_features
+    model = from_columns(dense_network([width, 1], "relu", seed=1), encoder)
+    with pytest.raises(InvalidTask, match="but the task's is 0101"):
+        without_encoder(model, num_features=width, encoder=b"\x01" * 32)
+    assert parse(without_encoder(model, num_features=width, encoder=None), num_features=width)
