@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from adserver.training.column_uses import check_vocabulary
 from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_parameters
+from adserver.training.pipeline import check_is_scaled, notes_of
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Model
@@ -110,8 +111,10 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
 
     Raises:
         InvalidModel: as `separate_parameters` and `parse`; WRONG_SHAPE: a table has too few rows.
+        InvalidTask: it is an export over bytes or raw columns.
     """
     file = without_notes(separate_parameters(encoded))
+    check_is_scaled(notes_of(file))
     parsed = parse(file, num_features=num_features)
     if encoder is not None:
         check_vocabulary(file, encoder)

@@ -176,7 +176,7 @@ def check_is_scaled(notes: Mapping[str, str]) -> None:
     if notes.get(INPUT_IS, SCALED) != SCALED:
         raise InvalidTask(
             f"the model takes {notes[INPUT_IS]}: give the file that `adserver model export` writes without "
-            "--with-encoder and --with-bytes"
+            "--with-encoder and --with-bytes (in Python, `export` without `takes`)"
         )
 
 

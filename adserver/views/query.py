@@ -143,7 +143,8 @@ def format_estimate(estimate: Estimate) -> str:
         return f"{estimate.value:,.6g}" if estimate.value % 1 else f"{estimate.value:,.0f}"
     # Two significant digits of the half, and the estimate to the same place
     digits = max(0, 1 - math.floor(math.log10(half))) if math.isfinite(half) else 2
-    return f"{estimate.value:,.{digits}f} ± {half:,.{digits}f}"
+    # What rounds to 0 has no sign
+    return f"{round(estimate.value, digits) + 0.0:,.{digits}f} ± {half:,.{digits}f}"
 
 
 def summary_lines(result: AggregateResult) -> list[str]:

@@ -31,11 +31,13 @@ from adserver.training import rehearsal
 from adserver.training.as_onnx import as_onnx
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import evaluate, predict
+from adserver.training.pipeline import from_bytes
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused
 from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.adserver.job_world import RECORDS, Sealed, Site, eval_set_npz, sealed
 from tests.builders import NOW
@@ -164,6 +166,25 @@ def test_a_module_is_evaluated_without_what_torch_notes_of_its_authors_code(
         client.evaluate(given)
     assert b"stack_trace" in given
     assert b"stack_trace" not in sent[0]
+
+
+def test_an_export_over_bytes_or_columns_is_evaluated_as_the_model_behind_it_and_not_trained(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+
+    def plan(model: bytes, **_: Any) -> None:
+        sent.append(model)
+        raise InvalidTask("enough")
+
+    monkeypatch.setattr(local_measuring, "plan_evaluation", plan)
+    features = OF.of.task.num_features
+    given = as_onnx(module(), features)
+    with pytest.raises(InvalidTask, match="enough"):
+        client.evaluate(from_bytes(given, features))
+    assert parse(sent[0], num_features=features).digest == parse(given, num_features=features).digest
+    with pytest.raises(InvalidTask, match=r"export` writes without .* `export` without `takes`"):
+        client.train(from_bytes(given, features), **settings())
 
 
 def test_a_job_is_evaluated_as_it_was_returned_or_by_its_id(

@@ -170,6 +170,7 @@ def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.Captu
         format_estimate(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf))
         == "unknown"
     )
+    assert format_estimate(Estimate(value=-0.02, standard_error=9, low=-44.02, high=43.98)) == "0 ± 44"
     assert "0.5 (0.7 with one helper)" in summary_lines(one)[-1]
     assert (
         summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"
