@@ -74,8 +74,11 @@ def _rehearse_command(
     """
     from adserver.messages.rehearsal import RehearsalMessage
     from adserver.training.eval_set import read_eval_set
+    from adserver.training.merged_parameters import separate_parameters
     from adserver.training.rehearsal import Wish, add_own_rate, rehearse
+    from adserver.views.plan import tell_loss
     from adserver.views.rehearsal import print_rehearsal, rehearsal_progress, write_plot
+    from maskedlark.model.heads import trained_loss
 
     if submission is None:
         raise typer.BadParameter("the job is incomplete: give --model and --loss or --heads")
@@ -90,6 +93,7 @@ def _rehearse_command(
     )
     # The task's clip, labels and floors are real; only the records are the owner's
     described = server.task(task).stored.bundle.task
+    tell_loss(separate_parameters(submission.model), trained_loss(submission.loss), described)
     with rehearsal_progress(is_shown=not as_json) as progress:
         found = rehearse(submission, described, read_eval_set(examples.read_bytes()), wish, progress)
     if as_json:
@@ -98,7 +102,5 @@ def _rehearse_command(
         print_rehearsal(found)
     if warm_start is not None and found.warm_model is not None:
         write_durably(warm_start, found.warm_model)
-    elif warm_start is not None:
-        typer.echo(f"{warm_start} is not written: every job is refused, see why above", err=True)
     if plot is not None:
         write_plot(found, plot)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, signature
 from numbers import Real
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from maskedlark.errors import InvalidTask
@@ -59,3 +60,23 @@ def check_numbers(**given: object) -> None:
     for name, value in given.items():
         if value is not None and not isinstance(value, Real):
             raise InvalidTask(f"{name} is {value!r}: expected one number")
+
+
+def check_panels(**given: object) -> None:
+    """Check that settings name files of labelled examples, or are None where they are left out.
+
+    Raises:
+        InvalidTask: naming the first that does not, such as a file that is not there.
+    """
+    for name, value in given.items():
+        if value is None or (isinstance(value, str | Path) and Path(value).is_file()):
+            continue
+        wrong = (
+            f"{value}: there is no such file"
+            if isinstance(value, str | Path)
+            else f"of type {type(value).__name__}: expected the path of an .npz file"
+        )
+        raise InvalidTask(
+            f"{name} is {wrong}; `browser-sim encode --csv FILE --encoder ENCODER -o panel.npz` makes one of "
+            "a table"
+        )

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.client.choices import check_numbers, choose, suggest_names
+from adserver.client.choices import check_numbers, check_panels, choose, suggest_names
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
@@ -21,10 +21,10 @@ from adserver.training.default_optimizer import read_optimizer
 from adserver.training.defaults import ROUNDS
 from adserver.training.merged_parameters import separate_parameters
 from adserver.views.job_comparison import compare_jobs
-from adserver.views.plan import tell_columns, tell_path
+from adserver.views.plan import tell_columns, tell_loss, tell_path
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
-from maskedlark.model.heads import Heads
+from maskedlark.model.heads import Heads, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
@@ -194,6 +194,7 @@ class Training(Connection):
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
         """
+        check_panels(eval_set=eval_set)  # before the export, which takes seconds
         submission = _submission(
             as_onnx(model, self._task_of(id_of(dataset)).num_features),
             loss=loss,
@@ -276,6 +277,7 @@ class Training(Connection):
                 f"learning_rate is {rate!r}: expected one number; give those to compare as learning_rates="
             )
         check_numbers(reports=reports, seeds=seeds, workers=workers)
+        check_panels(examples=examples, eval_set=training.get("eval_set"))
         asked = model if isinstance(model, Submission) else None
         if asked is not None and training:
             raise InvalidTask(f"a Submission has its own settings: leave out {', '.join(training)}")
@@ -301,7 +303,9 @@ class Training(Connection):
             check_vocabulary(separate_parameters(submission.model), encoder)
         # Here a wrong column costs nothing yet
         if progress:
-            tell_columns(separate_parameters(submission.model), task, self._encoder_of)
+            file = separate_parameters(submission.model)
+            tell_loss(file, trained_loss(submission.loss), task)
+            tell_columns(file, task, self._encoder_of)
         with rehearsal_progress(is_shown=progress) as show:
             return rehearse(submission, task, found, wish, show)
 
@@ -385,11 +389,6 @@ def _submission(
         eval_every=eval_every,
         carried=carried,
     )
-    if not isinstance(eval_set, str | Path | None):
-        raise InvalidTask(
-            f"eval_set is of type {type(eval_set).__name__}: expected the path of an .npz file, which "
-            "`browser-sim encode --csv FILE --encoder ENCODER -o panel.npz` makes of a table"
-        )
     return Submission(
         model=model,
         loss=_loss(loss),

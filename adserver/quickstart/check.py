@@ -57,7 +57,8 @@ class Checked:
         encoder: How columns become those bytes; None for the sample, and where there are problems.
         why_general: What forces the project's own model to the general path; None without one, where devices
             train it, and where there are problems.
-        warnings: One line for each kind of column that the project's own model reads as another.
+        warnings: One line for each kind of column that the project's own model reads as another, and for a
+            loss that gives no chances.
         leaks: One line for each column that becomes a feature and tells the label by itself.
         forecasts: How wide the intervals of the measured sums will be; empty where there are problems.
     """
@@ -159,7 +160,7 @@ def check(project: Project) -> Checked:
         encoder=encoder,
         why_general=None if problems else why_general,
         left_out=left_out,
-        warnings=_warn_of_columns(own.file, encoder) if own is not None and encoder is not None else (),
+        warnings=() if own is None else tuple(_warn_of_own(own, loss, classes, encoder)),
         leaks=leaks,
         forecasts=forecasts,
     )
@@ -205,7 +206,7 @@ def _count_reported(rows: int, settings: Settings) -> int:
 
 def choose_loss(project: Project, features: int, classes: int) -> Loss:
     """Return the loss that the settings name, or the usual one for the classes and the model's outputs."""
-    from adserver.training.model_file import why_squashed_twice
+    from adserver.training.model_file import why_loss_misfits
 
     settings = project.settings
     usual = usual_loss(classes, is_on_devices=bool(settings.federated.person))
@@ -217,7 +218,7 @@ def choose_loss(project: Project, features: int, classes: int) -> Loss:
         return usual  # what is wrong with the file has a line of its own
     if model.output_width == classes:
         return Loss.CROSS_ENTROPY
-    return Loss.BINARY_CROSS_ENTROPY if why_squashed_twice(model, usual) else usual
+    return Loss.BINARY_CROSS_ENTROPY if why_loss_misfits(model, usual) else usual
 
 
 def usual_loss(num_classes: int, *, is_on_devices: bool = False) -> Loss:
@@ -431,11 +432,15 @@ def _own_model(project: Project, features: int, encoder: Encoder | None = None) 
     return prepare_model(given, num_features=features, encoder=encoder)
 
 
-def _warn_of_columns(file: bytes, encoder: Encoder) -> tuple[str, ...]:
+def _warn_of_own(own: "PreparedModel", loss: Loss, classes: int, encoder: Encoder | None) -> Iterator[str]:
     # Loads onnxruntime, which light commands do without.
     from adserver.training.column_uses import warn_of_columns
+    from adserver.training.model_file import warn_of_loss
 
-    return warn_of_columns(file, encoder)
+    if line := warn_of_loss(own.parsed, loss, classes):
+        yield line
+    if encoder is not None:
+        yield from warn_of_columns(own.file, encoder)
 
 
 def _why_general(model: Model, loss: Loss) -> tuple[str, ...]:
@@ -449,7 +454,7 @@ def _problems_of_model(
     project: Project, features: int, classes: int, loss: Loss, encoder: Encoder | None
 ) -> Iterator[str]:
     """Yield what is wrong with the model, and with the loss for it."""
-    from adserver.training.model_file import why_squashed_twice
+    from adserver.training.model_file import why_loss_misfits
     from maskedlark.model.dense import dense_network
     from maskedlark.model.onnx_file import parse
 
@@ -476,8 +481,8 @@ def _problems_of_model(
     except InvalidModel as error:
         yield f"[training] loss: {error}"
         return
-    if twice := why_squashed_twice(model, loss):
-        yield f"[training] loss: {twice}"
+    if why := why_loss_misfits(model, loss):
+        yield f"[training] loss: {why}"
     # Devices train any model themselves; helpers only add up their updates.
     is_of_reports = not project.settings.federated.person
     if is_of_reports and (reasons := _why_general(model, loss)) and find_spec("torch") is None:

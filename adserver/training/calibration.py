@@ -19,7 +19,7 @@ from adserver.records.exported_model import CalibratedModel, ExportedModel
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import check_loads, predict
 from adserver.training.logit_scaling import Calibration, logits_of
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -51,6 +51,9 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
     """Return the ONNX file with the calibration before its output, or before the Sigmoid that it ends in.
 
     Of two logits both are scaled, and the second is shifted.
+
+    Raises:
+        InvalidModel(WRONG_LOSS): the output is trained as a probability, and comes from no last Sigmoid.
     """
     proto = onnx.ModelProto.FromString(encoded)
     graph = proto.graph
@@ -59,11 +62,7 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
     at, wire = len(graph.node), output
     # A Sigmoid's input is the logit; its output, a probability, would not stay one when scaled and shifted.
     if loss is Loss.BINARY_CROSS_ENTROPY:
-        at = next(
-            index
-            for index, node in enumerate(graph.node)
-            if node.op_type == "Sigmoid" and _feeds(graph, node, output)
-        )
+        at = _last_sigmoid(graph)
         wire = graph.node[at].input[0]
         graph.node[at].input[0] = shifted
     else:
@@ -80,6 +79,17 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
     for name, value in ((scale, found.scale), (shift, added)):
         graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), name))
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _last_sigmoid(graph: onnx.GraphProto) -> int:
+    for index, node in enumerate(graph.node):
+        if node.op_type == "Sigmoid" and _feeds(graph, node, graph.output[0].name):
+            return index
+    raise InvalidModel(
+        ModelReason.WRONG_LOSS,
+        f"the model does not end with a Sigmoid, so it has no logit to scale or shift: end it with one, or "
+        f"train logits with {Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS}",
+    )
 
 
 def _new_names(graph: onnx.GraphProto) -> list[str]:

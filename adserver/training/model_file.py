@@ -8,6 +8,7 @@ torch's default exporter writes weights to `NAME.onnx.data`. Helpers read no fil
 all.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,23 +22,43 @@ from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_pa
 from adserver.training.pipeline import check_is_scaled, notes_of
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.graph import Model
+from maskedlark.model.graph import AttributeValue, Model
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.limits import Limits
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.model.operators.table import OPERATORS
 from maskedlark.model.wire_scan import scan
 
 _EXTERNAL: Final = onnx.TensorProto.EXTERNAL
 _TABLE_RANK: Final = 2
+# torch's exporter: the modules that lead to a node and its function, such as aten.sort.default.
+_NOTE_OF_FUNCTION: Final = "pkg.torch.onnx.class_hierarchy"
+_FUNCTION: Final = re.compile(r"'aten\.(\w{1,40})")
+_MOST_NOTED: Final = 10_000
+# What gives entries of its input, in another shape or order.
+_MOVING: Final = frozenset(
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split", "Gather",
+     "GatherND", "Cast", "Concat"}
+)  # fmt: skip
+# What stays within its input's bounds, or those of a share of them.
+_SUMMARISING: Final = frozenset({"ReduceMean", "MaxPool", "AveragePool", "Clip", "Relu", "Sqrt"})
+_ARITHMETIC: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "ReduceSum"})
 
 
-def why_squashed_twice(model: Model, loss: TrainedLoss) -> str:
-    """Return what is wrong if a model ends with the function that its loss applies anyway, else nothing.
+def why_loss_misfits(model: Model, loss: TrainedLoss) -> str:
+    """Return what is wrong if a loss is not of a model's kind of output, else nothing.
 
-    Nothing else would say so: such a job trains, of two classes towards chances between .5 and .73.
+    It is wrong if the loss takes a probability and the model gives none, or if the model ends with the
+    function that the loss applies anyway. Nothing else would say so: helpers train both, and the weights are
+    of no use.
     """
-    last = model.nodes[-1].operator
+    last = _last_operator(model)
+    if loss is Loss.BINARY_CROSS_ENTROPY and not _may_be_chance(model):
+        return (
+            f"the loss {loss} takes a probability, but the model's output, of {last}, is none: use "
+            f"{Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS} on logits"
+        )
     if last == "Sigmoid" and loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
         instead = f"use the loss {Loss.BINARY_CROSS_ENTROPY}, or leave out the Sigmoid"
     elif last == "Softmax" and loss is Loss.CROSS_ENTROPY:
@@ -45,6 +66,70 @@ def why_squashed_twice(model: Model, loss: TrainedLoss) -> str:
     else:
         return ""
     return f"the model ends with {last}, which {loss} applies once more: {instead}"
+
+
+def check_loss_fits(encoded: bytes, loss: TrainedLoss, *, num_features: int) -> None:
+    """Check that the loss of a job is of its model's kind of output, before the file is standardised.
+
+    Raises:
+        InvalidModel, InvalidTask: WRONG_LOSS; or as `prepare_model`.
+    """
+    given = prepare_model(encoded, num_features=num_features, encoder=None).parsed
+    if why := why_loss_misfits(given, loss):
+        raise InvalidModel(ModelReason.WRONG_LOSS, why)
+
+
+def warn_of_loss(model: Model, loss: TrainedLoss, num_classes: int | None) -> str:
+    """Return a line if a loss of numbers trains an output that is no probability on two classes."""
+    if loss not in (Loss.MSE, Loss.POISSON) or num_classes != 2:
+        return ""
+    if loss is Loss.MSE and _may_be_chance(model):
+        return ""  # the Brier score
+    return (
+        f"the labels are of two classes, and {loss} makes the output a number that may lie outside 0 to 1; "
+        f"evaluations read it as a logit: {Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS} makes it one"
+    )
+
+
+def _last_operator(model: Model) -> str:
+    """Return the operator that computes the output's entries, apart from what moves them only."""
+    made = {name: node for node in model.nodes for name in node.outputs}
+    node = made.get(model.output_name, model.nodes[-1])
+    while node.operator in _MOVING and node.inputs[0] in made:
+        node = made[node.inputs[0]]
+    return node.operator
+
+
+def _may_be_chance(model: Model) -> bool:
+    """Return whether a bounded function follows the last layer, so that the output may lie from 0 to 1.
+
+    Sums, products and mixtures of such functions may, too: whether they do is not followed.
+    """
+    made = {name: node for node in model.nodes for name in node.outputs}
+    waiting, seen = [(model.output_name, False)], set[tuple[str, bool]]()
+    while waiting:
+        name, is_scaled = step = waiting.pop()
+        if step in seen or name not in made:
+            continue
+        seen.add(step)
+        node = made[name]
+        inputs = [one for one in node.inputs if one in made]
+        bounds = [node.attributes.get(which) for which in ("min", "max")]
+        if node.operator in ("Sigmoid", "Softmax", "Exp") or (node.operator == "Div" and inputs[1:]):
+            return True
+        if node.operator == "Clip" and None not in bounds and (is_scaled or _is_from_0_to_1(bounds)):
+            return True
+        if node.operator in ("Tanh", "Erf") and is_scaled:
+            return True
+        if node.operator in _MOVING | _SUMMARISING:
+            waiting += [(one, is_scaled) for one in inputs]
+        elif node.operator in _ARITHMETIC or (node.operator == "MatMul" and inputs[1:]):
+            waiting += [(one, True) for one in inputs]
+    return False
+
+
+def _is_from_0_to_1(bounds: Sequence[AttributeValue | None]) -> bool:
+    return all(isinstance(one, int | float) and 0 <= one <= 1 for one in bounds)
 
 
 def read_model(path: Path, *, limits: Limits | None = None) -> bytes:
@@ -115,10 +200,43 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     """
     file = without_notes(separate_parameters(encoded))
     check_is_scaled(notes_of(file))
-    parsed = parse(file, num_features=num_features)
+    parsed = _parse_exported(file, num_features, encoded)
     if encoder is not None:
         check_vocabulary(file, encoder)
     return PreparedModel(file, parsed)
+
+
+def _parse_exported(file: bytes, num_features: int, exported: bytes) -> Model:
+    """Parse a file; what is no operator here is named as in torch too, where the exporter noted that.
+
+    Args:
+        file: What was made of the exported file.
+        num_features: The task's.
+        exported: The file with the exporter's notes.
+
+    Raises:
+        InvalidModel: as `parse`.
+    """
+    try:
+        return parse(file, num_features=num_features)
+    except InvalidModel as error:
+        if error.reason is not ModelReason.UNKNOWN_OPERATOR or not (names := _torch_functions(exported)):
+            raise
+        raise InvalidModel(
+            error.reason, f"torch's {' and '.join(names)} cannot be trained: {error}"
+        ) from None
+
+
+def _torch_functions(exported: bytes) -> list[str]:
+    """Return torch's names of the functions of which no form is supported, each once."""
+    notes = [
+        note.value
+        for node in onnx.ModelProto.FromString(exported).graph.node
+        if node.op_type not in OPERATORS
+        for note in node.metadata_props
+        if note.key == _NOTE_OF_FUNCTION
+    ]
+    return list(dict.fromkeys(name for note in notes for name in _FUNCTION.findall(note[:_MOST_NOTED])[-1:]))
 
 
 def without_notes(encoded: bytes) -> bytes:

@@ -37,6 +37,7 @@ from adserver.training.default_optimizer import check_rule, choose_rate, steps_a
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import OF_TWO_CLASSES, area_error
 from adserver.training.merged_parameters import separate_parameters
+from adserver.training.model_file import check_loss_fits
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal_training import (
     ALONE,
@@ -133,13 +134,16 @@ def rehearse(
         progress: See `OnProgress`.
 
     Raises:
-        InvalidModel, JobRefused: model, loss, examples and task do not fit each other.
+        InvalidModel, JobRefused: model, loss, examples and task do not fit each other, or each job would be
+            refused.
         InvalidTask: too few examples, or nothing to try.
     """
+    loss = trained_loss(submission.loss)
+    check_loss_fits(submission.model, loss, num_features=task.num_features)
     begun = standardise_submission(submission, examples)
     # As a submitted model is prepared, so that the same parameters train.
     submission = replace(submission, model=separate_parameters(begun.model))
-    model, loss = parse(submission.model, num_features=task.num_features), trained_loss(submission.loss)
+    model = parse(submission.model, num_features=task.num_features)
     examples.check_fits(model, loss)
     _check(wish, submission, task, loss, examples)
     rows = _rows(submission, task, wish, model.num_parameters)
@@ -210,11 +214,16 @@ def _check(wish: Wish, submission: Submission, task: Task, loss: TrainedLoss, ex
 
 
 def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> list[_Row]:
-    """Return what is to be trained; without noise and on the examples alone each rate once."""
+    """Return what is to be trained; without noise and on the examples alone each rate once.
+
+    Raises:
+        InvalidTask, JobRefused: each job would be refused.
+    """
     epsilons = wish.epsilons if task.mechanism is not Mechanism.NONE else ()
     jobs: list[tuple[str, float | None]] = [(f"epsilon {one:g}", one) for one in epsilons]
     jobs.append((NO_NOISE, None))
-    rows = []
+    rows = list[_Row]()
+    why: InvalidTask | JobRefused = InvalidTask("there is no learning rate to rehearse: give one")
     starts = [(name, epsilon, is_warm) for is_warm in (False, wish.is_warm) for name, epsilon in jobs]
     for name, epsilon, is_warm in dict.fromkeys([*starts, (ALONE, None, False)]):
         # In a task with noise no plan is made without an epsilon; what is trained then leaves the noise out.
@@ -225,7 +234,7 @@ def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> li
             try:
                 plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
             except (InvalidTask, JobRefused) as error:
-                plan, refused = None, str(error)
+                plan, refused, why = None, str(error), error
             rows.append(
                 _Row(
                     name=name,
@@ -237,6 +246,9 @@ def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> li
                     rule_rate=None if epsilon is None else rule,
                 )
             )
+    # Once, since a table of refusals says no more.
+    if not any(row.plan for row in rows):
+        raise why
     return rows
 
 

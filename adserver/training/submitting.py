@@ -47,13 +47,16 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
     # Imported by kind: what one kind of job loads, such as onnx, others do not need.
     from adserver.training.column_uses import check_lookups
-    from adserver.training.model_file import prepare_model
+    from adserver.training.model_file import check_loss_fits, prepare_model
     from adserver.training.standardising import standardise_submission
     from adserver.training.submission import plan_job
+    from maskedlark.model.heads import trained_loss
 
     dataset = DatasetStore(engine).find(submission.dataset)
     task = TaskStore(engine).find(submission.task or dataset.task_id.hex()).bundle.task
     encoder = TaskStore(engine).encoder(task.task_id)
+    loss = trained_loss(submission.loss)
+    check_loss_fits(submission.model, loss, num_features=task.num_features)
     begun = standardise_submission(submission).model
     model = prepare_model(begun, num_features=task.num_features, encoder=encoder).file
     if encoder is not None and submission.are_columns_checked:

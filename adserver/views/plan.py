@@ -19,8 +19,10 @@ from adserver.views.printing import print_table
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import MaskedLarkError
 from maskedlark.escape import escape
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.budget_view import number
 from maskedlark.terminal.plural import plural
 
@@ -107,10 +109,9 @@ def tell_path(
         find_encoder: Returns the encoder of a task's id, with which the model is compared.
     """
     from adserver.training.merged_parameters import separate_parameters
-    from adserver.training.model_file import parse_chosen, why_squashed_twice
+    from adserver.training.model_file import parse_chosen
     from adserver.training.standardising import standardise_submission
     from maskedlark.model.exactness import why_general
-    from maskedlark.model.onnx_file import parse
 
     # Devices train, and helpers only sum: no path is chosen
     if not isinstance(submission, Submission) or not isinstance(plan, TrainingPlan):
@@ -127,9 +128,7 @@ def tell_path(
         typer.echo(f"{begun.told} (--as-it-is or standardise=False leaves the file as it is)", err=True)
     # Of the file as it was given: what begins at a base rate ends with that.
     file = separate_parameters(submission.model)
-    given = parse(file, num_features=plan.task.num_features)
-    if twice := why_squashed_twice(given, plan.job.loss):
-        typer.echo(twice, err=True)
+    tell_loss(file, plan.job.loss, plan.task)
     if submission.optimizer is None:
         typer.echo(
             f"learning rate {plan.optimizer.learning_rate:g}, by the rule for {plan.dataset_size:,} reports "
@@ -147,6 +146,16 @@ def tell_path(
     for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
         typer.echo(line, err=True)
     tell_columns(file, plan.task, find_encoder)
+
+
+def tell_loss(file: bytes, loss: TrainedLoss, task: Task) -> None:
+    """Print a warning to standard error if a loss of numbers trains on two classes without need."""
+    from adserver.training.model_file import warn_of_loss
+    from maskedlark.model.onnx_file import parse
+
+    classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
+    if line := warn_of_loss(parse(file, num_features=task.num_features), loss, classes):
+        typer.echo(f"warning: {line}", err=True)
 
 
 def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encoder | None]) -> None:

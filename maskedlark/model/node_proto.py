@@ -62,7 +62,8 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
         named = f"{node.domain[:80]}.{operator}" if node.domain else operator
         raise InvalidModel(
             ModelReason.UNKNOWN_OPERATOR,
-            f"operator {named!r} is not supported: docs/how-to/operators.md lists those that are",
+            f"operator {named!r} is not supported: docs/how-to/operators.md in the source lists "
+            "those that are",
         )
     inputs, outputs = tuple(node.input), tuple(node.output)
     # Exporters write absent inputs at the end as empty names, or leave them out.

@@ -230,13 +230,35 @@ def test_a_dataset_is_named_as_seal_returns_it_or_by_its_id(
         client.budgets(dataset=replace(dataset, dataset_id=None))
 
 
-def test_a_model_that_ends_with_what_its_loss_applies_is_named(
-    client: Client, capsys: pytest.CaptureFixture[str]
+def test_a_loss_of_another_output_is_refused_before_anything_is_stored(
+    client: Client, tmp_path: Path
 ) -> None:
+    np.savez(tmp_path / "panel.npz", features=np.eye(4, dtype=np.uint8), labels=np.arange(4) % 2)
     squashed = torch.nn.Sequential(module(), torch.nn.Sigmoid())
-    for loss, is_told in (("binary_cross_entropy_with_logits", True), ("binary_cross_entropy", False)):
-        client.train(squashed, **settings(loss=loss, rounds=1))
-        assert ("ends with Sigmoid" in capsys.readouterr().err) is is_told
+    for model, loss, why in (
+        (squashed, "binary_cross_entropy_with_logits", "ends with Sigmoid, which"),
+        (module(), "binary_cross_entropy", "use binary_cross_entropy_with_logits on logits"),
+    ):
+        for eval_set in (None, tmp_path / "panel.npz"):
+            with pytest.raises(InvalidModel, match=why):
+                client.train(model, **settings(loss=loss, rounds=1, eval_set=eval_set))
+    assert client.jobs() == []
+    client.train(squashed, **settings(loss="binary_cross_entropy", rounds=1))
+
+
+@pytest.mark.parametrize("loss", ["mse", "poisson"])
+def test_a_loss_of_numbers_for_two_classes_is_warned_of(
+    client: Client, capsys: pytest.CaptureFixture[str], loss: str
+) -> None:
+    client.train(module(), progress=True, **settings(loss=loss, rounds=1))
+    assert f"two classes, and {loss} makes the output a number" in capsys.readouterr().err
+
+
+def test_a_panel_that_is_not_there_is_named_with_its_setting(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match=r"eval_set is nope\.npz: there is no such file"):
+        client.train(object(), eval_set="nope.npz", **settings())
+    with pytest.raises(InvalidTask, match=r"examples is .*nope\.npz: there is no such file"):
+        client.rehearse(object(), tmp_path / "nope.npz", loss="mse")
 
 
 def test_a_schedule_is_named_as_on_the_command_line(site: Site, client: Client) -> None:

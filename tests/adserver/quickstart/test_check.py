@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
 from adserver.cli.quickstart import _features_of
-from adserver.quickstart.check import check
+from adserver.quickstart.check import Checked, check
 from adserver.quickstart.project import CONFIG, Project
 from adserver.quickstart.settings import DataSettings
 from adserver.training.as_onnx import as_onnx
@@ -237,17 +237,37 @@ def test_the_usual_loss_is_of_what_ones_own_model_puts_out(
     assert (found.problems, found.loss) == ((), loss)
 
 
-def test_a_model_that_ends_with_what_its_loss_applies_is_named(tmp_path: Path) -> None:
-    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
-    play = tmp_path / "play"
-    (play / "net.onnx").write_bytes(dense_network([3, 4, 1], "relu", seed=1, final="sigmoid"))
+def with_loss(folder: Path, final: str, loss: str) -> Checked:
+    """Check a project with a network of one's own and a loss."""
+    assert new(folder, CASES["semicolons"]).exit_code == 0
+    play = folder / "play"
+    (play / "net.onnx").write_bytes(dense_network([3, 4, 1], "relu", seed=1, final=final))
     config = (play / CONFIG).read_text().replace('onnx = ""', 'onnx = "net.onnx"')
-    (play / CONFIG).write_text(
-        config.replace('# loss = "cross_entropy"', 'loss = "binary_cross_entropy_with_logits"')
-    )
-    [problem] = check(Project.open(play)).problems
-    assert "[training] loss: the model ends with Sigmoid" in problem
-    assert "use the loss binary_cross_entropy" in problem
+    (play / CONFIG).write_text(config.replace('# loss = "cross_entropy"', f'loss = "{loss}"'))
+    return check(Project.open(play))
+
+
+@pytest.mark.parametrize(
+    ("final", "loss", "why"),
+    [
+        (
+            "sigmoid",
+            "binary_cross_entropy_with_logits",
+            "ends with Sigmoid.*use the loss binary_",
+        ),
+        ("linear", "binary_cross_entropy", "use binary_cross_entropy_with_logits on logits"),
+    ],
+)
+def test_a_loss_of_another_output_is_a_problem(final: str, loss: str, why: str, tmp_path: Path) -> None:
+    [problem] = with_loss(tmp_path, final, loss).problems
+    assert re.search(rf"\[training\] loss: the .*{why}", problem)
+
+
+@pytest.mark.parametrize(("final", "warned"), [("linear", 1), ("sigmoid", 0)])
+def test_mse_of_a_number_that_is_no_chance_is_warned_of(final: str, warned: int, tmp_path: Path) -> None:
+    found = with_loss(tmp_path, final, "mse")
+    assert found.problems == ()
+    assert sum("two classes, and mse" in line for line in found.warnings) == warned
 
 
 def test_a_column_without_a_name_is_nobodys_person(tmp_path: Path) -> None:

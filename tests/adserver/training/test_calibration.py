@@ -11,7 +11,7 @@ from adserver.records.exported_model import ExportedModel
 from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel, fold
 from adserver.training.inference import evaluate, predict
 from adserver.training.logit_scaling import Calibration, least_loss
-from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.errors import InvalidModel, InvalidTask, JobReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -135,6 +135,16 @@ def test_a_model_whose_output_is_no_number_is_refused(logit: float) -> None:
 def test_a_model_without_a_probability_of_one_label_is_refused(loss: Loss) -> None:
     with pytest.raises(InvalidTask, match="no probability to calibrate"):
         calibrate_by_histogram(model_of(LOGITS), np.ones((2, 4)), loss)
+
+
+def test_a_probability_that_no_sigmoid_makes_is_refused() -> None:
+    network = dense_network([4, 1], "relu", seed=1)
+    with pytest.raises(InvalidModel, match="does not end with a Sigmoid"):
+        fold(
+            dense_network([4, 1], "relu", seed=1),
+            Calibration(scale=1.0, shift=0.5),
+            Loss.BINARY_CROSS_ENTROPY,
+        )
 
 
 def test_two_logits_are_calibrated_by_a_panel() -> None:

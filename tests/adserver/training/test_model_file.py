@@ -10,10 +10,18 @@ import onnxruntime
 import pytest
 import torch
 
-from adserver.training.model_file import prepare_model, read_model
+from adserver.training.as_onnx import as_onnx
+from adserver.training.model_file import (
+    check_loss_fits,
+    prepare_model,
+    read_model,
+    warn_of_loss,
+    why_loss_misfits,
+)
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.limits import Limits
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from tests.torch_models import dense, export
 
@@ -148,3 +156,90 @@ def test_data_past_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> Non
     with pytest.raises(InvalidModel) as refused:
         read_model(path, limits=Limits(max_bytes=10))
     assert refused.value.reason is ModelReason.TOO_LARGE
+
+
+class Ending(torch.nn.Module):
+    """Two linear outputs, and what makes one of them."""
+
+    def __init__(self, end: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+        self.end = end
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.end(self.layer(features))
+
+
+def why(end: Callable[[torch.Tensor], torch.Tensor], loss: Loss) -> str:
+    return why_loss_misfits(parse(as_onnx(Ending(end), 4), num_features=4), loss)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda z: z[:, :1],
+        lambda z: z[:, :1] + z[:, 1:],
+        lambda z: torch.relu(z[:, :1]),
+        lambda z: torch.tanh(z[:, :1]),
+        lambda z: torch.log_softmax(z, 1)[:, 1:],
+        lambda z: torch.clip(z[:, :1], -1, 1),
+        lambda z: torch.nn.functional.softplus(z[:, :1]),
+    ],
+)
+def test_an_output_that_is_no_probability_misfits_a_loss_of_probabilities(
+    end: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    assert "use binary_cross_entropy_with_logits on logits" in why(end, Loss.BINARY_CROSS_ENTROPY)
+    assert not why(end, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda z: torch.sigmoid(z[:, :1]),
+        lambda z: torch.sigmoid(z[:, 0]).unsqueeze(1),
+        lambda z: 1 - torch.sigmoid(z[:, :1]),
+        lambda z: torch.sigmoid(z[:, :1]) * torch.sigmoid(z[:, 1:]),
+        lambda z: torch.softmax(z, 1)[:, 1:],
+        lambda z: torch.exp(torch.log_softmax(z, 1))[:, 1:],
+        lambda z: torch.clip(z[:, :1], 0.0, 1.0),
+        lambda z: (torch.tanh(z[:, :1]) + 1) / 2,
+        lambda z: torch.clip(z[:, :1] + 3, 0.0, 6.0) / 6,
+    ],
+)
+def test_an_output_that_may_be_a_probability_fits_a_loss_of_probabilities(
+    end: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    assert not why(end, Loss.BINARY_CROSS_ENTROPY)
+
+
+def test_a_model_that_ends_with_what_its_loss_applies_misfits_it() -> None:
+    for end in (lambda z: torch.sigmoid(z[:, :1]), lambda z: torch.sigmoid(z[:, 0]).unsqueeze(1)):
+        assert "ends with Sigmoid" in why(end, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    assert "leave out the Softmax" in why(lambda z: torch.softmax(z, 1), Loss.CROSS_ENTROPY)
+    assert not why(lambda z: z, Loss.CROSS_ENTROPY)
+
+
+def test_losses_of_numbers_are_warned_of_where_two_classes_get_no_probability() -> None:
+    linear, chance = (
+        parse(dense_network([4, 1], "relu", seed=1, final=end), num_features=4)
+        for end in ("linear", "sigmoid")
+    )
+    assert "two classes, and mse makes" in warn_of_loss(linear, Loss.MSE, 2)
+    assert "two classes, and poisson makes" in warn_of_loss(chance, Loss.POISSON, 2)
+    for model, loss, classes in (
+        (chance, Loss.MSE, 2),
+        (linear, Loss.MSE, None),
+        (linear, Loss.MSE, 10),
+        (linear, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, 2),
+    ):
+        assert warn_of_loss(model, loss, classes) == ""
+
+
+def test_what_is_no_operator_is_named_as_in_torch_too() -> None:
+    encoded = as_onnx(Ending(lambda z: torch.sort(z, 1).values[:, :1]), 4)
+    named = "torch's sort cannot be trained: operator 'TopK' is not supported: .*operators.md in the source"
+    with pytest.raises(InvalidModel, match=named):
+        check_loss_fits(encoded, Loss.MSE, num_features=4)
+    with pytest.raises(InvalidModel, match=named):
+        prepare_model(encoded, num_features=4, encoder=None)

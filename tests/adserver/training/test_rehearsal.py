@@ -32,7 +32,7 @@ from adserver.training.rehearsal_training import (
     _TrainingRun,
 )
 from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
@@ -263,10 +263,23 @@ def test_noise_that_leaves_nothing_shows() -> None:
     assert found.best("epsilon 0.02").value < found.best(NO_NOISE).value - 0.1
 
 
-def test_a_job_that_helpers_would_refuse_is_a_row_with_the_reason() -> None:
-    found = trained(wish=replace(WISH, reports=10, epsilons=(8.0,), learning_rates=(0.5,), seeds=1))
-    assert {one.refused.partition(":")[0] for one in found.settings} != {""}
-    assert not any(one.scores for one in found.settings)
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"reports": 10, "epsilons": (8.0,)}, "min_batch_size"),
+        ({"epsilons": (99.0,)}, "at most that"),
+    ],
+)
+def test_a_rehearsal_of_which_each_job_would_be_refused_is_refused_once(
+    changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises((InvalidTask, JobRefused), match=why):
+        trained(wish=replace(WISH, learning_rates=(0.5,), seeds=1, **changes))
+
+
+def test_a_loss_that_takes_no_logit_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(InvalidModel, match="use binary_cross_entropy_with_logits on logits"):
+        trained(replace(SUBMISSION, loss=Loss.BINARY_CROSS_ENTROPY, is_standardised=True))
 
 
 def test_an_epsilon_above_the_tasks_budget_is_a_row_with_the_reason() -> None:
