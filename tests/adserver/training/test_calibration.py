@@ -140,11 +140,7 @@ def test_a_model_without_a_probability_of_one_label_is_refused(loss: Loss) -> No
 def test_a_probability_that_no_sigmoid_makes_is_refused() -> None:
     network = dense_network([4, 1], "relu", seed=1)
     with pytest.raises(InvalidModel, match="does not end with a Sigmoid"):
-        fold(
-            dense_network([4, 1], "relu", seed=1),
-            Calibration(scale=1.0, shift=0.5),
-            Loss.BINARY_CROSS_ENTROPY,
-        )
+        fold(network, Calibration(scale=1.0, shift=0.5), Loss.BINARY_CROSS_ENTROPY)
 
 
 def test_two_logits_are_calibrated_by_a_panel() -> None:
