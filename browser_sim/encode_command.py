@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,6 +67,8 @@ def _encode_command(
         fitted = fit_counting(table(fit))
         _write(fitted.encoder, out)
         told = _of_encoder(fitted.encoder) | {"rows": _of_rows(fitted.rows)}
+        if (wanted := _predicted(fitted.encoder)) is not None and not as_json:
+            told["predicted"] = wanted
     elif csv is not None and encoder is not None:
         source = load_table(replace(table(csv), encoder=load_encoder(encoder)))
         if out is not None:
@@ -124,6 +127,17 @@ def _of_encoder(encoder: "Encoder") -> dict[str, object]:
         "classes": list(label.classes) if isinstance(label, ClassLabel) else None,
         "bytes": len(encode(encoder)),
     }
+
+
+def _predicted(encoder: "Encoder") -> str | None:
+    """Say of which class a model of two gives the chance, and how to choose the other; None for more."""
+    from maskedlark.encoding.encoder import ClassLabel
+
+    label = encoder.label
+    if not isinstance(label, ClassLabel) or len(label.classes) != 2:
+        return None
+    first, second = label.classes
+    return f"the chance of {second!r}; of {first!r} with --class {quote(second)} --class {quote(first)}"
 
 
 def _of_table(source: "Source") -> dict[str, object]:

@@ -73,11 +73,19 @@ def _read_labels(
         int | None, _labels("Number of buckets for privatised values; default: --max-value.")
     ] = None,
     default_label: Annotated[
-        int | None, _labels("Label of an impression that expires without a conversion.")
+        str | None,
+        _labels(
+            "Label of an impression that expires without a conversion: a number, or the name of a class of the "
+            "encoder."
+        ),
     ] = None,
 ) -> dict[str, Any]:
     """Return the label options, as `label_space` takes them by name."""
-    return locals()
+    given = locals()
+    if default_label is not None and default_label.isdecimal():
+        # A label, also where classes have numbers for names
+        given["default_label"] = int(default_label)
+    return given
 
 
 @takes(server=connected_server_of, given=_read_fields, labels=_read_labels, without=["round_deadline"])

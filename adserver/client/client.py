@@ -168,7 +168,7 @@ class Client(Measuring, Training):
         encoder: Encoder | Mapping[str, Any] | str | Path | None = None,
         num_features: int | None = None,
         classes: int | None = None,
-        default_label: int | None = None,
+        default_label: int | str | None = None,
         measurement: Measurement | Mapping[str, Any] | str | Path | None = None,
         days: float = 30.0,
         **more: Any,
@@ -184,7 +184,8 @@ class Client(Measuring, Training):
             encoder: How browsers make features, its file, or the values of one; they are served it.
             num_features: By default as many as the encoder makes.
             classes: By default as many as the encoder has.
-            default_label: What an impression reports that expires without a conversion.
+            default_label: What an impression reports that expires without a conversion: a label, or the name
+                of one of the encoder's classes.
             measurement: The values and keys that reports hold, the file of `adserver task create`, or its
                 values.
             days: How long the task lasts.

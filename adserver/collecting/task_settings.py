@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from adserver.records.defaults import ALL_DECOYS, GROUP, MAY_BE_HIDDEN
 from maskedlark import canonical
@@ -16,6 +16,9 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import LabelSpace
 from maskedlark.reports.task_kinds import LabelKind
+
+
+_MOST_NAMED: Final = 10
 
 
 @frozen
@@ -31,15 +34,19 @@ def label_space(
     classes: int | None,
     max_value: int | None = None,
     num_buckets: int | None = None,
-    default_label: int | None,
+    default_label: int | str | None,
     encoder: Encoder | None = None,
 ) -> LabelSpace:
     """Return the label space of --classes, or of --max-value and --num-buckets, or the encoder's.
 
+    The default label is a label, or the name of one of the encoder's classes.
+
     Raises:
-        InvalidTask: both kinds or none, a number is out of range, or the encoder's labels are others.
+        InvalidTask: both kinds or none, a number is out of range, the encoder's labels are others, or the
+            default label is none of them.
     """
     classes = _num_classes(classes, max_value, encoder)
+    default_label = _default_label(default_label, encoder)
     if (classes is None) == (max_value is None):
         raise InvalidTask("the label space is not defined: give exactly one of --classes and --max-value")
     if max_value is None:
@@ -136,6 +143,24 @@ def _num_classes(typed: int | None, max_value: int | None, encoder: Encoder | No
             f"the encoder's labels are {said}: leave out --classes and --max-value, or give the same"
         )
     return of_encoder
+
+
+def _default_label(typed: int | str | None, encoder: Encoder | None) -> int | None:
+    """Return the default label as a number.
+
+    Raises:
+        InvalidTask: it is none of the encoder's classes.
+    """
+    label = None if encoder is None else encoder.label
+    classes = label.classes if isinstance(label, ClassLabel) else ()
+    if isinstance(typed, str) and typed in classes:
+        return classes.index(typed)
+    if isinstance(typed, str) or (typed is not None and classes and not 0 <= typed < len(classes)):
+        known = ", ".join(f"{place} ({name})" for place, name in enumerate(classes[:_MOST_NAMED]))
+        more = ", ..." if len(classes) > _MOST_NAMED else ""
+        expected = f"{known}{more}, or a class's name" if classes else "a number, without an encoder of classes"
+        raise InvalidTask(f"--default-label is {typed!r}: expected {expected}")
+    return typed
 
 
 def check_labels(labels: LabelSpace, encoder: Encoder | None) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.encoder import MAX_WORD, TOP
+from maskedlark.encoding.fit import order_classes, spell_class
 from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifiers
 from maskedlark.encoding.table import Cells, Table
 from maskedlark.errors import InvalidTask
@@ -32,7 +33,6 @@ from maskedlark.frozen import frozen
 
 MOST_CLASSES: Final = 100
 """A label of more classes is a number or an identifier."""
-_TRUE: Final = ("yes", "true")
 FEWEST_OF_A_CLASS: Final = 10
 """A class of fewer rows is left out, if two others remain: a typing error, or too few to learn from."""
 NEARLY_ALL: Final = 0.95
@@ -59,7 +59,8 @@ _ID_NAME: Final = re.compile(
     r"(?i)(?:^|[^a-z])(?:id|uuid|guid|key|nr|no|phone|tel|zip|plz|code)$|(?<=[a-z])(?:Id|ID)$"
 )
 _TIME_NAME: Final = re.compile(r"(?i)time|date|seen|created|updated|epoch|unix|(?:^|[^a-z])(?:ts|at|on)$")
-_UNIT: Final = re.compile(r"[$€£¥%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b|[ ,'\u00a0\u202f](?=[0-9]{3})")
+# `EUR 5` has a unit, and `CMD-141998` is a name
+_UNIT: Final = re.compile(r"[$€£¥%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b(?!-)|[ ,'\u00a0\u202f](?=[0-9]{3})")
 
 
 @unique
@@ -163,7 +164,7 @@ def read_report(table: Table, label: str) -> TableReport:
             f"{table.name} has no column {label!r}: choose the label among {', '.join(table.columns)} "
             f"(read as {table.written})"
         )
-    labels = [None if cell is None else _spell_label(cell) for cell in table.columns[label]]
+    labels = [None if cell is None else spell_class(cell) for cell in table.columns[label]]
     counts = Counter(cell for cell in labels if cell is not None)
     _check_label(table.name, label, counts)
     classes = {name: count for name, count in counts.items() if count >= FEWEST_OF_A_CLASS}
@@ -177,7 +178,7 @@ def read_report(table: Table, label: str) -> TableReport:
         rows=len(table),
         written=table.written,
         label=label,
-        classes=_ordered(classes),
+        classes={name: classes[name] for name in order_classes(classes)},
         other_labels={name: count for name, count in counts.items() if name not in classes},
         unlabelled=labels.count(None),
         columns=columns,
@@ -397,26 +398,3 @@ def _keys(cells: Cells) -> Sequence[object]:
         for value in numbers
     ]
 
-
-def _spell_label(cell: str) -> str:
-    """Return a label as encoders name its class: 1.0 is 1."""
-    value = number(cell)
-    if value is None:
-        return cell
-    # The encoder's spelling: counts and classes are looked up by it.
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-
-
-def _ordered(classes: Mapping[str, int]) -> dict[str, int]:
-    """Order classes: numbers ascending, then words.
-
-    Of two words the rarer is second, since a model gives the chance of the second, and people ask for that of
-    what is rare; but yes and true always are.
-    """
-
-    def order(label: str) -> tuple[bool, float, tuple[bool, int], str]:
-        value = number(label)
-        wish = (label.lower() in _TRUE, -classes[label]) if len(classes) == 2 else (False, 0)
-        return (value is None, value or 0.0, wish, label)
-
-    return {name: classes[name] for name in sorted(classes, key=order)}

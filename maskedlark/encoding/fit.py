@@ -44,6 +44,8 @@ _PERCENTILES: Final = (1, 99)
 _PARTS_OF_A_BIN: Final = 1_000
 # In how many reports a word with a row of its own is expected, at epsilon 1 and more
 _LEAST_REPORTS: Final = 12
+# Of two words these are the outcome that is asked for, even if it is the more frequent
+_AFFIRMED: Final = ("yes", "y", "true", "t", "ja", "oui", "si", "sí", "sì", "sim")
 
 
 @frozen
@@ -66,7 +68,8 @@ class FitSettings:
     Attributes:
         label: The label's column, or None.
         is_label_a_value: Whether labels are real values instead of classes.
-        classes: The order of the label's classes; those that are not named follow, ascending.
+        classes: The order of the label's classes; those that are not named follow, as `order_classes` has
+            them.
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
         kinds: What columns hold; others are numbers if all their cells are, else categories.
@@ -244,25 +247,50 @@ def _at_share(ascending: Sequence[float], part: int, of: int) -> float:
     return ascending[max(0, -(-part * len(ascending) // of) - 1)]
 
 
+def order_classes(rows: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a label's classes in the order of their codes: numbers ascending, then words by the alphabet.
+
+    Of two words the rarer is second, since a model gives the chance of the second, and people ask for that of
+    what is rare; but yes and true always are.
+
+    Args:
+        rows: How many rows each class has.
+
+    >>> order_classes({"bought": 2, "left": 8})
+    ('left', 'bought')
+    """
+
+    def place(label: str) -> tuple[bool, float, tuple[bool, int], str]:
+        value = number(label)
+        wish = (label.lower() in _AFFIRMED, -rows[label]) if len(rows) == 2 else (False, 0)
+        return (value is None, value or 0.0, wish, label)
+
+    return tuple(sorted(rows, key=place))
+
+
+def spell_class(cell: str) -> str:
+    """Return a label as encoders name its class, and as people write it: 1 and 1.0 are the class 1."""
+    value = number(cell)
+    if value is None:
+        return cell
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
 def _classes(name: str, cells: Cells, first: Sequence[str]) -> ClassLabel:
-    """Return the distinct labels, `first` and then ascending: as numbers if all are, else by the alphabet."""
+    """Return the distinct labels: `first`, and then as `order_classes` has them."""
     if None in cells:
         raise WrongCell(name, list(cells).index(None), "the label is missing")
     too_long = next((row for row, cell in enumerate(cells) if cell and len(cell) > MAX_WORD), None)
     if too_long is not None:
         raise WrongCell(name, too_long, f"a class has at most {MAX_WORD} characters")
-    words = {cell for cell in cells if cell is not None}
+    rows = Counter(cell for cell in cells if cell is not None)
     # 1 and 1.0 are one class, if all labels are numbers.
-    numbers = {number(word) for word in words}
-    if None in numbers:
-        ascending, named = sorted(words), list(first)
-    else:
-        ascending = [_spell(value) for value in sorted(value for value in numbers if value is not None)]
-        named = [_spell(value) for value in map(number, first) if value is not None]
-    found = dict.fromkeys(one for one in named if one in ascending) | dict.fromkeys(ascending)
+    are_numbers = all(number(word) is not None for word in rows)
+    if are_numbers:
+        spelled = Counter[str]()
+        for word, count in rows.items():
+            spelled[spell_class(word)] += count
+        rows = spelled
+    named = map(spell_class, first) if are_numbers else first
+    found = dict.fromkeys(one for one in named if one in rows) | dict.fromkeys(order_classes(rows))
     return ClassLabel(name=name, classes=tuple(found))
-
-
-def _spell(value: float) -> str:
-    """Format a number as people write it: 3 instead of 3.0."""
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

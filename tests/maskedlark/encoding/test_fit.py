@@ -126,6 +126,20 @@ def test_a_word_among_numbers_is_told_with_its_row_if_numbers_were_said() -> Non
     assert (wrong.value.column, wrong.value.row) == ("n", 1)
 
 
+def test_of_two_words_the_rarer_is_class_1_and_yes_always() -> None:
+    def classes(*cells: str) -> tuple[str, ...]:
+        label = fit({"x": ["0"] * len(cells), "y": cells}, FitSettings(label="y")).label
+        assert isinstance(label, ClassLabel)
+        return label.classes
+
+    assert classes("left", "bought", "left") == ("left", "bought")
+    assert classes("bought", "bought", "left") == ("bought", "left")
+    assert classes("no", "yes", "yes") == ("no", "yes")
+    assert classes("Oui", "non", "Oui") == ("non", "Oui")
+    assert classes("1", "1", "0") == ("0", "1")
+    assert classes("c", "b", "b", "a") == ("a", "b", "c")
+
+
 def test_classes_are_in_the_order_given_or_ascend_as_numbers_or_by_the_alphabet() -> None:
     numbers = fit({"x": ["0"] * 4, "y": ["10", "9", "9.0", "2.5"]}, FitSettings(label="y"))
     assert numbers.label == ClassLabel(name="y", classes=("2.5", "9", "10"))
