@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from adserver.client.client import Client
+    from adserver.client.columns import columns_of
     from adserver.client.comparison import compare
     from adserver.client.prediction import predict
 
-__all__ = ["Client", "compare", "predict"]
+__all__ = ["Client", "columns_of", "compare", "predict"]
 
 _MODULES: Final = {
     "Client": "adserver.client.client",
+    "columns_of": "adserver.client.columns",
     "compare": "adserver.client.comparison",
     "predict": "adserver.client.prediction",
 }

@@ -375,6 +375,7 @@ def test_what_is_printed_for_people_is_lines_of_names_and_words(tmp_path: Path) 
     path, out = table(tmp_path, [*ROWS, "18,State,3,"]), tmp_path / "e.json"
     said = invoke("encode", "--fit", path, "--label", "y", "-o", out).stdout.splitlines()
     assert "classes: no; yes" in said
+    assert "predicted: the chance of 'yes'; of 'no' with --class yes --class no" in said
     assert "rows, read: 401" in said
     assert "rows, left out, column 'y': no label: 1" in said
     said += invoke("encode", "--csv", path, "--encoder", out).stdout.splitlines()

@@ -158,6 +158,20 @@ def test_all_decoys_are_all_other_labels(size: int) -> None:
     assert num_decoys("1", labels) == 1
 
 
+def test_a_default_label_is_a_number_or_the_name_of_a_class_of_the_encoder() -> None:
+    encoder = fit({"x": ["0", "1", "2"], "y": ["left", "bought", "left"]}, FitSettings(label="y"))
+
+    def default(typed: int | str | None, of: Encoder | None = encoder) -> int | None:
+        return label_space(classes=2, default_label=typed, encoder=of).default_label
+
+    assert [default("left"), default("bought"), default(1), default(None)] == [0, 1, 1, None]
+    for wrong in ("sold", 2, -1):
+        with pytest.raises(InvalidTask, match=r"expected 0 \(left\), 1 \(bought\), or a class's name"):
+            default(wrong)
+    with pytest.raises(InvalidTask, match="expected a number, without an encoder"):
+        default("left", None)
+
+
 @given(max_value=st.integers(1, 200))
 def test_values_have_a_bucket_for_each_integer_unless_fewer_are_asked_for(max_value: int) -> None:
     labels = label_space(classes=None, max_value=max_value, num_buckets=None, default_label=0)

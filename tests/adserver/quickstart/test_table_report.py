@@ -34,6 +34,8 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
         ("seen", "2026-11-{day} 10:00", Use.DATE, ""),
         ("seen", "{month}/{month}/2026", Use.LEFT_OUT, "day or the month stands first"),
         ("price", "{some}.{few} €", Use.LEFT_OUT, "with a unit"),
+        ("order", "CMD-{row}", Use.LEFT_OUT, "looks like identifiers: 400 different words"),
+        ("price", "EUR {some}.{few}", Use.LEFT_OUT, "with a unit"),
         ("price", "{some}.{few}{odd}", Use.LEFT_OUT, "words in 10, such as"),
         ("age", "{few}{odd}", Use.WORDS, "empty those cells if it is a column of numbers"),
         ("seen", "2026-11-{day} 10:{row}{odd}", Use.LEFT_OUT, "looks like identifiers"),
