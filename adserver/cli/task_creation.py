@@ -75,8 +75,8 @@ def _read_labels(
     default_label: Annotated[
         str | None,
         _labels(
-            "Label of an impression that expires without a conversion: a number, or the name of a class of the "
-            "encoder."
+            "Label of an impression that expires without a conversion: a number, or the name of one of the "
+            "encoder's classes."
         ),
     ] = None,
 ) -> dict[str, Any]:

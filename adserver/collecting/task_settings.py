@@ -17,7 +17,6 @@ from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import LabelSpace
 from maskedlark.reports.task_kinds import LabelKind
 
-
 _MOST_NAMED: Final = 10
 
 
@@ -158,7 +157,9 @@ def _default_label(typed: int | str | None, encoder: Encoder | None) -> int | No
     if isinstance(typed, str) or (typed is not None and classes and not 0 <= typed < len(classes)):
         known = ", ".join(f"{place} ({name})" for place, name in enumerate(classes[:_MOST_NAMED]))
         more = ", ..." if len(classes) > _MOST_NAMED else ""
-        expected = f"{known}{more}, or a class's name" if classes else "a number, without an encoder of classes"
+        expected = (
+            f"{known}{more}, or a class's name" if classes else "a number, without an encoder of classes"
+        )
         raise InvalidTask(f"--default-label is {typed!r}: expected {expected}")
     return typed
 

@@ -397,4 +397,3 @@ def _keys(cells: Cells) -> Sequence[object]:
         None if value is None else (value in atoms, value if value in atoms else bisect_right(edges, value))
         for value in numbers
     ]
-

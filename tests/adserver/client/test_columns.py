@@ -26,8 +26,10 @@ def test_codes_at_a_columns_places_are_below_its_rows_and_tell_its_words_apart()
     assert (colour.places, item.places, page.places) == ((1,), (2,), (3, 4, 5))
     features = encoder().features(CELLS)
     for column in (colour, item, page):
-        codes = sum(features[:, place].astype(np.int64) << 8 * byte for byte, place in enumerate(column.places))
-        assert 0 <= np.min(codes)
+        codes = sum(
+            features[:, place].astype(np.int64) << 8 * byte for byte, place in enumerate(column.places)
+        )
+        assert np.min(codes) >= 0
         assert np.max(codes) < column.rows
         assert len(set(np.atleast_1d(codes).tolist())) == len(set(CELLS[column.name]))
     assert sum(len(column.places) for column in columns_of(encoder())) == encoder().num_features
