@@ -1,9 +1,11 @@
 """Where a model finds each column of a table among a report's features.
 
-from adserver import columns_of
+    from adserver import columns_of
 
-columns = columns_of("encoder.json")
-tables = [torch.nn.Embedding(column.rows, 8) for column in columns if column.rows]
+    columns = columns_of("encoder.json")
+    tables = [torch.nn.Embedding(column.rows, 8) for column in columns if column.rows]
+
+No ad server is asked.
 """
 
 from collections.abc import Mapping

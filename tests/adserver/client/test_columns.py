@@ -8,7 +8,7 @@ from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask
 
-CELLS = {
+CELLS: dict[str, list[str | None]] = {
     "age": ["31", "17", "52", "40"],
     "colour": ["red", None, "blue", "red"],
     "item": [f"item {row}" for row in (1, 2, 3, 1)],
