@@ -6,8 +6,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from maskedlark.releases.query import MAX_DOMAIN
 from maskedlark.reports.measurement import MAX_CODE, Key, Measurement
 
 Codes = NDArray[np.uint32]
+# Categories that an error lists
+_MOST_SHOWN: Final = 10
 
 
 @canonical
@@ -74,6 +77,28 @@ def load_domains(path: Path | None) -> dict[str, Any]:
     return _read_domains(encoded)
 
 
+def code_of(key: Key, said: str) -> int:
+    """Return the code of a category or number that a person names.
+
+    Raises:
+        InvalidTask: the key has no such category; the message lists the first ones, and the closest.
+    """
+    try:
+        return key.code(said)
+    except InvalidTask:
+        if not key.categories:
+            raise
+        shown = ", ".join(key.categories[:_MOST_SHOWN])
+        more = len(key.categories) - _MOST_SHOWN
+        # By lower case: ratios count a capital as another letter
+        lower = {one.lower(): one for one in reversed(key.categories)}
+        close = get_close_matches(said.lower(), lower, 1)
+        raise InvalidTask(
+            f"key {key.name!r} has no category {said!r}: {f'did you mean {lower[close[0]]}? ' if close else ''}"
+            f"There are {shown}{f' and {more} more' if more > 0 else ''}"
+        ) from None
+
+
 def distinct_codes(codes: Sequence[int]) -> Codes:
     """Return sorted, distinct codes in the form that a domain takes."""
     return np.unique(np.array(codes, np.uint32))
@@ -107,7 +132,7 @@ def _codes(key: Key, said: object) -> Codes:
     if isinstance(said, list) and all(
         isinstance(one, str | int) and not isinstance(one, bool) for one in said
     ):
-        return distinct_codes([key.code(str(one)) for one in said])
+        return distinct_codes([code_of(key, str(one)) for one in said])
     raise InvalidTask(
         f"the domain of key {key.name!r} must be a list of categories or codes, or an object with "
         "first and last"

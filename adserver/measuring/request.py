@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Final
 
 from adserver.budgets.asked_epsilon import check_epsilon
-from adserver.measuring.domains import Codes
+from adserver.measuring.domains import Codes, code_of
 from adserver.records.asked_query import PlannedQuery
 from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset
@@ -18,7 +18,7 @@ from maskedlark.releases.counting import Condition, key_index, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import MAX_DOMAIN, Axis, Measure, MeasureKind, QuerySpec, codes_digest
 from maskedlark.releases.release import fitting
-from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.measurement import COUNT, Measurement
 from maskedlark.reports.task import Task
 
 DEFAULT_SHARE: Final = 0.1
@@ -174,6 +174,11 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
     for kind, names in ((MeasureKind.SUM, request.values), (MeasureKind.HISTOGRAM, request.histograms)):
         for name in names:
             value = measurement.value(name)
+            if value is None and name != COUNT:
+                known = ", ".join([COUNT, *(one.name for one in measurement.values)])
+                raise JobRefused(
+                    JobReason.UNDECLARED, f"the task declares no value {name!r}; it declares {known}"
+                )
             # A count or a bucket gets at most 1 of each report.
             bound = 1 if value is None or kind is MeasureKind.HISTOGRAM else value.bound
             measures.append(build(Measure, {"value": name, "kind": kind, "scale": max(1, _UNITS // bound)}))
@@ -187,7 +192,7 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
 
 def _conditions(request: Request, measurement: Measurement) -> tuple[Condition, ...]:
     return tuple(
-        Condition(key=name, code=measurement.keys[key_index(measurement, name)].code(said))
+        Condition(key=name, code=code_of(measurement.keys[key_index(measurement, name)], said))
         for name, said in request.where.items()
     )
 

@@ -24,9 +24,10 @@ _KINDS: Final = {
     "integer": "a whole number",
     "string": 'a text in quotes, ""',
     "boolean": "true or false",
-    "array": "a list, []",
     "object": "a section of settings",
 }
+# Of lists, by the type of their entries
+_EXAMPLES: Final = {"integer": "32", "string": '"NAME"', "object": '{column = "NAME", most = 100}'}
 # Servers have no defaults: what is checked next to wrong ones needs some
 _ANY_SERVERS: Final = Servers(
     helper_0="127.0.0.1:1", helper_1="127.0.0.1:2", adserver_grpc="127.0.0.1:3", adserver_http="127.0.0.1:4"
@@ -146,6 +147,11 @@ def _expected(part: Mapping[str, Any]) -> str:
         return f"one of {', '.join(map(_show, part['enum']))}"
     if "pattern" in part:
         return str(part["description"])
+    if part["type"] == "array":
+        entries = part["items"]
+        if "pattern" in entries:
+            return f"a list of {entries['description']}"
+        return f"a list, such as [{_EXAMPLES[entries.get('type', 'object')]}]"
     return ", ".join(filter(None, (_KINDS[part["type"]], _range(part))))
 
 

@@ -89,6 +89,10 @@ def test_what_a_task_does_not_declare_is_refused() -> None:
 def test_a_request_says_enough() -> None:
     assert refusal(values=()) is JobReason.MALFORMED
     assert refusal(group_by=("campaign",)) is JobReason.MALFORMED
+    with pytest.raises(InvalidTask, match="did you mean oslo\\? There are "):
+        plan(where={"place": "Osl"})
+    with pytest.raises(JobRefused, match=r"declares no value 'Panier \(€\)'; it declares count, "):
+        plan(values=("Panier (€)",))
     with pytest.raises(InvalidTask, match="category"):
         plan(where={"place": "rome"})
     with pytest.raises(InvalidTask, match="epsilon"):
