@@ -141,7 +141,7 @@ def _run_command(
 
 
 @reporting_errors()
-@takes(source=source_settings, without=["value", "key"])
+@takes(source=source_settings, without=["value", "key", "gaps_as_zero"])
 def _describe_command(
     *, source: "SourceSettings", seed: SeedOption = None, as_json: JsonOption = False
 ) -> None:

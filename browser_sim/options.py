@@ -107,7 +107,7 @@ def table_of(
     value: Annotated[
         list[str] | None,
         _source(
-            "csv: the column of a measured value, or COLUMN==WORD, or COLUMN*100; repeatable.",
+            "csv: the column of a measured value, or COLUMN==WORD, COLUMN!=WORD or COLUMN*100; repeatable.",
             metavar="NAME[=COLUMN]",
         ),
     ] = None,
@@ -157,6 +157,10 @@ def source_settings(
     key: Annotated[
         list[str] | None, _source("csv: the column of a measured key; repeatable.", metavar="NAME[=COLUMN]")
     ] = None,
+    gaps_as_zero: Annotated[
+        bool,
+        _source("csv: a row without a measured number reports 0; default: it is left out.", "--gaps-as-zero"),
+    ] = False,
     mnist_dir: MnistDirOption = None,
     synthetic_features: Annotated[int, _source("synthetic: number of features.", min=1, max=65_536)] = 8,
     synthetic_rows: Annotated[int, _source("synthetic: number of records.", min=1)] = 10_000,
@@ -170,7 +174,7 @@ def source_settings(
         if csv is None:
             raise typer.BadParameter("source csv needs --csv FILE")
         fitted = None if encoder is None else load_encoder(encoder)
-        settings = replace(table(csv), encoder=fitted, keys=_columns(key))
+        settings = replace(table(csv), encoder=fitted, keys=_columns(key), are_gaps_zero=gaps_as_zero)
     return SourceSettings(
         kind=source,
         table=settings,

@@ -3,7 +3,7 @@
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -132,8 +132,13 @@ def _make_project(
     person: str = "",
 ) -> "Project":
     from adserver.quickstart.check import check, read_table
-    from adserver.quickstart.measurement import count_rows, describe_bound
-    from adserver.quickstart.measurement_forecast import forecast_groups, suggest_values
+    from adserver.quickstart.measurement import describe_bound
+    from adserver.quickstart.measurement_forecast import (
+        describe_measurement,
+        forecast_groups,
+        suggest_values,
+    )
+    from adserver.quickstart.people import count_rows
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
     from adserver.quickstart.settings import (
@@ -183,7 +188,7 @@ def _make_project(
         bounds = {one.column: note for one in measured if (note := describe_bound(table, one))}
         measure = replace(measure, values=measured)
         # Its errors too: a project whose measurement cannot run is not made
-        used, _ = count_rows(table, data, measure)
+        used, _ = count_rows(table, data)
         reported = used - round(data.panel * used)
         forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported)
         secret = {one.column for one in measured}
@@ -192,6 +197,7 @@ def _make_project(
             found_in_table.append(
                 f"{column!r} is measured, so nobody sees it, and the model does not learn from it"
             )
+        found_in_table += describe_measurement(table, data, measure, forecasts)
     # Chosen once and written down, so that the servers come back at the same addresses
     ports = free_ports(5)
     project = new_project(
@@ -249,8 +255,8 @@ def _check_command(folder: FolderArgument) -> None:
         from adserver.views.plan import describe_path
 
         typer.echo("\n".join(describe_path(found.why_general)))
-    _show_warnings((*found.leaks, *found.warnings))
-    _show_forecasts(found.forecasts, project.settings.measure)
+    _show_warnings((*found.table_warnings, *found.warnings))
+    _show_forecasts(found.forecasts, project.settings.measure, found.measured_notes)
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     for reason, count in found.left_out.items():
         typer.echo(escape(f"{plural(count, 'row is', 'rows are')} left out: {reason}"))
@@ -268,11 +274,15 @@ def _refuse(problems: Sequence[str]) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _show_forecasts(forecasts: "Sequence[GroupForecast]", measure: "MeasureSettings") -> None:
+def _show_forecasts(
+    forecasts: "Sequence[GroupForecast]", measure: "MeasureSettings", notes: Sequence[str] = ()
+) -> None:
     from adserver.quickstart.measurement_forecast import describe_forecasts, warn_of_width
 
     if forecasts:
         typer.echo(escape(describe_forecasts(forecasts, measure)))
+    for note in notes:
+        typer.echo(escape(f"[measure] {note}"))
     _show_warnings(warn_of_width(forecasts, measure))
 
 
@@ -330,7 +340,7 @@ def _run_command(
         return
     print_table(("", ""), summary_rows(result))
     if result.measured:
-        _show_measured(Path(result.measured["json"]))
+        _show_measured(Path(result.measured["json"]), result.measured["counted_by"])
         for column, count in result.measured["clipped_rows"].items():
             typer.echo(
                 escape(
@@ -565,13 +575,13 @@ def _figure(value: object) -> object:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _show_measured(answer: Path) -> None:
+def _show_measured(answer: Path, filled: "Mapping[str, str]") -> None:
     """Print the groups of a measurement, and how it is read."""
     from adserver.messages.query import ResultMessage
     from adserver.views.query import means_in, print_groups, summary_lines
 
     result = ResultMessage.model_validate_json(answer.read_bytes()).value()
-    print_groups(result, means_in(result))
+    print_groups(result, means_in(result, filled))
     for line in summary_lines(result):
         typer.echo(line)
 

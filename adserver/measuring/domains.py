@@ -93,9 +93,10 @@ def code_of(key: Key, said: str) -> int:
         # By lower case: ratios count a capital as another letter
         lower = {one.lower(): one for one in reversed(key.categories)}
         close = get_close_matches(said.lower(), lower, 1)
+        hint = f"did you mean {lower[close[0]]}? " if close else ""
         raise InvalidTask(
-            f"key {key.name!r} has no category {said!r}: {f'did you mean {lower[close[0]]}? ' if close else ''}"
-            f"There are {shown}{f' and {more} more' if more > 0 else ''}"
+            f"key {key.name!r} has no category {said!r}: {hint}There are {shown}"
+            f"{f' and {more} more' if more > 0 else ''}"
         ) from None
 
 

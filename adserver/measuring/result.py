@@ -245,21 +245,25 @@ class AggregateResult(ReleasedResult):
                 return row.estimates[place]
         raise KeyError(f"the result has no {column!r} for {wanted}")
 
-    def means(self, value: str) -> Iterator[tuple[ResultRow, Estimate]]:
+    def means(self, value: str, over: str = COUNT) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
 
         Where the count is not clearly above its noise there is no interval.
+
+        Args:
+            value: What is summed.
+            over: What counts the reports, such as those that hold the value at all.
 
         Raises:
             JobRefused(MALFORMED): the query did not sum both.
         """
         at = {column.value: place for place, column in enumerate(self.columns) if column.bucket is None}
-        if value not in at or COUNT not in at:
+        if value not in at or over not in at:
             raise JobRefused(
                 JobReason.MALFORMED,
-                f"the mean of {value!r} is not available: query both {value!r} and {COUNT}",
+                f"the mean of {value!r} is not available: query both {value!r} and {over}",
             )
-        totals, counts = (self._columns([at[name]])[..., 0] for name in (value, COUNT))
+        totals, counts = (self._columns([at[name]])[..., 0] for name in (value, over))
         yield from zip(self.rows, _means(totals, counts, self.mechanism), strict=True)
 
     def quantiles(self, value: str, share: float) -> Iterator[tuple[ResultRow, Estimate]]:

@@ -7,28 +7,36 @@ A setting's type and range are checked when `lark.toml` is read (`adserver.quick
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
-from adserver.quickstart.measurement import count_rows, plan_measurement
-from adserver.quickstart.measurement_forecast import GroupForecast, forecast_groups, plan_measured_query
-from adserver.quickstart.people import divide, why_not_learned
+from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.measurement_forecast import (
+    GroupForecast,
+    describe_measurement,
+    forecast_groups,
+    plan_measured_query,
+    suggest_bounds,
+)
+from adserver.quickstart.people import count_rows, divide, why_not_learned
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding import dates
 from maskedlark.encoding.column_kinds import ColumnKind
-from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, Encoder
+from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.training.model_file import PreparedModel
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 
 SAMPLE_ROWS: Final = 569
 SAMPLE_FEATURES: Final = 30
+_FEWEST_OF_PANEL: Final = 100
 _DECIDE_OF_ROWS: Final = frozenset(
     {"data", "measure", "values", "federated", "person", *(one.name for one in fields(DataSettings))}
 )
@@ -47,7 +56,7 @@ class Checked:
 
     Attributes:
         problems: One line for each wrong setting, with its name and the remedy.
-        rows: Rows that are used: they have a label that is learned and each measured number, or a person.
+        rows: Rows that are used: they have a label that is learned, and where devices train a person.
         reported: Those that browsers report, or people's devices hold; the rest is the panel.
         left_out: How many rows of the table are not used, by column and reason.
         devices: How many people's devices train; None where browsers report.
@@ -59,8 +68,10 @@ class Checked:
             train it, and where there are problems.
         warnings: One line for each kind of column that the project's own model reads as another, and for a
             loss that gives no chances.
-        leaks: One line for each column that becomes a feature and tells the label by itself.
+        table_warnings: One line for each column that becomes a feature and tells the label by itself, and
+            for what is too few or too many.
         forecasts: How wide the intervals of the measured sums will be; empty where there are problems.
+        measured_notes: What the table tells of those sums, as of `describe_measurement`.
     """
 
     problems: tuple[str, ...]
@@ -74,8 +85,9 @@ class Checked:
     why_general: tuple[str, ...] | None
     left_out: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    leaks: tuple[str, ...] = ()
+    table_warnings: tuple[str, ...] = ()
     forecasts: tuple[GroupForecast, ...] = ()
+    measured_notes: tuple[str, ...] = ()
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""
@@ -106,7 +118,7 @@ def check(project: Project) -> Checked:
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
     reported, devices = _count_reported(rows, settings), None
     encoder: Encoder | None = None
-    leaks: tuple[str, ...] = ()
+    table_warnings: tuple[str, ...] = ()
     left_out: Mapping[str, int] = {}
     table: Table | None = None
     # Without a label, reading the table would raise and hide the other problems.
@@ -114,16 +126,20 @@ def check(project: Project) -> Checked:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
         kept = _feature_columns(table, settings)
-        leaks = report.warn_of_leaks(kept)
         problems += _problems_of_columns(table, report, settings.data, kept)
         problems += _problems_of_words(settings.data)
-        problems += _problems_of_measure(table, settings)
         problems += _problems_of_federated(table, settings)
         counts = {**report.classes, **report.other_labels}
         chosen = settings.data.classes or tuple(counts)
         problems += _problems_of_classes(counts, settings.data)
         classes = len(chosen)
         rows, reported, devices, left_out = _divide_rows(table, settings)
+        problems += _problems_of_measure(table, settings, reported)
+        table_warnings = (
+            *report.warn_of_leaks(kept),
+            *_warn_of_codes(report, settings.data, kept),
+            *_warn_of_panel(settings.data, rows - reported),
+        )
         if not problems:
             planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
             encoder = _fit(_select_learned(table, settings.data), kept, settings.data, planned)
@@ -131,11 +147,13 @@ def check(project: Project) -> Checked:
     loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported, devices)
     forecasts: tuple[GroupForecast, ...] = ()
+    measured_notes: tuple[str, ...] = ()
     if table is not None and not problems:
         try:
             forecasts = forecast_groups(
                 table, settings.data, settings.measure, settings.task, reported=reported
             )
+            measured_notes = describe_measurement(table, settings.data, settings.measure, forecasts)
         except (InvalidTask, JobRefused) as error:
             problems.append(f"[measure] cannot be asked: {error}")
     # How many features a table has is known once its columns are right
@@ -161,8 +179,9 @@ def check(project: Project) -> Checked:
         why_general=None if problems else why_general,
         left_out=left_out,
         warnings=() if own is None else tuple(_warn_of_own(own, loss, classes, encoder)),
-        leaks=leaks,
+        table_warnings=table_warnings,
         forecasts=forecasts,
+        measured_notes=measured_notes,
     )
 
 
@@ -196,7 +215,7 @@ def _divide_rows(table: Table, settings: Settings) -> tuple[int, int, int | None
         division = divide(table, settings.data, person)
         reported = len(division.on_devices)
         return reported + len(division.panel), reported, division.people, division.left_out
-    rows, left_out = count_rows(table, settings.data, settings.measure)
+    rows, left_out = count_rows(table, settings.data)
     return rows, _count_reported(rows, settings), None, left_out
 
 
@@ -250,7 +269,25 @@ def _feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
     return tuple(name for name in table.columns if name not in others)
 
 
-def _problems_of_measure(table: Table, settings: Settings) -> Iterator[str]:
+def _warn_of_codes(report: TableReport, data: DataSettings, kept: Collection[str]) -> Iterator[str]:
+    for column in report.columns:
+        is_code = column.name in data.codes and column.name in kept
+        if is_code and column.distinct > TOP and column.name not in data.vocabularies():
+            yield (
+                f"[data] codes: column {column.name!r} holds {column.distinct:,} different words, of which "
+                f"the encoder tells the {TOP} most frequent apart: add {column.name + '=planned'!r} to words"
+            )
+
+
+def _warn_of_panel(data: DataSettings, panel: int) -> Iterator[str]:
+    if panel < _FEWEST_OF_PANEL and data.panel < DataSettings().panel:
+        yield (
+            f"[data] panel is {data.panel:g}, which is {plural(panel, 'row')} to test and calibrate the "
+            f"model on: raise it to {DataSettings().panel:g}, or to {_FEWEST_OF_PANEL} rows"
+        )
+
+
+def _problems_of_measure(table: Table, settings: Settings, reported: int) -> Iterator[str]:
     whole = settings.measure
     values = [replace(whole, values=(one,), keys=()) for one in whole.values]
     keys = [replace(whole, values=(), keys=(one,)) for one in whole.keys]
@@ -262,6 +299,15 @@ def _problems_of_measure(table: Table, settings: Settings) -> Iterator[str]:
         except InvalidTask as error:
             found.append(str(error))
     yield from dict.fromkeys(found)
+    unbounded = [one.column for one in whole.values if one.most is None and not one.word]
+    if not unbounded:
+        return
+    best = dict[str, str]()
+    with suppress(InvalidTask, JobRefused):  # what is wrong has a line of its own
+        suggested = suggest_bounds(table, settings.data, whole, settings.task, reported=reported)
+        best = {one.column: f": write most = {one.most:g}" for one in suggested if not one.word}
+    for column in unbounded:
+        yield f"[measure] values: {column!r} has no most, the most that a row counts{best.get(column, '')}"
 
 
 def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _format_measured(values: tuple[Measured, ...], bounds: Mapping[str, str]) ->
 
 
 def _table(one: Measured) -> str:
-    counts = f"word = {_text(one.word)}" if one.word else f"most = {one.most:g}"
+    counts = f"word = {_text(one.word)}" if one.word else f"most = {one.bound:g}"
     return f"{{column = {_text(one.column)}, {counts}}}"
 
 

@@ -19,7 +19,6 @@ from decimal import Decimal
 from typing import Final
 
 from adserver.measuring.result import AggregateResult, Column, Estimate
-from adserver.quickstart.people import why_not_learned
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
@@ -50,6 +49,8 @@ class MeasurementPlan:
         table_options: Those of `browser-sim encode` for the columns that are secret, and so no features.
         units: For each declared value, how many of its units its column's own unit has.
         names: For each declared value its column, or COLUMN==WORD.
+        filled: For each value of a column with gaps the value that counts the rows without one, both by the
+            names of results: a mean divides by it.
         keys: For each declared key its column, the coarsest first.
         beyond: Rows that hold more than the most that counts, by column.
     """
@@ -59,6 +60,7 @@ class MeasurementPlan:
     table_options: tuple[str, ...]
     units: dict[str, int]
     names: dict[str, str]
+    filled: dict[str, str]
     keys: dict[str, str]
     beyond: dict[str, int]
 
@@ -89,47 +91,14 @@ class MeasurementPlan:
         )
 
 
-def count_rows(table: Table, data: DataSettings, measure: MeasureSettings) -> tuple[int, dict[str, int]]:
-    """Return how many rows are reported or in the panel, and how many are left out by column and reason.
-
-    As `browser-sim` does and says it: a row needs a label that is learned, and each number that is summed.
-    """
-    reasons = zip(why_not_learned(table, data), why_not_measured(table, measure), strict=True)
-    left_out = Counter(label or gap for label, gap in reasons)
-    return left_out.pop("", 0), left_out
-
-
-def why_not_measured(table: Table, measure: MeasureSettings) -> list[str]:
-    """Return for each row which summed number it lacks, the first one, in `browser-sim`'s words; or ""."""
-    summed = [one.column for one in measure.values if not one.word and one.column in table.columns]
-    return [
-        next(
-            (f"column {name!r}: no measured value" for name in summed if table.columns[name][row] is None),
-            "",
-        )
-        for row in range(len(table))
-    ]
-
-
 def parse_value(table: Table, column: str) -> Measured:
     """Return a measured column, or COLUMN==WORD where no column has that name."""
     name, is_word, word = (column, "", "") if column in table.columns else column.partition("==")
     return Measured(column=name, word=word) if is_word else Measured(column=column)
 
 
-def numbers_by_group(
-    table: Table, plan: MeasurementPlan, measure: MeasureSettings, value: Measured | None
-) -> list[list[float]]:
-    """Return the numbers of a value in each group by all keys that is shown, or of all rows if none is.
-
-    Rows that lack a measured number are in no group: browsers do not report them.
-
-    Args:
-        table: The table.
-        plan: Its keys have the groups.
-        measure: What is planned.
-        value: What is summed; None for the count, to which each row adds 1.
-    """
+def group_rows(table: Table, plan: MeasurementPlan) -> list[tuple[str, ...]]:
+    """Return each row's category of each key, as browsers report it."""
     names = [
         [OTHER if cell is None or (word := _spell(cell)) not in categories else word for cell in column]
         for column, categories in (
@@ -137,24 +106,70 @@ def numbers_by_group(
             for column, key in zip(plan.keys.values(), plan.declared.keys, strict=True)
         )
     ]
-    groups = list(zip(*names, strict=True)) if names else [()] * len(table)
-    numbers: Sequence[float | None] = [1.0] * len(table)
-    if value is not None and value.word:
-        numbers = [float(cell == value.word) for cell in table.columns[value.column]]
-    elif value is not None:
-        numbers = _numbers(table, value.column)
-    found = dict[tuple[str, ...], list[float]]()
-    for group, one, gap in zip(groups, numbers, why_not_measured(table, measure), strict=True):
-        if not gap and one is not None:
-            found.setdefault(group, []).append(one)
-    shown = [group for group in found.values() if len(group) >= MIN_CELL_COUNT]
-    return shown or [[one for group in found.values() for one in group]]
+    return list(zip(*names, strict=True)) if names else [()] * len(table)
+
+
+def read_numbers(table: Table, value: Measured | None) -> list[float]:
+    """Return what each row adds to a value's sums if nothing is cut off; to the count, None, it adds 1."""
+    if value is None:
+        return [1.0] * len(table)
+    if value.word:
+        return [float(cell == value.word) for cell in table.columns[value.column]]
+    return [one or 0.0 for one in _numbers(table, value.column)]
+
+
+def cut_off(numbers: Sequence[float], most: float) -> list[float]:
+    """Return of each number what lies beyond the most that counts, with its sign."""
+    return [one - max(-most, min(most, one)) for one in numbers]
+
+
+def numbers_by_group(
+    table: Table, plan: MeasurementPlan, value: Measured | None
+) -> dict[tuple[str, ...], list[float]]:
+    """Return `read_numbers` of each group by all keys that is shown, or of all rows, if none is."""
+    numbers, found = read_numbers(table, value), dict[tuple[str, ...], list[float]]()
+    for group, one in zip(group_rows(table, plan), numbers, strict=True):
+        found.setdefault(group, []).append(one)
+    shown = {group: of for group, of in found.items() if len(of) >= MIN_CELL_COUNT}
+    return shown or {(): numbers}
+
+
+def describe_gaps(table: Table, measure: MeasureSettings) -> tuple[str, ...]:
+    """Say how many rows lack a measured number, and what becomes of them."""
+    gaps = {one.column: table.columns[one.column].count(None) for one in measure.values if not one.word}
+    return tuple(
+        f"{plural(count, 'row has', 'rows have')} no {column!r}: they count in groups and training, and add "
+        "0 to its sums; its mean is over the rows that have one"
+        for column, count in gaps.items()
+        if count
+    )
+
+
+def describe_rest(table: Table, plan: MeasurementPlan) -> tuple[str, ...]:
+    """Say of each key which words are in its group `other`, and how many rows have none."""
+    told = []
+    for column, key in zip(plan.keys.values(), plan.declared.keys, strict=True):
+        cells = [None if cell is None else _spell(cell) for cell in table.columns[column]]
+        known = frozenset(key.categories) - {OTHER}
+        rare = Counter(cell for cell in cells if cell is not None and cell not in known)
+        parts = []
+        if rare:
+            shown = ", ".join(repr(word) for word, _ in rare.most_common(_MOST_WORDS))
+            parts.append(
+                f"{plural(rare.total(), 'row')} of {plural(len(rare), 'rare word')} "
+                f"({shown}{', ...' if len(rare) > _MOST_WORDS else ''})"
+            )
+        if gaps := cells.count(None):
+            parts.append(f"{plural(gaps, 'row')} without one")
+        if parts:
+            told.append(f"{column!r}: the group {OTHER!r} is {' and '.join(parts)}")
+    return tuple(told)
 
 
 def describe_bound(table: Table, value: Measured) -> str:
     """Say how many rows have more than the most that counts, and by how much their sum is too small."""
     filled = [] if value.word else [abs(one) for one in _numbers(table, value.column) if one is not None]
-    more = [one - value.most for one in filled if one > value.most]
+    more = [one - value.bound for one in filled if one > value.bound]
     if not more:
         return ""
     return (
@@ -174,6 +189,14 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     _check_keys(measure, data)
     taken = {COUNT}
     values = [_plan_value(table, one, taken) for one in measure.values]
+    filled = {
+        one.name: _count_filled(one.column, taken)
+        for one in values
+        if not one.is_word and None in table.columns[one.column]
+    }
+    values += filled.values()
+    # The count of rows has that name already
+    names = {one.name: one.name if one.shown == COUNT else one.shown for one in values}
     keys = {_name(column, taken): column for column in measure.keys}
     declared = {
         "min_cell_count": MIN_CELL_COUNT,
@@ -186,11 +209,15 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     secret = tuple(part for one in values for part in ("--value", f"{one.name}={one.read_as}"))
     return MeasurementPlan(
         declared=build(Measurement, declared),
-        browser_options=(*secret, *(part for one in keys.items() for part in ("--key", "=".join(one)))),
+        browser_options=(
+            *secret,
+            *(part for one in keys.items() for part in ("--key", "=".join(one))),
+            *(("--gaps-as-zero",) if filled else ()),
+        ),
         table_options=secret,
         units={one.name: one.unit for one in values},
-        # The count of rows has that name already
-        names={one.name: one.name if one.shown == COUNT else one.shown for one in values},
+        names=names,
+        filled={names[name]: one.shown for name, one in filled.items()},
         keys=keys,
         beyond={one.column: one.beyond for one in values if one.beyond},
     )
@@ -235,12 +262,12 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
     filled = [value for value in _numbers(table, one.column) if value is not None]
     if not filled:
         raise InvalidTask(f"[measure] values: column {one.column!r} is empty: measure another one")
-    unit = 10 ** _decimals(table, one.column, one.most)
+    unit = 10 ** _decimals(table, one.column, one.bound)
     # In decimals: as floats 1.1 times 100 is a little more than 110, and would be rounded up to 111.
-    high = math.ceil(Decimal(repr(one.most)) * unit)
+    high = math.ceil(Decimal(repr(one.bound)) * unit)
     if high > MAX_MAGNITUDE:
         raise InvalidTask(
-            f"[measure] values: {one.most:g} of {one.column!r} is more than {MAX_MAGNITUDE / unit:g}, the "
+            f"[measure] values: {one.bound:g} of {one.column!r} is more than {MAX_MAGNITUDE / unit:g}, the "
             "most at so many decimals: round the column"
         )
     return _PlannedValue(
@@ -251,7 +278,22 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
         low=-high if min(filled) < 0 else 0,
         high=high,
         unit=unit,
-        beyond=sum(abs(value) > one.most for value in filled),
+        beyond=sum(abs(value) > one.bound for value in filled),
+    )
+
+
+def _count_filled(column: str, taken: set[str]) -> _PlannedValue:
+    """Return the value that counts the rows in which a column is not empty."""
+    return _PlannedValue(
+        name=_name(f"{column} filled", taken),
+        column=column,
+        shown=f"rows with {column}",
+        read_as=f"{column}!=",
+        low=0,
+        high=1,
+        unit=1,
+        beyond=0,
+        is_word=True,
     )
 
 
@@ -315,7 +357,10 @@ def _decimals(table: Table, column: str, most: float) -> int:
 
 
 def _categories(table: Table, column: str, data: DataSettings) -> dict[str, object]:
-    """Return a key's categories: the words of enough rows, the most frequent first, and one for the rest."""
+    """Return a key's categories: the words of enough rows, the most frequent first, and one for the rest.
+
+    Without gaps and rare words there is no rest, which would be an empty row of each group.
+    """
     cells = _cells(table, column, "keys")
     found = None if column in data.publish else identifiers(cells)
     if found:
@@ -323,7 +368,8 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
             f"[measure] keys: column {column!r} looks like identifiers ({found}), and a task is public: name "
             "another one, or name it in [data] publish"
         )
-    counts = Counter(_spell(cell) for cell in cells if cell is not None)
+    spelled = [None if cell is None else _spell(cell) for cell in cells]
+    counts = Counter(cell for cell in spelled if cell is not None)
     large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
     # A word that is spelled like the rest is counted there; a task takes words of 100 characters.
     words = [word for word in large if word != OTHER and len(word) <= 100]
@@ -332,7 +378,8 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
             f"[measure] keys: no word of column {column!r} is in {MIN_CELL_COUNT} rows, and smaller groups "
             "are hidden: name a coarser column"
         )
-    return {"size": len(words) + 1, "categories": [*words, OTHER]}
+    categories = words if set(words).issuperset(spelled) else [*words, OTHER]
+    return {"size": len(categories), "categories": categories}
 
 
 def _spell(cell: str) -> str:

@@ -9,7 +9,7 @@ The noise is that of the query which a run asks, planned by the same functions f
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Final
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.measurement import (
     MeasurementPlan,
+    cut_off,
+    describe_gaps,
+    describe_rest,
     numbers_by_group,
     parse_value,
     plan_measurement,
+    read_numbers,
     round_up,
-    why_not_measured,
 )
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
 from maskedlark.encoding.table import Table
@@ -38,6 +41,33 @@ _LEAST_BOUND: Final = 1e-6
 
 
 @frozen
+class Clipping:
+    """What a bound cuts off a value's sums, of the rows that browsers report.
+
+    Known from the owner's whole table; where nobody has it, only the panel's rows tell it.
+
+    Attributes:
+        most: The bound.
+        rows: Rows of the table that have more.
+        lost: What is cut off the sum over all rows, in the column's own unit.
+        lost_share: The same of all that the rows have.
+        worst_group: The group, of those that are shown, of which most is cut off; empty without keys.
+        worst_lost: What is cut off its sum.
+        worst_share: The same of all that its rows have.
+        best_most: The bound of least squared error at the epsilon of `[measure]`.
+    """
+
+    most: float
+    rows: int
+    lost: float
+    lost_share: float
+    worst_group: tuple[str, ...]
+    worst_lost: float
+    worst_share: float
+    best_most: float
+
+
+@frozen
 class GroupForecast:
     """What a measured sum will be like in one group.
 
@@ -46,11 +76,13 @@ class GroupForecast:
         half_width: Of the group's 99 % interval, in the column's own unit; without keys, of the total's.
         typical: The median over the groups of the table that are shown, of the sum of the rows that browsers
             report, each counted as far as `most`; without keys, the total.
+        clipping: What that bound cuts off; None if nothing.
     """
 
     name: str
     half_width: float
     typical: float
+    clipping: Clipping | None = None
 
     @property
     def is_too_wide(self) -> bool:
@@ -82,19 +114,51 @@ def forecast_groups(
     if plan is None:
         return ()
     errors = _plan_errors(plan, task, measure.epsilon, reported)
-    # Groups are without the rows that lack a number, which browsers do not report either
-    share = reported / max(1, why_not_measured(table, measure).count(""))
+    share = reported / len(table)
     found = []
     for one, error in zip((*measure.values, None), errors, strict=True):
-        most = 1.0 if one is None or one.word else one.most
-        sums = [
-            share * sum(max(-most, min(most, value)) for value in group)
-            for group in numbers_by_group(table, plan, measure, one)
-        ]
+        most = 1.0 if one is None else one.bound
+        groups = numbers_by_group(table, plan, one)
+        sums = [share * sum(max(-most, min(most, value)) for value in group) for group in groups.values()]
         name = COUNT if one is None else f"{one.column}=={one.word}" if one.word else one.column
         width = half_width(Mechanism.GAUSSIAN) * error
-        found.append(GroupForecast(name=name, half_width=width, typical=median(sums)))
+        clipping = None
+        if one is not None and not one.word:
+            best = _suggest_most(list(groups.values()), error / most, share)
+            clipping = _find_clipping(table, groups, one, share=share, best=best)
+        found.append(GroupForecast(name=name, half_width=width, typical=median(sums), clipping=clipping))
     return tuple(found)
+
+
+def _find_clipping(
+    table: Table,
+    groups: Mapping[tuple[str, ...], Sequence[float]],
+    value: Measured,
+    *,
+    share: float,
+    best: float,
+) -> Clipping | None:
+    numbers, most = read_numbers(table, value), value.bound
+    beyond = cut_off(numbers, most)
+    if not any(beyond):
+        return None
+    lost = {group: abs(sum(cut_off(of, most))) for group, of in groups.items()}
+    worst = max(lost, key=lambda group: lost[group])
+    return Clipping(
+        most=most,
+        rows=sum(map(bool, beyond)),
+        lost=share * abs(sum(beyond)),
+        lost_share=_divide(abs(sum(beyond)), numbers),
+        worst_group=worst,
+        worst_lost=share * lost[worst],
+        worst_share=_divide(lost[worst], groups[worst]),
+        best_most=best,
+    )
+
+
+def _divide(lost: float, numbers: Sequence[float]) -> float:
+    # By magnitudes: a sum of payments and refunds may be near 0
+    return lost / sum(map(abs, numbers))
 
 
 def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> str:
@@ -104,6 +168,41 @@ def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSetti
         f"{one.name} ± {_short(one.half_width)} ({typical} {_short(one.typical)})" for one in forecasts
     )
     return f"[measure] at epsilon {measure.epsilon:g} {whose} 99 % interval is about: {told}"
+
+
+def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
+    """Say what bounds cut off sums, next to the noise; a line for each value that has a bound below its most.
+
+    And whether that is more than the noise: then with the bound that is best at this epsilon.
+    """
+    return tuple(_describe_cut(one, one.clipping) for one in forecasts if one.clipping is not None)
+
+
+def describe_measurement(
+    table: Table, data: DataSettings, measure: MeasureSettings, forecasts: Sequence[GroupForecast]
+) -> tuple[str, ...]:
+    """Say what the owner's table tells of the results: what is cut off, and where gaps and rare words are."""
+    plan = plan_measurement(table, data, measure)
+    if plan is None:
+        return ()
+    return (
+        *describe_clipping(forecasts),
+        *describe_gaps(table, measure),
+        *describe_rest(table, plan),
+    )
+
+
+def _describe_cut(forecast: GroupForecast, cut: Clipping) -> str:
+    lost = f"{_short(cut.lost)} ({cut.lost_share:.1%}) of the sum"
+    if cut.worst_group:
+        group = " · ".join(cut.worst_group)
+        lost += f", of a group's at most {_short(cut.worst_lost)} ({cut.worst_share:.1%}), {group}"
+    line = f"{forecast.name!r}: most = {cut.most:g} cuts off {lost}; noise is ± {_short(forecast.half_width)}"
+    if cut.worst_lost <= forecast.half_width:
+        return line
+    if cut.best_most > cut.most:
+        return f"{line}, less than that: most = {cut.best_most:g} is better at this epsilon"
+    return f"{line}, less than that, but over all groups no other bound is better at this epsilon"
 
 
 def _short(value: float) -> str:
@@ -140,20 +239,35 @@ def suggest_values(
         JobRefused: as `forecast_groups`.
     """
     asked = tuple(parse_value(table, column) for column in columns)
+    reported = round((1 - data.panel) * len(table))
     measure = MeasureSettings(values=asked, keys=keys)
+    return suggest_bounds(table, data, measure, TaskSettings(), reported=reported)
+
+
+def suggest_bounds(
+    table: Table, data: DataSettings, measure: MeasureSettings, task: TaskSettings, *, reported: int
+) -> tuple[Measured, ...]:
+    """Return the measured values, those of numbers with the bound of least squared error at this epsilon.
+
+    Args and errors as of `forecast_groups`.
+    """
     plan = plan_measurement(table, data, measure)
-    if plan is None or not asked:
+    if plan is None or not measure.values:
         return ()
-    share = 1 - data.panel
-    errors = _plan_errors(plan, TaskSettings(), measure.epsilon, round(share * len(table)))
+    errors = _plan_errors(plan, task, measure.epsilon, reported)
     return tuple(
-        # Noise is in proportion to the bound, which is 1 so far.
+        # Noise is in proportion to the bound
         one
         if one.word
         else Measured(
-            column=one.column, most=_suggest_most(numbers_by_group(table, plan, measure, one), error, share)
+            column=one.column,
+            most=_suggest_most(
+                list(numbers_by_group(table, plan, one).values()),
+                error / one.bound,
+                reported / len(table),
+            ),
         )
-        for one, error in zip(asked, errors, strict=False)
+        for one, error in zip(measure.values, errors, strict=False)
     )
 
 
@@ -194,7 +308,9 @@ def _plan_errors(
     task = unsigned_task(settings, measurement=plan.declared)
     spec = plan_measured_query(plan, task, epsilon, reported)
     units = (*plan.units.values(), 1)
-    return tuple(error / unit for error, unit in zip(group_errors(task, spec), units, strict=True))
+    errors = [error / unit for error, unit in zip(group_errors(task, spec), units, strict=True)]
+    # Behind the values stand the counts of the rows without a gap
+    return (*errors[: len(errors) - 1 - len(plan.filled)], errors[-1])
 
 
 def plan_measured_query(plan: MeasurementPlan, task: "Task", epsilon: float, reported: int) -> "QuerySpec":

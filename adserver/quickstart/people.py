@@ -67,6 +67,12 @@ def divide(table: Table, data: DataSettings, person: str) -> Division:
     )
 
 
+def count_rows(table: Table, data: DataSettings) -> tuple[int, Mapping[str, int]]:
+    """Return how many rows browsers report or the panel has, and how many are left out, by reason."""
+    left_out = Counter(why_not_learned(table, data))
+    return left_out.pop("", 0), left_out
+
+
 def why_not_learned(table: Table, data: DataSettings) -> Iterator[str]:
     """Yield for each row why its label is not learned, in the words of `browser-sim`; empty if it is."""
     numbers = {number(name) for name in data.classes} - {None}

@@ -32,11 +32,11 @@ def run_project(
     if options.compare_plain and find_spec("torch") is None:
         raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[torch]'")
     with only_run(project):
-        return _run(project, tell, options, checked.leaks)
+        return _run(project, tell, options, checked.table_warnings)
 
 
 def _run(
-    project: Project, tell: Callable[[str], None], options: RunOptions, leaks: tuple[str, ...]
+    project: Project, tell: Callable[[str], None], options: RunOptions, warnings: tuple[str, ...]
 ) -> Trained:
     running = RunningFleet(project, tell)
     # Servers that their owner started stay: this command ends only its own.
@@ -45,7 +45,7 @@ def _run(
     try:
         running.up()
         kind = DeviceRecipe if project.settings.federated.person else Recipe
-        recipe = kind(project, tell, running.require, options, warnings=leaks)
+        recipe = kind(project, tell, running.require, options, warnings=warnings)
         return recipe.run()
     # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):

@@ -423,7 +423,7 @@ class Recipe:
         files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
         files |= {"png": picture} if (picture := self._picture("measured")) else {}
         for path in files.values():
-            write_result(result, path, means_in(result))
+            write_result(result, path, means_in(result, plan.filled))
         for column, rows in plan.beyond.items():
             self._tell(f"{plural(rows, 'row has', 'rows have')} more {column!r} than [measure] most")
         self._tell(
@@ -433,6 +433,7 @@ class Recipe:
         return {
             **{kind: str(path) for kind, path in files.items()},
             "clipped_rows": plan.beyond,
+            "counted_by": plan.filled,
             "epsilon": result.cost.ad_server,
             "collusion_epsilon": result.cost.colluding,
         }

@@ -128,13 +128,18 @@ class Measured:
 
     Attributes:
         column: Its name; its cells are secret, so it is no feature.
-        most: The most that a row counts, in either direction: noise follows it.
+        most: The most that a row counts, in either direction: noise follows it. Numbers need one.
         word: Count the rows with this word instead of adding up numbers.
     """
 
     column: str
-    most: Positive = 1.0
+    most: Positive | None = None
     word: str = ""
+
+    @property
+    def bound(self) -> float:
+        """The most that a row counts: of a word, and where a bound is not chosen yet, 1."""
+        return 1.0 if self.most is None else self.most
 
 
 @canonical

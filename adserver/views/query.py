@@ -5,9 +5,10 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import typer
@@ -31,6 +32,7 @@ ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
 # More bars than these cannot be told apart at the width of a page
 _MOST_BARS: Final = 40
+NO_GAPS: Final[Mapping[str, str]] = MappingProxyType({})
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
@@ -43,9 +45,9 @@ class Statistic:
     read: Callable[[AggregateResult], Iterable[tuple[ResultRow, Estimate]]]
 
     @classmethod
-    def mean(cls, value: str) -> Self:
-        """Return the mean of a value."""
-        return cls(name=f"mean of {value}", read=lambda result: result.means(value))
+    def mean(cls, value: str, over: str = COUNT) -> Self:
+        """Return the mean of a value over the reports that another counts."""
+        return cls(name=f"mean of {value}", read=lambda result: result.means(value, over))
 
     @classmethod
     def quantile(cls, value: str, share: float) -> Self:
@@ -57,10 +59,20 @@ class Statistic:
         return [estimate for _, estimate in self.read(result)]
 
 
-def means_in(result: AggregateResult) -> tuple[Statistic, ...]:
-    """Return the means that a result's sums and count allow."""
+def means_in(result: AggregateResult, filled: Mapping[str, str] = NO_GAPS) -> tuple[Statistic, ...]:
+    """Return the means that a result's sums and count allow.
+
+    Args:
+        result: What was measured.
+        filled: For values that some reports do not have, the value that counts those that do.
+    """
     sums = [column.value for column in result.columns if column.bucket is None]
-    return tuple(Statistic.mean(value) for value in sums if value != COUNT) if COUNT in sums else ()
+    counts = {COUNT, *filled.values()}
+    return tuple(
+        Statistic.mean(value, filled.get(value, COUNT))
+        for value in sums
+        if value not in counts and filled.get(value, COUNT) in sums
+    )
 
 
 _Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic]]

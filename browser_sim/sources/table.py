@@ -30,6 +30,7 @@ from maskedlark.frozen import frozen
 from maskedlark.reports.task_kinds import LabelKind
 
 _IS: Final = "=="
+_IS_NOT: Final = "!="
 _TIMES: Final = "*"
 
 
@@ -54,8 +55,10 @@ class TableSettings:
         dates: Columns of dates, of which the encoder reads the parts (`maskedlark.encoding.dates`).
         publish: Columns whose words the encoder may hold though they look like identifiers.
         values: The columns of measured values, by their names in the task. They are secret, so they are no
-            features. COLUMN==WORD is 1 where the cell is that word, and else 0; COLUMN*100 is the number
-            times 100.
+            features. COLUMN==WORD is 1 where the cell is that word, and else 0; COLUMN!=WORD the other way
+            round; without a word, COLUMN!= is 1 where the cell is not empty. COLUMN*100 is the number times
+            100.
+        are_gaps_zero: Whether a row without a measured number reports 0; else it is left out and counted.
         keys: The columns of measured keys, by their names in the task.
     """
 
@@ -74,6 +77,7 @@ class TableSettings:
     dates: tuple[str, ...] = ()
     publish: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
+    are_gaps_zero: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -123,7 +127,10 @@ def load_table(settings: TableSettings) -> Source:
         default_label=0 if len(classes) == 2 else None,
         scaling=_scaling(settings),
         notes=_notes(encoder, whole),
-        cells={name: _cells(table, of) for name, of in wanted.items()},
+        cells={
+            name: _cells(table, of, is_gap_zero=settings.are_gaps_zero and name in settings.values)
+            for name, of in wanted.items()
+        },
         rows=rows,
     )
 
@@ -192,9 +199,15 @@ def _label(settings: TableSettings) -> str:
 
 
 def _column(of: str, table: Table) -> str:
-    """Return the column of COLUMN, COLUMN==WORD or COLUMN*FACTOR."""
-    # A column whose own name holds == or * comes first.
-    return of if of in table.columns else _split_factor(of.partition(_IS)[0])[0]
+    """Return the column of COLUMN, COLUMN==WORD, COLUMN!=WORD or COLUMN*FACTOR."""
+    # A column whose own name holds one of these comes first.
+    return of if of in table.columns else _split_factor(_split_word(of)[0])[0]
+
+
+def _split_word(of: str) -> tuple[str, str, str]:
+    """Return the column, the comparison and the word of COLUMN==WORD and COLUMN!=WORD; "" for none."""
+    # By the one that comes first: the word may hold the other
+    return min((of.partition(sign) for sign in (_IS, _IS_NOT)), key=lambda parts: len(parts[0]))
 
 
 def _split_factor(of: str) -> tuple[str, Decimal | None]:
@@ -327,15 +340,17 @@ def _notes(encoder: Encoder, table: Table) -> tuple[str, ...]:
     return (f"read as {table.written}", *(f"{what}: {', '.join(names)}" for what, names in told if names))
 
 
-def _cells(table: Table, of: str) -> Cells:
+def _cells(table: Table, of: str, *, is_gap_zero: bool) -> Cells:
     """Read the cells of a measured column: as they are, whether each is a word, or times a factor."""
-    name, asked, word = (of, "", "") if of in table.columns else of.partition(_IS)
+    name, asked, word = (of, "", "") if of in table.columns else _split_word(of)
     column, factor = (name, None) if asked or name in table.columns else _split_factor(name)
     cells = table.columns[column]
     if asked:
-        cells = ["1" if cell == word else "0" for cell in cells]
+        cells = ["1" if ((cell or "") == word) == (asked == _IS) else "0" for cell in cells]
     elif factor is not None:
         cells = [None if cell is None else _times(cell, factor) for cell in cells]
+    if is_gap_zero:
+        cells = [cell or "0" for cell in cells]
     return Cells(file=table.name, column=column, lines=table.lines, cells=cells)
 
 

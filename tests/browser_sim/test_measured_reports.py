@@ -25,7 +25,7 @@ MEASUREMENT: dict[str, Any] = {
 }
 
 
-def source(folder: Path, text: str = TABLE, **columns: dict[str, str]) -> Source:
+def source(folder: Path, text: str = TABLE, **columns: Any) -> Source:
     path = folder / "table.csv"
     path.write_text(text)
     said: dict[str, Any] = {
@@ -73,6 +73,20 @@ def test_a_value_is_scaled_exactly(tmp_path: Path) -> None:
     loaded = source(tmp_path, text, values={"spend": "paid*100"}).with_measurement(measuring().task)
     assert loaded.records.measured is not None
     assert loaded.records.measured.values.tolist() == [[1000], [29], [9900]]
+
+
+def test_a_gap_is_reported_as_0_where_that_is_asked_and_filled_cells_can_be_counted(tmp_path: Path) -> None:
+    rated = {**MEASUREMENT["values"][0], "name": "rated"}
+    of = measuring(values=[MEASUREMENT["values"][0], rated])
+    loaded = source(
+        tmp_path, values={"spend": "paid*1", "rated": "paid!="}, are_gaps_zero=True
+    ).with_measurement(of.task)
+    assert loaded.rows == RowCounts(read=4)
+    assert loaded.records.measured is not None
+    assert loaded.records.measured.values.tolist() == [[10, 1], [20, 1], [0, 0], [99, 1]]
+    others = source(tmp_path, values={"spend": "paid!=20.0", "rated": "paid==20.0"}).with_measurement(of.task)
+    assert others.records.measured is not None
+    assert others.records.measured.values.tolist() == [[1, 0], [0, 1], [1, 0], [1, 0]]
 
 
 def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) -> None:

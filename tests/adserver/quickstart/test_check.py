@@ -117,6 +117,11 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
         ),
         (
             "values = []",
+            'values = [{column = "pages"}]',
+            r"\[measure\] values: 'pages' has no most, the most that a row counts: write most = [0-9.]+",
+        ),
+        (
+            "values = []",
             'values = [{column = "device"}]',
             r"\[measure\] values: column 'device' holds words",
         ),
@@ -479,7 +484,7 @@ def test_settings_that_cannot_be_read_hide_no_others_and_bring_no_false_ones(tmp
 def test_training_and_measurement_share_the_budget(tmp_path: Path) -> None:
     assert new(tmp_path, CASES["semicolons"]).exit_code == 0
     path = tmp_path / "play" / CONFIG
-    before = path.read_text().replace("values = []", 'values = [{column = "pages"}]')
+    before = path.read_text().replace("values = []", 'values = [{column = "pages", most = 30}]')
     path.write_text(before)
     assert not check(Project.open(tmp_path / "play")).problems
     # 3 and 2 cost less than 4 together, as the ledger adds them up
@@ -540,16 +545,33 @@ def test_the_width_of_a_measurements_intervals_is_said_before_it_runs(tmp_path: 
     assert "is wider than a typical group's sum for minutes" in narrow.output
 
 
+def test_a_panel_of_few_rows_and_codes_of_many_words_are_warned_of(tmp_path: Path) -> None:
+    rows = [(*cells[:3], str(row), cells[-1]) for row, cells in enumerate(visits())]
+    assert new(tmp_path, Case(text(rows).encode())).exit_code == 0
+    play = tmp_path / "play"
+    config = re.sub(r"ignore = \[[^]]*\]", 'ignore = ["visit"]', (play / CONFIG).read_text(), count=1)
+    (play / CONFIG).write_text(config)
+    change(play, "codes = []", 'codes = ["pages"]')
+    change(play, "panel = 0.2", "panel = 0.01")
+    checked = invoke("check", play)
+    assert checked.exit_code == 0, checked.output
+    codes, panel = check(Project.open(play)).table_warnings
+    assert codes.startswith("[data] codes: column 'pages' holds 400 different words, of which the encoder ")
+    assert codes.endswith("tells the 255 most frequent apart: add 'pages=planned' to words")
+    assert panel.startswith("[data] panel is 0.01, which is 4 rows to test and calibrate the model on: raise")
+    assert f"warning: {panel}" in checked.output
+
+
 def test_a_leak_that_its_owner_keeps_is_warned_of_before_a_run(tmp_path: Path) -> None:
     rows = [(cells[-1], *cells) for cells in visits()]
     assert new(tmp_path, Case(content=text(rows, header=("paid", *HEADER)).encode())).exit_code == 0
     play = tmp_path / "play"
-    assert check(Project.open(play)).leaks == ()
+    assert check(Project.open(play)).table_warnings == ()
     config = (play / CONFIG).read_text()
     kept = "\n".join(line for line in config.splitlines() if not line.startswith('  "paid"'))
     (play / CONFIG).write_text(kept)
     found = check(Project.open(play))
-    [leak] = found.leaks
+    [leak] = found.table_warnings
     assert leak.startswith("column 'paid' follows the label")
     assert not found.problems
     assert f"warning: {leak}" in invoke("check", play).output
@@ -602,11 +624,12 @@ def test_check_counts_each_row_once_as_the_run_will(tmp_path: Path) -> None:
     table = ("--csv", tmp_path / "visits.csv", "--label", "bought", "--value", "minutes")
     assert invoke("new", tmp_path / "play", *table).exit_code == 0
     found = check(Project.open(tmp_path / "play"))
-    assert found.left_out == {"column 'minutes': no measured value": 40, "column 'bought': no label": 4}
-    assert (found.rows, found.reported) == (356, 285)
+    assert found.left_out == {"column 'bought': no label": 4}
+    assert (found.rows, found.reported) == (396, 317)
     said = invoke("check", tmp_path / "play").output
-    assert "40 rows are left out: column 'minutes': no measured value" in said
-    assert "356 rows of 2 classes, 285 of them reported and 71 in the panel" in " ".join(said.split())
+    assert "4 rows are left out: column 'bought': no label" in said
+    assert "[measure] 40 rows have no 'minutes': they count in groups and training, and add 0" in said
+    assert "396 rows of 2 classes, 317 of them reported and 79 in the panel" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(("asked", "width"), [("planned", 1), ("299", 2), ("254", 1)])

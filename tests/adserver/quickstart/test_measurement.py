@@ -9,8 +9,9 @@ import pytest
 from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
 from adserver.quickstart.measurement import (
     MIN_CELL_COUNT,
-    count_rows,
     describe_bound,
+    describe_gaps,
+    describe_rest,
     numbers_by_group,
     parse_value,
     plan_measurement,
@@ -96,37 +97,36 @@ def test_the_numbers_of_a_value_are_grouped_as_its_sums_are() -> None:
     plan = plan_measurement(SHOP, DataSettings(), measure)
     assert plan is not None
     # Too few rows have `other` and no campaign, 15 in all: their group is hidden.
-    spring, seven = numbers_by_group(SHOP, plan, measure, values[0])
-    assert spring == [float(cell) for cell in CENTS[:25]]
-    assert seven == [float(cell) for cell in CENTS[40:]]
-    assert numbers_by_group(SHOP, plan, measure, None) == [[1.0] * 25, [1.0] * 20]
-    bought = numbers_by_group(SHOP, plan, measure, values[1])
-    assert [sum(group) for group in bought] == [9, 6]
+    assert numbers_by_group(SHOP, plan, values[0]) == {
+        ("Frühling",): [float(cell) for cell in CENTS[:25]],
+        ("7",): [float(cell) for cell in CENTS[40:]],
+    }
+    assert [*numbers_by_group(SHOP, plan, None).values()] == [[1.0] * 25, [1.0] * 20]
+    assert [sum(group) for group in numbers_by_group(SHOP, plan, values[1]).values()] == [9, 6]
 
 
-def test_a_row_that_lacks_a_measured_number_is_in_no_group() -> None:
-    paid = table(paid=["", *[2] * 59], other=range(60))
-    measure = MeasureSettings(values=(Measured(column="paid"),))
-    plan = plan_measurement(paid, DataSettings(), measure)
+RATED = table(note=["", "", *[2] * 58], other=range(60))
+
+
+def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its_own() -> None:
+    measure = MeasureSettings(values=(Measured(column="note", most=2), Measured(column="other", most=59)))
+    plan = plan_measurement(RATED, DataSettings(), measure)
     assert plan is not None
-    assert numbers_by_group(paid, plan, measure, measure.values[0]) == [[2.0] * 59]
-    assert numbers_by_group(paid, plan, measure, None) == [[1.0] * 59]
+    assert numbers_by_group(RATED, plan, measure.values[0]) == {(): [0.0, 0.0, *[2.0] * 58]}
+    assert numbers_by_group(RATED, plan, None) == {(): [1.0] * 60}
+    assert plan.filled == {"note": "rows with note"}
+    assert plan.units == {"note": 1, "other": 1, "note_filled": 1}
+    assert plan.browser_options[-3:] == ("--value", "note_filled=note!=", "--gaps-as-zero")
+    [told] = describe_gaps(RATED, measure)
+    assert told.startswith("2 rows have no 'note': they count in groups and training, and add 0 to its sums")
 
 
-def test_rows_add_up_to_those_used_and_those_left_out_by_reason() -> None:
-    shop = table(
-        paid=["", "", *range(18)], cost=["", *range(19)], kind=[*"ab" * 8, "", "", "c", "c"], day=[""] * 20
-    )
-    data = DataSettings(label="kind", classes=("a", "b"))
-    values = (Measured(column="cost"), Measured(column="paid"), Measured(column="day", word="Mon"))
-    assert count_rows(shop, data, MeasureSettings(values=values)) == (
-        14,
-        {
-            "column 'cost': no measured value": 1,
-            "column 'paid': no measured value": 1,
-            "column 'kind': no label": 2,
-            "column 'kind': not a declared class": 2,
-        },
+def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> None:
+    plan = plan_measurement(SHOP, DataSettings(), MeasureSettings(keys=("campaign", "bought")))
+    assert plan is not None
+    assert plan.declared.keys[1].categories == ("no", "yes")
+    assert describe_rest(SHOP, plan) == (
+        "'campaign': the group 'other' is 9 rows of 2 rare words ('other', 'rare') and 6 rows without one",
     )
 
 

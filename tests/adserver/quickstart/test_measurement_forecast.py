@@ -8,8 +8,10 @@ import pytest
 
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
+    describe_clipping,
     describe_forecasts,
     forecast_groups,
+    suggest_bounds,
     suggest_values,
     warn_of_width,
 )
@@ -52,12 +54,12 @@ def test_the_bound_has_the_least_squared_error_of_the_sums_asked_for(keys: tuple
     ]
     [found] = suggest_values(visits, DATA, ["paid"], keys)
     best = min(errors_of(groups, keys, most) for most in range(20, 400, 5))
-    assert errors_of(groups, keys, found.most) <= 1.05 * best
+    assert errors_of(groups, keys, found.bound) <= 1.05 * best
 
 
 def test_a_bound_for_groups_is_lower_than_one_for_the_total() -> None:
     [by_region], [in_all] = (suggest_values(shop(), DATA, ["paid"], keys) for keys in (("region",), ()))
-    assert by_region.most < 0.7 * in_all.most
+    assert by_region.bound < 0.7 * in_all.bound
 
 
 @pytest.mark.parametrize(("rare", "most"), [("yes", 1.0), ("30", 30.0), ("no", 1e-6)])
@@ -103,12 +105,45 @@ def test_a_forecast_has_the_median_groups_sum_of_what_is_reported() -> None:
     assert paid.is_too_wide
 
 
-def test_a_forecast_is_of_rows_with_every_number() -> None:
+def test_a_row_with_a_gap_is_forecast_to_add_nothing_and_to_count() -> None:
     gaps = table(paid=[*[2] * 50, *[""] * 50], other=range(100))
     [paid, count] = forecast_groups(
         gaps, DATA, MeasureSettings(values=(Measured(column="paid", most=2),)), TASK, reported=40
     )
-    assert (paid.typical, count.typical) == (80, 40)
+    assert (paid.typical, count.typical) == (40, 40)
+
+
+def measured_at(epsilon: float, most: float) -> tuple[GroupForecast, MeasureSettings]:
+    measure = MeasureSettings(values=(Measured(column="paid", most=most),), keys=("region",), epsilon=epsilon)
+    [paid, _] = forecast_groups(shop(), DATA, measure, TASK, reported=3_200)
+    return paid, measure
+
+
+def test_what_a_bound_cuts_off_stands_next_to_the_noise_and_a_bound_for_a_small_epsilon_is_replaced() -> None:
+    [chosen] = suggest_values(shop(), DATA, ["paid"], ("region",))
+    paid, measure = measured_at(2, chosen.bound)
+    cut = paid.clipping
+    assert cut is not None
+    cells = zip(*(shop().columns[name] for name in ("region", "paid")), strict=True)
+    beyond = [(region, max(0.0, float(cell or 0) - cut.most)) for region, cell in cells]
+    assert cut.lost == pytest.approx(0.8 * sum(lost for _, lost in beyond))
+    assert cut.worst_group == ("north",)
+    assert cut.worst_lost == pytest.approx(0.8 * sum(lost for region, lost in beyond if region == "north"))
+    assert cut.worst_lost > paid.half_width
+    [better] = suggest_bounds(shop(), DATA, measure, TASK, reported=3_200)
+    assert cut.best_most == better.most
+    [told] = describe_clipping([paid])
+    assert f"{cut.worst_lost:,.0f} ({cut.worst_share:.1%}), north; noise is ± {paid.half_width:,.0f}" in told
+    assert f"most = {better.bound:g} is better at this epsilon" in told
+
+
+def test_a_bound_that_cuts_off_less_than_the_noise_is_left_alone() -> None:
+    paid, _ = measured_at(0.5, 300)
+    [told] = describe_clipping([paid])
+    assert "better" not in told
+    above_all, _ = measured_at(0.5, 1e4)
+    assert above_all.clipping is None
+    assert describe_clipping([above_all]) == ()
 
 
 def test_nothing_is_forecast_where_nothing_is_measured() -> None:

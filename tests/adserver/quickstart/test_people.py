@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adserver.quickstart.people import Division, divide, write_table
+from adserver.quickstart.people import Division, count_rows, divide, write_table
 from adserver.quickstart.sample_table import PEOPLE, sample_table
 from adserver.quickstart.settings import DataSettings
 from browser_sim.devices.device_data import table_by_user
@@ -88,3 +88,11 @@ def test_the_sample_is_one_table_of_people_whose_names_are_no_features() -> None
     assert None not in {cell for cells in table.columns.values() for cell in cells}
     digest = "fc448684b7e5cbe715708672bc911578a054351e916e51037ce8044b92cbbb0a"  # everybody has this file
     assert sha256(sample_table().encode()).hexdigest() == digest
+
+
+def test_rows_of_reports_add_up_to_those_used_and_those_left_out_by_reason() -> None:
+    shop = parse_table(b"paid,kind\n" + b"1,no\n,yes\n" * 8 + b"2,\n3,c\n", "shop.csv")
+    assert count_rows(shop, DataSettings(label="kind", classes=("no", "yes"))) == (
+        16,
+        {"column 'kind': no label": 1, "column 'kind': not a declared class": 1},
+    )
