@@ -105,8 +105,13 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
         raise InvalidTask(f"there is no column {unknown[0]!r}; there are {', '.join(columns)}")
     for place, name in enumerate(columns, 1):
         if not 0 < len(name) <= MAX_WORD:
+            left_out = (
+                "or is left out"
+                if name
+                else "or is left out (--ignore ''; a frame is written without its index by index=False)"
+            )
             raise InvalidTask(
-                f"column {place} needs a name of 1 to {MAX_WORD} characters in the header, or is left out"
+                f"column {place} needs a name of 1 to {MAX_WORD} characters in the header, {left_out}"
             )
     features = [_column(name, cells, settings) for name, cells in columns.items() if name != settings.label]
     if not features:
