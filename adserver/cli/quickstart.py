@@ -33,6 +33,8 @@ _NAMES: Final = {
     "last_auc": "last AUC",
     "collusion_epsilon": "epsilon with one helper",
 }
+# A job's own figures, in `job show`, `job compare` and the dashboard, are those before calibration
+_NAMES_CALIBRATED: Final = {"loss": "loss, calibrated", "last_loss": "last loss, calibrated"}
 _NAMES_WITH_MEASUREMENT: Final = {
     "epsilon": "epsilon of training",
     "collusion_epsilon": "epsilon of training with one helper",
@@ -44,8 +46,14 @@ _NAMES_ON_DEVICES: Final = {
     "epsilon": "epsilon of a person",
     "collusion_epsilon": "the same with one helper",
 }
-# Of a run's figures in `status`, those that are no column of the table
-_BELOW_THE_RUNS: Final = ("private_minus_plain", "private_minus_panel_alone", "verdict", "why")
+# Of what `status` knows of a run, what is no column of the table
+_BELOW_THE_RUNS: Final = (
+    "is_calibrated",
+    "private_minus_plain",
+    "private_minus_panel_alone",
+    "verdict",
+    "why",
+)
 # Characters of a dataset's id that are shown
 _ID: Final = 12
 # Characters of an example cell that are shown
@@ -435,7 +443,11 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
         ),
         [
             tuple(
-                (value or "")[:_ID] if name == "dataset_id" else _figure(value)
+                (value or "")[:_ID]
+                if name == "dataset_id"
+                else f"{_figure(value)}, calibrated"
+                if name == "loss" and one["is_calibrated"]
+                else _figure(value)
                 for name, value in one.items()
                 if name not in _BELOW_THE_RUNS
             )
@@ -534,6 +546,9 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
     rows, plain = told.pop("rows"), told.pop("plain") or {}
     alone, told["verdict"] = plain.pop("panel_alone", None) or {}, plain.pop("verdict", "")
     uncalibrated = told.pop("calibration") or {}
+    # The warning of a panel that does as well has the verdict in it
+    if any(told["verdict"] and told["verdict"] in one for one in told["warnings"]):
+        del told["verdict"]
     told["warnings"] = "; ".join(told["warnings"])
     for figures in (told, plain, alone):
         # Beside the AUC: a panel of few positives leaves it open by more than runs differ
@@ -543,7 +558,7 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
         if (paired := figures.pop("private_minus_this", None)) is not None:
             name = f"private model's {_NAMES.get(paired['metric'], paired['metric'])} less this"
             figures[name] = "{difference:+.4f} (95 %: {low:+.4f} to {high:+.4f})".format(**paired)
-    names = dict(_NAMES)
+    names = _NAMES | (_NAMES_CALIBRATED if uncalibrated else {})
     if result.devices is not None:
         names |= _NAMES_ON_DEVICES
         # Devices send no reports and there is no dataset: zeros would read as a failure

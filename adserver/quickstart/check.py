@@ -36,6 +36,7 @@ from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss
+from maskedlark.terminal.exit_status import how_to_install
 from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
         if getattr(training, name) is not None:
             yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
     if find_spec("torch") is None:
-        yield "[federated] devices need torch, which is missing: pip install 'masked-lark[torch]'"
+        yield f"[federated] person: {how_to_install('torch', __name__, needs='training on devices')}"
 
 
 def _problems_of_columns(
@@ -533,6 +534,6 @@ def _problems_of_model(
     is_of_reports = not project.settings.federated.person
     if is_of_reports and (reasons := _why_general(model, loss)) and find_spec("torch") is None:
         yield (
-            f"{where}: helpers need torch for it: pip install 'masked-lark[torch]'; or change it, since "
-            f"{'; '.join(reasons)}"
+            f"{where}: {'; '.join(reasons)}: change that, or install torch for the helpers: "
+            f"{how_to_install('torch', __name__, needs='this model')}"
         )

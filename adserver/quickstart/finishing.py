@@ -220,25 +220,17 @@ class ModelFinisher:
         people = " Several rows of one person make the interval too narrow." if self.are_people else ""
         return describe_comparisons(known) + people
 
-    def warn_of_panel(self, plain: dict[str, Any] | None, tested: dict[str, Any]) -> tuple[str, ...]:
-        """Return a warning if training on the panel alone does as well as the private model.
+    def warn_of_panel(self, plain: dict[str, Any] | None) -> tuple[str, ...]:
+        """Return a warning, which begins with the verdict, unless the model is better than the panel alone.
 
         Args:
-            plain: As of `train_plainly`.
-            tested: How the private model does on the panel.
+            plain: As of `train_plainly`; without an interval that says which is better there is no warning.
         """
         alone = (plain or {}).get("panel_alone") or {}
-        for name, shown in (("auc", "AUC"), ("accuracy", "accuracy")):
-            private, owners = tested.get(name), alone.get(name)
-            if private is not None and owners is not None:
-                if owners < private:
-                    return ()
-                return (
-                    f"training on the panel alone does as well ({shown} {owners:.3f}, "
-                    f"the private model {private:.3f}): use more reports or a larger epsilon, or do without "
-                    "reports",
-                )
-        return ()
+        compared = alone.get("private_minus_this")
+        if plain is None or compared is None or compared["low"] > 0:
+            return ()
+        return (f"{plain['verdict']} Use more reports or a larger epsilon, or do without reports.",)
 
     def calibrate(
         self, job_id: str, out: Path, tested: dict[str, Any], weights: ModelWeights = ModelWeights.BEST

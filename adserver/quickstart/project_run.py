@@ -14,6 +14,7 @@ from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, Trained, describe_next
 from maskedlark.errors import InvalidTask
+from maskedlark.terminal.exit_status import how_to_install
 
 
 def run_project(
@@ -30,7 +31,7 @@ def run_project(
     checked = check(project)
     checked.require()
     if options.compare_plain and find_spec("torch") is None:
-        raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[torch]'")
+        raise InvalidTask(how_to_install("torch", __name__, needs="--compare-plain"))
     with only_run(project):
         return _run(project, tell, options, checked.table_warnings)
 

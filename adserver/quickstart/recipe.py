@@ -32,6 +32,8 @@ from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plural import plural
 
 ORIGIN: Final = "https://ads.example"
+# Characters of the project's name in that of a run's task, which has 200
+_MOST_NAME: Final = 180
 # Runs of one table are compared on the same rows.
 _PANEL_SEED: Final = 1
 
@@ -197,7 +199,7 @@ class Recipe:
                 *tested["warnings"],
                 *finisher.warn_of_rise(ran.untrained, raw_last),
                 *finisher.warn_of_little(chosen, ran.job["rounds_done"], untouched),
-                *finisher.warn_of_panel(plain, tested),
+                *finisher.warn_of_panel(plain),
             ),
             epsilon=ran.job["epsilon_spent"],
             collusion_epsilon=ran.job["collusion_epsilon_spent"],
@@ -321,7 +323,7 @@ class Recipe:
             "create",
             "--wait",
             "--name",
-            self._project.folder.name,
+            f"{self._project.folder.name[:_MOST_NAME]}, run {self._steps.folder.name}",
             "--origin",
             ORIGIN,
             *described.arguments,

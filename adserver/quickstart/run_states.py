@@ -22,7 +22,7 @@ from maskedlark.frozen import pick_attributes
 
 _FIGURES: Final = (
     "name", "dataset_id", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon",
-    "note", "private_minus_plain", "private_minus_panel_alone", "verdict",
+    "note", "is_calibrated", "private_minus_plain", "private_minus_panel_alone", "verdict",
 )  # fmt: skip
 
 
@@ -32,7 +32,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
     `state` is done; or, of a run that is not, `running` while a process runs it, that of its job if that has
     stopped, `stopped` by an error before there was one, or `interrupted`. `why` says in a line what happened
     and what the next run does; empty where the run is done. `dataset_id` is None before there is a dataset,
-    and where devices train. What a comparison with plain training has is as of `Trained.plain`.
+    and where devices train. `loss` and `accuracy` are after calibration where
+    `is_calibrated`. What a comparison with plain training has is as of `Trained.plain`.
     """
     folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
     last, process = project.last_run(), running_process(project)
@@ -53,6 +54,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                     state, why = "running", f"process {process} runs it"
             plain = found.get("plain") or {}
             alone = plain.get("panel_alone") or {}
+            found["is_calibrated"] = found.get("calibration") is not None
             found["plain_auc"], found["panel_alone_auc"] = plain.get("auc"), alone.get("auc")
             found["private_minus_plain"] = plain.get("private_minus_this")
             found["private_minus_panel_alone"] = alone.get("private_minus_this")

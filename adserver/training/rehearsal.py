@@ -57,6 +57,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
+from maskedlark.terminal.exit_status import how_to_install
 
 if TYPE_CHECKING:
     pass
@@ -210,7 +211,7 @@ def _check(wish: Wish, submission: Submission, task: Task, loss: TrainedLoss, ex
         raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
     # Only looked for: torch is loaded in the processes that train.
     if find_spec("torch") is None:
-        raise InvalidTask("a rehearsal needs torch: pip install 'masked-lark[torch]'")
+        raise InvalidTask(how_to_install("torch", __name__, needs="a rehearsal"))
 
 
 def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> list[_Row]:

@@ -14,6 +14,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.local_training import LocalModel
+from maskedlark.terminal.exit_status import how_to_install
 
 
 def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalModel:
@@ -36,5 +37,6 @@ def _by_torch(model: DenseModel | GraphModel) -> LocalModel:
     try:
         from maskedlark.autodiff.torch_models import torch_model
     except ModuleNotFoundError as missing:
-        raise InvalidTask(f"--trainer torch needs {missing.name}: pip install 'masked-lark[torch]'") from None
+        told = how_to_install(missing.name or "torch", __name__, needs="--trainer torch")
+        raise InvalidTask(told) from None
     return torch_model(model)

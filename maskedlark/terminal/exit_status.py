@@ -29,7 +29,9 @@ _DISTRIBUTIONS: Final = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+).*?extra == ['\"]([a-z-]+)['\"]")
+# PyPI's build for Linux brings CUDA: 5 GB, of which nothing here but a helper with a GPU has any use
+_TORCH_FOR_CPUS: Final = "--index-url https://download.pytorch.org/whl/cpu"
+_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+)(.*?);.*?extra == ['\"]([a-z-]+)['\"]")
 
 
 def run(app: Callable[[], Any]) -> None:
@@ -71,7 +73,7 @@ def _module_of(error: BaseException) -> str:
 
 
 def how_to_install(missing: str, needed_by: str, needs: str = "this command") -> str:
-    """Return one line: what is missing, and the command that installs it.
+    """Return one line: what is missing, and the command that installs it; of torch first the small build.
 
     Args:
         missing: The module that could not be imported.
@@ -81,11 +83,16 @@ def how_to_install(missing: str, needed_by: str, needs: str = "this command") ->
     """
     top = missing.partition(".")[0]
     distribution = _DISTRIBUTIONS.get(top, top)
-    extras = [extra for name, extra in _extras() if _same(name, distribution)]
+    known = _extras()
+    extras = [extra for name, extra, _ in known if _same(name, distribution)]
     own = "quickstart" if needed_by == _ALL_PARTIES else _ROOMS.get(needed_by.partition(".")[0])
     extra = own if own in extras else next(iter(extras), None)
     wanted = distribution if extra is None else f"{_OURS}[{extra}]"
-    return f"{top} is not installed, and {needs} needs it: pip install '{wanted}'"
+    told = f"{top} is not installed, and {needs} needs it: pip install"
+    if top != "torch":
+        return f"{told} '{wanted}'"
+    version = next((version for name, _, version in known if name == top), "")
+    return f"{told} {top}{version} {_TORCH_FOR_CPUS}; or, 5 GB on Linux with CUDA, pip install '{wanted}'"
 
 
 def _same(one: str, other: str) -> bool:
@@ -93,8 +100,8 @@ def _same(one: str, other: str) -> bool:
     return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 
-def _extras() -> list[tuple[str, str]]:
-    """Return what each of our extras installs, and the extra: in their order, those of extras after them."""
+def _extras() -> list[tuple[str, str, str]]:
+    """Return what each of our extras installs, the extra and the versions; those of extras after them."""
     # Here, so that only a command that fails pays for the import.
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -102,12 +109,12 @@ def _extras() -> list[tuple[str, str]]:
         declared = requires(_OURS) or []
     except PackageNotFoundError:  # run from a folder without being installed
         return []
-    listed = [(found[1], found[2], one) for one in declared if (found := _REQUIREMENT.match(one))]
-    parts = [(name, extra) for name, extra, _ in listed if not _same(name, _OURS)]
+    listed = [(found[1], found[3], found[2]) for one in declared if (found := _REQUIREMENT.match(one))]
+    parts = [one for one in listed if not _same(one[0], _OURS)]
     return parts + [
-        (name, extra)
-        for of, extra, one in listed
+        (name, extra, version)
+        for of, extra, inners in listed
         if _same(of, _OURS)
-        for name, inner in parts
-        if inner in re.split(r"[\[\],]", one)
+        for name, inner, version in parts
+        if inner in re.split(r"[\[\],]", inners)
     ]
