@@ -179,7 +179,7 @@ def _make_project(
     notes, bounds, found_in_table = dict[str, str](), dict[str, str](), list[str]()
     report: TableReport | None = None
     forecasts: tuple[GroupForecast, ...] = ()
-    leaks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     if csv is not None:
         table = read_table(csv)
         # Without the person: the report would call its column an identifier, and leave it out as such
@@ -200,7 +200,10 @@ def _make_project(
         reported = used - round(data.panel * used)
         forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported)
         secret = {one.column for one in measured}
-        leaks = report.warn_of_leaks(set(table.columns) - {*data.ignore, *secret})
+        warnings = (
+            *report.warn_of_leaks(set(table.columns) - {*data.ignore, *secret}),
+            *report.warn_of_spellings(({*table.columns} - {*data.ignore}) | {*measure.columns}),
+        )
         for column in sorted(secret - {label}):
             found_in_table.append(
                 f"{column!r} is measured, so nobody sees it, and the model does not learn from it"
@@ -234,7 +237,7 @@ def _make_project(
     for line in found_in_table:
         typer.echo(escape(line))
     _show_forecasts(forecasts, measure)
-    _show_warnings(leaks)
+    _show_warnings(warnings)
     # Told and not refused: the file stays, and is what its owner corrects
     if model is not None:
         found = check(project)

@@ -138,6 +138,7 @@ def check(project: Project) -> Checked:
         problems += _problems_of_measure(table, settings, reported)
         table_warnings = (
             *report.warn_of_leaks(kept),
+            *report.warn_of_spellings({*kept, *settings.measure.columns}),
             *_warn_of_codes(report, settings.data, kept),
             *_warn_of_panel(settings.data, rows - reported),
         )

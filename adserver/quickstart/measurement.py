@@ -335,12 +335,17 @@ def _why_no_numbers(cells: Cells, column: str, line: int) -> str:
     shown = ", ".join(f"{word!r} in {plural(count, 'row')}" for word, count in words.most_common(_MOST_WORDS))
     # As of labels: people count what is rare
     word = min(words.most_common(_MOST_WORDS), key=lambda one: one[1])[0]
-    name, counted = (json.dumps(one, ensure_ascii=False) for one in (column, word))
     return (
-        f"holds words, {shown}{', ...' if len(words) > _MOST_WORDS else ''}: to count one, write --value "
-        f"{shlex.quote(f'{column}=={word}')}, in lark.toml {{column = {name}, word = {counted}}}; to sum, "
-        "name a column of numbers"
+        f"holds words, {shown}{', ...' if len(words) > _MOST_WORDS else ''}: to count one, write "
+        f"{_spell_count(column, word)}; to sum, name a column of numbers"
     )
+
+
+def _spell_count(column: str, word: str) -> str:
+    """Return how the rows with a word are counted: as an option, and in `lark.toml`."""
+    name, counted = (json.dumps(one, ensure_ascii=False) for one in (column, word))
+    option = shlex.quote(f"{column}=={word}")
+    return f"--value {option}, in lark.toml {{column = {name}, word = {counted}}}"
 
 
 def _decimals(table: Table, column: str, most: float) -> int:
@@ -389,6 +394,12 @@ def _spell(cell: str) -> str:
 
 def _cells(table: Table, column: str, setting: str) -> Cells:
     if column not in table.columns:
+        name, _, word = column.partition("=")
+        if setting == "values" and word and name in table.columns:
+            raise InvalidTask(
+                f"[measure] values names {column!r}, which is no column: to count a word's rows, write "
+                f"{_spell_count(name, word.lstrip('='))}"
+            )
         raise InvalidTask(
             f"[measure] {setting} names {column!r}, but {table.name} has no such column; it has "
             f"{', '.join(table.columns)}"

@@ -163,6 +163,11 @@ class MeasureSettings:
         """Return whether anything is measured."""
         return bool(self.values or self.keys)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are summed, counted or grouped by."""
+        return (*(one.column for one in self.values), *self.keys)
+
 
 @canonical
 class FederatedSettings:

@@ -14,6 +14,7 @@ measurements are that good: in the Wisconsin breast-cancer data single columns r
 
 import math
 import re
+import unicodedata
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +31,7 @@ from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifi
 from maskedlark.encoding.table import Cells, Table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.terminal.plural import plural
 
 MOST_CLASSES: Final = 100
 """A label of more classes is a number or an identifier."""
@@ -51,6 +53,8 @@ _DENSE: Final = 1.5
 _LONG_NUMBER: Final = 1e8
 # Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time.
 _UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
+# Words of a column whose spellings a warning names
+_MOST_SPELLINGS: Final = 3
 _PREDICTOR_BINS: Final = 20
 _PREDICTED_ROWS: Final = 2_000
 # More than those: of a rare class, few rows would leave the AUC open.
@@ -86,6 +90,7 @@ class ColumnReport:
         why: For a column that is left out, or read otherwise than its cells suggest; no cell is in it.
         looks_like: What identifiers its words look like, for the public encoder; None for none.
         leak: How it tells the label by itself, whatever becomes of it; empty if it does not.
+        spellings: Which of its words differ in case, accents or space only; empty if none do.
     """
 
     name: str
@@ -96,6 +101,7 @@ class ColumnReport:
     why: str = ""
     looks_like: str | None = None
     leak: str = ""
+    spellings: str = ""
 
 
 @frozen
@@ -110,6 +116,7 @@ class TableReport:
         other_labels: Rows of each other label, too few to be a class.
         unlabelled: Rows without a label.
         columns: All but the label's.
+        label_spellings: Of the label, as a column's `spellings`.
     """
 
     rows: int
@@ -119,6 +126,7 @@ class TableReport:
     other_labels: Mapping[str, int]
     unlabelled: int
     columns: tuple[ColumnReport, ...]
+    label_spellings: str = ""
 
     @property
     def labelled(self) -> int:
@@ -136,6 +144,17 @@ class TableReport:
             "before the label"
             for column in self.columns
             if column.leak and column.name in kept
+        )
+
+    def warn_of_spellings(self, used: Collection[str]) -> tuple[str, ...]:
+        """Return a warning for the label and each used column that has a word in several spellings."""
+        spellings = {self.label: self.label_spellings}
+        spellings |= {column.name: column.spellings for column in self.columns if column.name in used}
+        return tuple(
+            f"column {name!r} has words that differ in case, accents or space only: {told}; if they mean the "
+            "same, write them in one way"
+            for name, told in spellings.items()
+            if told
         )
 
     def named(self, use: Use) -> tuple[str, ...]:
@@ -182,6 +201,7 @@ def read_report(table: Table, label: str) -> TableReport:
         other_labels={name: count for name, count in counts.items() if name not in classes},
         unlabelled=labels.count(None),
         columns=columns,
+        label_spellings=_find_spellings(counts),
     )
     if len(report.left_out()) == len(columns):
         reasons = "; ".join(f"{name!r}: {why}" for name, why in list(report.left_out().items())[:3])
@@ -229,7 +249,31 @@ def _column(
         why=why,
         looks_like=identifiers(cells) if _are_words(counts) else None,
         leak=leak,
+        spellings="" if use is Use.DATE else _find_spellings(counts),
     )
+
+
+def _find_spellings(counts: Counter[str]) -> str:
+    """Return the words that are written in several ways: the rarer ones of each with their rows, and it."""
+    by_word: dict[str, list[str]] = defaultdict(list)
+    for cell in sorted(counts, key=lambda cell: (-counts[cell], cell)):
+        by_word[_fold(cell)].append(cell)
+    several = [one for one in by_word.values() if len(one) > 1]
+    told = list[str]()
+    for usual, *others in several[:_MOST_SPELLINGS]:
+        rarer = [f"{one!r} ({plural(counts[one], 'row')})" for one in others]
+        told.append(f"{' and '.join(rarer)} next to {usual!r}")
+    left = len(several) - len(told)
+    return ", ".join((*told, *((f"and {plural(left, 'more word')}",) if left else ())))
+
+
+def _fold(cell: str) -> str:
+    """Return a word without what two spellings of it differ in; numbers as they are."""
+    if number(cell) is not None:
+        return cell
+    # Case first: some letters fold to a letter and an accent
+    parts = unicodedata.normalize("NFKD", cell.casefold())
+    return " ".join("".join(one for one in parts if not unicodedata.combining(one)).split())
 
 
 def _are_words(counts: Counter[str]) -> bool:

@@ -577,6 +577,23 @@ def test_a_leak_that_its_owner_keeps_is_warned_of_before_a_run(tmp_path: Path) -
     assert f"warning: {leak}" in invoke("check", play).output
 
 
+def test_words_in_several_spellings_are_warned_of_by_new_and_by_check(tmp_path: Path) -> None:
+    rows = [(*of[:1], of[1].upper() if row < 3 else of[1], *of[2:]) for row, of in enumerate(visits())]
+    made = new(tmp_path, Case(content=text(rows).encode()))
+    [warned] = check(Project.open(tmp_path / "play")).table_warnings
+    assert warned.startswith("column 'device' has words that differ in case, accents or space only: ")
+    assert warned.endswith("; if they mean the same, write them in one way")
+    for shown in (made, invoke("check", tmp_path / "play")):
+        assert shown.exit_code == 0
+        assert f"warning: {warned}" in shown.output
+    # A column that is left out is not warned of, unless groups are made of it
+    path = tmp_path / "play" / CONFIG
+    path.write_text(path.read_text().replace("ignore = [", 'ignore = [\n  "device",'))
+    assert check(Project.open(tmp_path / "play")).table_warnings == ()
+    path.write_text(path.read_text().replace("keys = []", 'keys = ["device"]'))
+    assert check(Project.open(tmp_path / "play")).table_warnings == (warned,)
+
+
 def test_identifiers_that_the_owner_keeps_need_a_word(tmp_path: Path) -> None:
     rows = [(cells[0], f"device {row}", *cells[2:]) for row, cells in enumerate(visits())]
     (tmp_path / "visits.csv").write_text(text(rows))

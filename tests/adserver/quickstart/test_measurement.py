@@ -171,6 +171,13 @@ def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
         ([{"column": "sold"}], [], "values names 'sold', but shop.csv has no such column"),
         ([{"column": "campaign"}], [], "'campaign' holds words, 'Frühling' in 25 rows, 'other' in 5 rows, "),
         ([{"column": "campaign"}], [], r'--value campaign==rare, .* {column = "campaign", word = "rare"}'),
+        (
+            [{"column": "campaign=rare"}],
+            [],
+            r'--value campaign==rare, .* {column = "campaign", word = "rare"}',
+        ),
+        ([{"column": "campaign==rare"}], [], "'campaign==rare', which is no column: to count a word's rows"),
+        ([{"column": "sold=rare"}], [], "values names 'sold=rare', but shop.csv has no such column"),
         ([{"column": "stray"}], [], "'stray' holds numbers, and 1 word, the first in line 61: empty those"),
         ([{"column": "gaps"}], [], "column 'gaps' is empty: measure another one"),
         ([{"column": "bought", "word": "maybe"}], [], "no row of column 'bought' has 'maybe'"),

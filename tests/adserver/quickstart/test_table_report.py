@@ -56,6 +56,38 @@ def test_columns(name: str, cells: str, use: Use, why: str) -> None:
     assert (found, why in said) == (use, True), said
 
 
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (["Noël", "Noe\u0308l", "NOEL ", "Noël"], "'NOEL' (1 row) and 'Noe\u0308l' (1 row) next to 'Noël'"),
+        (["ja", "Ja", "ja", "nein"], "'Ja' (1 row) next to 'ja'"),
+        (
+            ["new\u00a0York", "New  York", "new\u00a0York", "York"],
+            "'New  York' (1 row) next to 'new\\xa0York'",
+        ),
+        (["STRASSE", "Straße", "1.0", "1"], "'Straße' (1 row) next to 'STRASSE'"),
+        (["A", "a", "B", "b", "C", "c", "D", "d"], ", 'c' (1 row) next to 'C', and 1 more word"),
+        (["1", "1.0", "01", "1"], ""),
+        (["Köln", "Bonn", "K", "k1"], ""),
+    ],
+)
+def test_words_in_several_spellings_are_told_with_the_most_frequent_one(cells: list[str], told: str) -> None:
+    rows = [(f'"{cells[row] if row < len(cells) else "other"}"', *of) for row, of in enumerate(visits())]
+    content = text(rows, header=("shop", *HEADER))
+    report = read_report(parse_table(content.encode(), "visits.csv"), "bought")
+    [shop] = [one for one in report.columns if one.name == "shop"]
+    assert shop.spellings.endswith(told)
+    assert bool(shop.spellings) == bool(told)
+    assert [told in one for one in report.warn_of_spellings(["shop"])] == [True] * bool(told)
+    assert report.warn_of_spellings(["device"]) == ()
+
+
+def test_a_label_in_several_spellings_is_warned_of_whatever_columns_are_used() -> None:
+    rows = [(*of[:-1], of[-1].upper() if row < 9 else of[-1]) for row, of in enumerate(visits())]
+    [warned] = read_report(parse_table(text(rows).encode(), "visits.csv"), "bought").warn_of_spellings(())
+    assert warned.startswith("column 'bought' has words that differ in case, accents or space only: 'NO' (")
+
+
 def follows(share: float) -> str:
     chance = Random(5)
     rows = [(cells[-1] if chance.random() < share else "no", *cells) for cells in visits()]
