@@ -43,8 +43,8 @@ COMMANDS: Final = {
         "Train models: plan, submit, follow, compare, cancel and resume jobs.",
     ),
     "model": Lazy(
-        _commands("model", "create", "show", "evaluate", "predict", "export", "calibrate"),
-        "Create, inspect, evaluate, apply, export and calibrate models.",
+        _commands("model", "create", "show", "evaluate", "predict", "compare", "export", "calibrate"),
+        "Create, inspect, evaluate, apply, compare, export and calibrate models.",
     ),
     "dashboard": Lazy(
         _commands("access", "login"),

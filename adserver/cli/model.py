@@ -1,4 +1,4 @@
-"""`adserver model`: create, show, evaluate, predict, export, calibrate."""
+"""`adserver model`: create, show, evaluate, predict, compare, export, calibrate."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
@@ -367,6 +367,62 @@ def _predict_command(
     # A table of which nothing could be read is a failure to whatever runs this
     if len(table) and not count:
         raise typer.Exit(1)
+
+
+def _compare_command(
+    file: ModelArgument,
+    other: Annotated[
+        Path,
+        typer.Argument(metavar="OTHER", exists=True, dir_okay=False, help="The ONNX file to compare with."),
+    ],
+    *,
+    csv: Annotated[
+        Path,
+        option(
+            "A table of labelled rows that neither was trained on, with the encoder's columns.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    label: Annotated[str, option("Its column of the label.", metavar="COLUMN")],
+    encoder: Annotated[
+        Path | None,
+        option(
+            "The encoder that both were trained with; files that take raw columns have theirs.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    loss: Annotated[
+        Loss | None, option("What both were trained with.", show_default="as the files say")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which of two models is better on the same labelled rows, with a 95 % interval of the difference.
+
+    Two classes are compared by AUC, more by accuracy. A row that one of them cannot score, or that has no
+    label, is left out for both. The interval is for other rows like these, if no two are of one person; it
+    does not hold the noise of training.
+    """
+    import warnings
+
+    from adserver.client.comparison import compare
+    from maskedlark.encoding.fit import spell_class
+    from maskedlark.encoding.table import parse_table
+
+    cells = parse_table(csv.read_bytes(), csv.name).cells(label)
+    labels = [None if cell is None else spell_class(cell) for cell in cells]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = compare(file, other, csv, labels, encoder=encoder, loss=loss)
+    # Both models may say the same of a row
+    remarks = list(dict.fromkeys(str(one.message) for one in caught))
+    if as_json:
+        print_json({**asdict(found), "verdict": found.verdict, "warnings": remarks})
+        return
+    typer.echo(repr(found))
+    for remark in remarks:
+        typer.echo(f"warning: {escape(remark)}", err=True)
 
 
 def _check_is_free(out: Path, inputs: Collection[Path], *, is_replaced: bool) -> None:

@@ -91,14 +91,23 @@ class Table:
             form=self.form,
         )
 
-    def without(self, column: str) -> "Table":
-        """Return the table without a column.
+    def cells(self, column: str) -> Cells:
+        """Return a column.
 
         Raises:
             InvalidTask: there is no such column.
         """
         if column not in self.columns:
             raise InvalidTask(f"{self.name} has no column {column!r}; it has {', '.join(self.columns)}")
+        return self.columns[column]
+
+    def without(self, column: str) -> "Table":
+        """Return the table without a column.
+
+        Raises:
+            InvalidTask: there is no such column.
+        """
+        self.cells(column)
         return replace(self, columns={name: cells for name, cells in self.columns.items() if name != column})
 
 
