@@ -97,7 +97,15 @@ def show_evaluation(context: Context, evaluation: str) -> EvaluationDetail:
     if answer is not None:
         dataset, task = _over(context, found)
         spec = context.queries.find(found.spec.query_id.hex(), EvaluationSpec)
-        result = EvaluationMessage.of(read_evaluation(task, dataset, spec, answer))
+        result = EvaluationMessage.of(
+            read_evaluation(
+                task,
+                dataset,
+                spec,
+                answer,
+                was_trained_on=context.jobs.has_trained(dataset.dataset_id),
+            )
+        )
     return EvaluationDetail(**dict(item(found)), result=result)
 
 

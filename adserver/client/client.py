@@ -185,7 +185,7 @@ class Client(Measuring, Training):
             num_features: By default as many as the encoder makes.
             classes: By default as many as the encoder has.
             default_label: What an impression reports that expires without a conversion: a label, or the name
-                of one of the encoder's classes.
+                of one of the encoder's classes; by default none is special.
             measurement: The values and keys that reports hold, the file of `adserver task create`, or its
                 values.
             days: How long the task lasts.

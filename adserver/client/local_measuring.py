@@ -22,6 +22,7 @@ from adserver.records.asked_query import ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
 from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset, DatasetStore
+from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import InvalidTask
@@ -206,7 +207,11 @@ class LocalMeasuring:
 
     def evaluator(self, dataset: Dataset) -> Evaluator:
         """Return the evaluator of one dataset."""
-        return self._asking(Evaluator, dataset)
+        return self._asking(
+            Evaluator,
+            dataset,
+            was_trained_on=JobStore(self._engine, time.time).has_trained(dataset.dataset_id),
+        )
 
     def _asking(self, kind: type[_AskingT], dataset: Dataset, **more: Any) -> _AskingT:
         return kind(

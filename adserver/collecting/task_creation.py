@@ -4,6 +4,7 @@ from typing import Any
 
 from adserver.peers.client import HelperClient
 from maskedlark import canonical
+from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import Task, TaskBundle
 
 
@@ -21,6 +22,13 @@ def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, 
     # Both answer before either signs, because each signs a task that names both.
     statuses = [helper.status() for helper in helpers]
     task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
+    # Its second budget would end each job before the first is spent, and no message would say so.
+    if task.collusion_epsilon < task.epsilon:
+        raise InvalidTask(
+            f"collusion_epsilon is {task.collusion_epsilon:g}, below epsilon, {task.epsilon:g}: a helper "
+            "that joins the ad server never sees less than the ad server alone; raise the first or lower "
+            "the second"
+        )
     first, second = (helper.register_task(task) for helper in helpers)
     bundle = TaskBundle(task=task, signatures=(first, second), key_lists=(statuses[0].keys, statuses[1].keys))
     # Before it is stored: browsers verify it again, and would refuse it only once it is served.

@@ -30,6 +30,10 @@ _MEAN_OVER_RATE: Final = "mean_over_rate"
 _OFF: Final = 0.1
 # A pair in one bin counts half, whichever the model ranks higher: a larger share of them hides an AUC.
 _MOST_TIES: Final = 1 / 3
+_LEARNED: Final = (
+    "these are reports that a job learned from: if this is its model, new people's figures will be lower. "
+    "Seal another dataset for a figure to report"
+)
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "metric": str,
     **dict.fromkeys(("value", "standard_error", "low", "high"), float),
@@ -99,6 +103,8 @@ class EvaluationResult(ReleasedResult):
         calibration: Groups of about equally many records, from the lowest score up.
         num_bins: The score bins.
         noise_scale: Each helper's, in records.
+        was_trained_on: Whether a job has trained on these reports. Which file a job exported is not known, so
+            the model may be another.
     """
 
     is_of_classes: bool
@@ -108,6 +114,7 @@ class EvaluationResult(ReleasedResult):
     calibration: tuple[CurvePoint, ...]
     num_bins: int
     noise_scale: float
+    was_trained_on: bool = False
 
     def __repr__(self) -> str:
         """Show each figure with its interval, a line for each."""
@@ -139,8 +146,8 @@ class EvaluationResult(ReleasedResult):
             yield {"metric": one.name, **asdict(one.estimate), **dict.fromkeys(missing)}
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what is wrong with the predictions, if anything surely is, each with what to do about it."""
-        warnings = []
+        """Return what is wrong with the predictions or figures, each with what to do about it."""
+        warnings = [_LEARNED] if self.was_trained_on else []
         found = [one.estimate for one in self.metrics if one.name == _MEAN_OVER_RATE]
         if found and not found[0].low <= 1 <= found[0].high and abs(found[0].value - 1) > _OFF:
             remedy = f"`adserver model calibrate --job ID --evaluation {self.query_id[:12]}`"

@@ -78,7 +78,13 @@ def weights_digest_of(model: Model) -> bytes:
 
 @frozen
 class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
-    """Asks evaluations over one dataset of a task."""
+    """Asks evaluations over one dataset of a task.
+
+    Attributes:
+        was_trained_on: See `EvaluationResult`.
+    """
+
+    was_trained_on: bool = False
 
     def evaluate(
         self, planned: PlannedQuery[EvaluationSpec], chosen: ChosenId | None = None
@@ -114,11 +120,16 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
     def _read(
         self, planned: PlannedQuery[EvaluationSpec], answer: StoredAnswer, found: DiscoverySpec | None
     ) -> EvaluationResult:
-        return read_evaluation(self.task, self.dataset, planned, answer)
+        return read_evaluation(self.task, self.dataset, planned, answer, was_trained_on=self.was_trained_on)
 
 
 def read_evaluation(
-    task: Task, dataset: Dataset, planned: PlannedQuery[EvaluationSpec], answer: StoredAnswer
+    task: Task,
+    dataset: Dataset,
+    planned: PlannedQuery[EvaluationSpec],
+    answer: StoredAnswer,
+    *,
+    was_trained_on: bool,
 ) -> EvaluationResult:
     """Decode both helpers' answer about a model; the same answer always gives the same result.
 
@@ -142,4 +153,5 @@ def read_evaluation(
         **pick_attributes(readings, ("metrics", "roc", "pr", "calibration")),
         num_bins=spec.num_bins,
         noise_scale=noise_scale,
+        was_trained_on=was_trained_on,
     )

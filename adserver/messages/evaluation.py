@@ -35,6 +35,8 @@ class EvaluationMessage(ReleaseMessage):
     positives: Literal["the first choice is right", "label 1"]
     num_bins: Whole
     noise_scale: float
+    was_trained_on: bool = Field(description="Whether a job has trained on these reports.")
+    warnings: tuple[str, ...]
     metrics: dict[str, EstimateMessage]
     roc: tuple[PointMessage, ...]
     pr: tuple[PointMessage, ...]
@@ -53,6 +55,8 @@ class EvaluationMessage(ReleaseMessage):
                 "positives": _OF_CLASSES if result.is_of_classes else "label 1",
                 "num_bins": result.num_bins,
                 "noise_scale": result.noise_scale,
+                "was_trained_on": result.was_trained_on,
+                "warnings": result.warnings(),
                 "metrics": {one.name: one.estimate for one in result.metrics},
                 **curves,
             }
@@ -72,6 +76,7 @@ class EvaluationMessage(ReleaseMessage):
             **curves,
             num_bins=self.num_bins,
             noise_scale=self.noise_scale,
+            was_trained_on=self.was_trained_on,
         )
 
 

@@ -153,6 +153,12 @@ class JobStore:
             rows = connection.execute(asked.order_by(jobs.c.submitted_at_s, jobs.c.job_id)).mappings()
             return tuple(JobRecord.from_row(row) for row in rows)
 
+    def has_trained(self, dataset_id: bytes | None) -> bool:
+        """Return whether a round of any job was computed over a dataset."""
+        asked = select(jobs.c.job_id).where(jobs.c.dataset_id == dataset_id, jobs.c.rounds_done > 0).limit(1)
+        with reading(self._engine) as connection:
+            return connection.execute(asked).first() is not None
+
     def history(
         self, job_id: bytes, *, after_rounds: int = -1, limit: int | None = None
     ) -> tuple[RoundFigures, ...]:

@@ -13,7 +13,7 @@ from maskedlark import canonical
 from maskedlark.audit_log import AuditAct
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.frozen import frozen
-from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.task import LabelSpace, Task, TaskBundle
 from maskedlark.runtime.database import reading
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class StoredTask:
         task = self.bundle.task
         return (
             f"StoredTask({self.task_id.hex()[:12]} {task.name!r}: {task.num_features} features, "
+            f"{_describe_default(task.labels)}, "
             f"epsilon {task.epsilon:g}, with one helper {task.collusion_epsilon:g})"
         )
 
@@ -58,7 +59,7 @@ class StoredTask:
             ("name", task.name),
             ("origin", task.origin),
             ("features", task.num_features),
-            ("labels", str(task.labels.kind)),
+            ("labels", f"{task.labels.kind}, {_describe_default(task.labels)}"),
             ("measured", ", ".join(names)),
             ("least reports of a dataset", task.min_batch_size),
             ("epsilon", task.epsilon),
@@ -66,6 +67,10 @@ class StoredTask:
             ("delta", task.delta),
         ]
         return html_table((), rows)
+
+
+def _describe_default(labels: LabelSpace) -> str:
+    return "no default label" if labels.default_label is None else f"default label {labels.default_label}"
 
 
 @frozen

@@ -117,6 +117,9 @@ def test_a_client_elsewhere_evaluates_a_model(far: Client, client: httpx.Client)
     result = far.evaluate(ENCODED_MODEL, bins=10, epsilon=0.5, dataset=DATASET)
     told = client.get(f"/evaluations/{result.query_id}").json()["result"]
     assert EvaluationMessage.of(result).model_dump(mode="json") == told
+    assert result.was_trained_on  # jobs have, of which file the server cannot know
+    assert "a job learned from" in repr(result)
+    assert any("Seal another dataset" in line for line in told["warnings"])
     repeated = EvaluationMessage.of(far.repeat_evaluate(result.query_id))
     assert repeated.model_dump_json() == EvaluationMessage.of(result).model_dump_json()  # NaN equals nothing
     assert far.repeat_evaluate("a4" * 16).metric("roc_auc").value > 0.5

@@ -306,6 +306,9 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
         task = made.bundle.task
         assert (task.num_features, task.labels.size, task.encoder) == (2, 2, encoder.digest)
         assert (task.norm, task.collusion_epsilon, task.proof) == ("l1", 4.0, True)
+        assert "no default label" in repr(made)
+        with pytest.raises(InvalidTask, match=r"collusion_epsilon is 0\.5, below epsilon, 1"):
+            client.create_task(encoder=encoder, **{**TASK, "epsilon": 1.0, "collusion_epsilon": 0.5})
         assert task.measurement is not None
         assert task.measurement.keys[0].size == 2
         assert client.tasks() == [made]
