@@ -68,15 +68,19 @@ def why_loss_misfits(model: Model, loss: TrainedLoss) -> str:
     return f"the model ends with {last}, which {loss} applies once more: {instead}"
 
 
+def require_fitting_loss(model: Model, loss: TrainedLoss) -> None:
+    """Raise InvalidModel(WRONG_LOSS) unless a loss is of a model's kind of output."""
+    if why := why_loss_misfits(model, loss):
+        raise InvalidModel(ModelReason.WRONG_LOSS, why)
+
+
 def check_loss_fits(encoded: bytes, loss: TrainedLoss, *, num_features: int) -> None:
     """Check that the loss of a job is of its model's kind of output, before the file is standardised.
 
     Raises:
         InvalidModel, InvalidTask: WRONG_LOSS; or as `prepare_model`.
     """
-    given = prepare_model(encoded, num_features=num_features, encoder=None).parsed
-    if why := why_loss_misfits(given, loss):
-        raise InvalidModel(ModelReason.WRONG_LOSS, why)
+    require_fitting_loss(prepare_model(encoded, num_features=num_features, encoder=None).parsed, loss)
 
 
 def warn_of_loss(model: Model, loss: TrainedLoss, num_classes: int | None) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import Evaluation, evaluate
-from adserver.training.model_file import prepare_model
+from adserver.training.model_file import prepare_model, require_fitting_loss
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
@@ -79,6 +79,7 @@ def read_submitted_model(
         return _Submitted(DenseModel(widths=widths), dense_network(widths, "relu", seed=seed))
     file, parsed = prepare_model(encoded, num_features=task.num_features, encoder=encoder)
     check_loss(parsed, Loss.CROSS_ENTROPY, task.labels.size)
+    require_fitting_loss(parsed, Loss.CROSS_ENTROPY)
     # Devices get the weights with each round: in the definition zeros pack to almost nothing.
     zeros = tuple(np.zeros_like(value) for value in parsed.initial_values)
     model = GraphModel.of_file(

@@ -97,6 +97,16 @@ def test_a_jobs_page_has_its_auc_with_the_interval(looked: Looked) -> None:
     assert re.search(r"AUC 0\.\d+ \(99 %: 0\.\d+ to 0\.\d+\)", page)
 
 
+@pytest.mark.parametrize("is_learned", [False, True])
+def test_an_evaluations_page_says_whether_a_job_learned_from_the_reports(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch, *, is_learned: bool
+) -> None:
+    monkeypatch.setattr(JobStore, "has_trained", lambda *_: is_learned)
+    with clients(looked) as by:
+        page = by[Scope.READ].get("/queries/a4").text
+    assert ("reports that a job learned from" in page) is is_learned
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_a_page_is_drawn_anew_only_when_its_part_of_the_mark_changes(looked: Looked, page: Page) -> None:
     with clients(looked) as by:
