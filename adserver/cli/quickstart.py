@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -351,14 +351,7 @@ def _run_command(
         return
     print_table(("", ""), summary_rows(result))
     if result.measured:
-        _show_measured(Path(result.measured["json"]), result.measured["counted_by"])
-        for column, count in result.measured["clipped_rows"].items():
-            typer.echo(
-                escape(
-                    f"{plural(count, 'row of the table has', 'rows of the table have')} more {column!r} than "
-                    "[measure] most: its sums are too small by what is beyond, which intervals leave out"
-                )
-            )
+        _show_measured(result.measured)
     if result.encoder:
         files = shlex.join([result.model, "--encoder", result.encoder])
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
@@ -593,15 +586,16 @@ def _figure(value: object) -> object:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _show_measured(answer: Path, filled: "Mapping[str, str]") -> None:
+def _show_measured(measured: Mapping[str, Any]) -> None:
     """Print the groups of a measurement, and how it is read."""
     from adserver.messages.query import ResultMessage
     from adserver.views.query import means_in, print_groups, summary_lines
 
-    result = ResultMessage.model_validate_json(answer.read_bytes()).value()
-    print_groups(result, means_in(result, filled))
-    for line in summary_lines(result):
-        typer.echo(line)
+    result = ResultMessage.model_validate_json(Path(measured["json"]).read_bytes()).value()
+    statistics = means_in(result, measured["counted_by"])
+    print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
+    for line in (*summary_lines(result), *measured["notes"]):
+        typer.echo(escape(line))
 
 
 def _tell(what: str) -> None:

@@ -171,13 +171,18 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
                     bucket=None,
                     noise_scale=scale,
                     clipped_to=clipped_to,
+                    is_never_negative=value is None or value.low >= 0,
                 )
             )
             continue
         ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
         columns += [
             Column(
-                name=f"{value.name}[{low}..{high}]", value=value.name, bucket=(low, high), noise_scale=scale
+                name=f"{value.name}[{low}..{high}]",
+                value=value.name,
+                bucket=(low, high),
+                noise_scale=scale,
+                is_never_negative=True,
             )
             for low, high in zip(value.bucket_starts, ends, strict=True)
         ]

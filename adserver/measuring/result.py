@@ -109,6 +109,7 @@ class Column:
         noise_scale: Each helper's noise, in the column's own unit.
         clipped_to: The least and the most that a report counts in the sum, where browsers move a number
             outside of them to the nearer one; None where they do not. No interval has that bias.
+        is_never_negative: Whether no report holds less than 0, as of a count: only noise is below it.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Column:
     bucket: tuple[int, int] | None
     noise_scale: float
     clipped_to: tuple[float, float] | None = None
+    is_never_negative: bool = False
 
 
 @frozen

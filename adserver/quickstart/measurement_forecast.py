@@ -8,18 +8,20 @@ The noise is that of the query which a run asks, planned by the same functions f
 """
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from adserver.measuring.result import ALL, REST
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.measurement import (
     MeasurementPlan,
     cut_off,
     describe_gaps,
     describe_rest,
+    group_rows,
     numbers_by_group,
     parse_value,
     plan_measurement,
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 # Halvings of the range of bounds: beyond the two digits that are kept.
 _HALVINGS: Final = 40
 _LEAST_BOUND: Final = 1e-6
+_ONLY_HERE: Final = (
+    "what is cut off is known from your own table; where people's pages report, only the panel tells it"
+)
 
 
 @frozen
@@ -187,9 +192,42 @@ def describe_measurement(
         return ()
     return (
         *describe_clipping(forecasts),
+        *([_ONLY_HERE] if any(one.clipping for one in forecasts) else ()),
         *describe_gaps(table, measure),
         *describe_rest(table, plan),
     )
+
+
+def cut_off_by_group(
+    table: Table,
+    plan: MeasurementPlan,
+    measure: MeasureSettings,
+    groups: Sequence[Sequence[str]],
+    reported: int,
+) -> dict[str, list[float | None]]:
+    """Return what bounds cut off the sum of each group of a result, by a name for each such value.
+
+    Args:
+        table: The owner's.
+        plan: As its run had it.
+        measure: What is measured.
+        groups: Those of the result's rows. Of the rest of a group it is not known, hence None.
+        reported: Rows that browsers reported.
+    """
+    found = dict[str, list[float | None]]()
+    for value in measure.values:
+        numbers = read_numbers(table, value)
+        if value.word or not any(beyond := cut_off(numbers, value.bound)):
+            continue
+        lost = defaultdict[tuple[str, ...], float](float)
+        for group, one in zip(group_rows(table, plan), beyond, strict=True):
+            for level in range(len(group) + 1):
+                lost[*group[:level], *(ALL,) * (len(group) - level)] += one
+        share = reported / len(table)
+        found[f"{value.column} cut off"] = [
+            None if REST in group else share * lost[tuple(group)] for group in groups
+        ]
+    return found
 
 
 def _describe_cut(forecast: GroupForecast, cut: Clipping) -> str:

@@ -408,14 +408,19 @@ class Recipe:
     def _measure(self, task: str, dataset: dict[str, Any]) -> dict[str, Any]:
         """Measure the dataset, write table and picture, and return what the summary says of it."""
         from adserver.messages.query import ResultMessage
-        from adserver.views.query import means_in, write_result
+        from adserver.quickstart.measurement_forecast import (
+            cut_off_by_group,
+            describe_measurement,
+            forecast_groups,
+        )
+        from adserver.views.query import Remarks, means_in, write_result
 
-        plan = self._measured
+        settings, plan = self._project.settings, self._measured
         if plan is None:
             raise AssertionError("only a project with [measure] is measured")
         said = self._commands.read(
             *("adserver", "aggregate", "--dataset", dataset["dataset_id"], *plan.query_options),
-            *("--epsilon", str(self._project.settings.measure.epsilon)),
+            *("--epsilon", str(settings.measure.epsilon)),
             # The same id if this run is gone on with: an answer is charged once.
             *("--query-id", sha256(f"measured {task}".encode()).hexdigest()[:32]),
         )
@@ -424,10 +429,15 @@ class Recipe:
         result = plan.in_units(ResultMessage.model_validate(said).value())
         files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
         files |= {"png": picture} if (picture := self._picture("measured")) else {}
+        table, reported = read_table(self._project.path(settings.data.csv)), dataset["admitted"]
+        forecasts = forecast_groups(table, settings.data, settings.measure, settings.task, reported=reported)
+        groups = [row.group for row in result.rows]
+        remarks = Remarks(
+            lines=describe_measurement(table, settings.data, settings.measure, forecasts),
+            columns=cut_off_by_group(table, plan, settings.measure, groups, reported),
+        )
         for path in files.values():
-            write_result(result, path, means_in(result, plan.filled))
-        for column, rows in plan.beyond.items():
-            self._tell(f"{plural(rows, 'row has', 'rows have')} more {column!r} than [measure] most")
+            write_result(result, path, means_in(result, plan.filled), remarks)
         self._tell(
             f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}: "
             f"see {files['csv']}"
@@ -435,6 +445,12 @@ class Recipe:
         return {
             **{kind: str(path) for kind, path in files.items()},
             "clipped_rows": plan.beyond,
+            "clipped": {
+                one.name: {**asdict(one.clipping), "half_width": one.half_width}
+                for one in forecasts
+                if one.clipping is not None
+            },
+            "notes": remarks.lines,
             "counted_by": plan.filled,
             "epsilon": result.cost.ad_server,
             "collusion_epsilon": result.cost.colluding,

@@ -5,7 +5,9 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import typer
 
-from adserver.measuring.result import AggregateResult, Column, Estimate, ReleasedResult, ResultRow
+from adserver.measuring.result import ALL, AggregateResult, Column, Estimate, ReleasedResult, ResultRow
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
@@ -30,9 +32,10 @@ _FIGURES: Final = ("value", "standard_error", "low", "high")
 _BOUNDS: Final = ("clipped_low", "clipped_high")
 ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
-# More bars than these cannot be told apart at the width of a page
-_MOST_BARS: Final = 40
+# A panel of more bars is too long for a page
+_MOST_BARS: Final = 60
 NO_GAPS: Final[Mapping[str, str]] = MappingProxyType({})
+_PARTS: Final = re.compile("_x(10+)$")
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
@@ -75,19 +78,39 @@ def means_in(result: AggregateResult, filled: Mapping[str, str] = NO_GAPS) -> tu
     )
 
 
-_Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic]]
+@frozen
+class Remarks:
+    """What is known of a result in addition to the answer, such as from the owner's own table.
+
+    Attributes:
+        lines: Sentences, which pictures and JSON have.
+        columns: Further columns of tables: a number for each row, or None.
+    """
+
+    lines: tuple[str, ...] = ()
+    columns: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 
-def write_result(result: AggregateResult, path: Path, statistics: Sequence[Statistic] = ()) -> None:
+NO_REMARKS: Final = Remarks()
+_Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic], Remarks]
+
+
+def write_result(
+    result: AggregateResult,
+    path: Path,
+    statistics: Sequence[Statistic] = (),
+    remarks: Remarks = NO_REMARKS,
+) -> None:
     """Write a result in the form that the file's name ends with: .json, .csv, .parquet or .png.
 
-    Statistics follow the sums, with their intervals; a picture has none.
+    Statistics follow the sums, with their intervals; a picture has none. In tables a figure that is not known
+    is an empty cell.
 
     Raises:
         InvalidTask: another ending.
     """
-    writers = (_json, _csv, _parquet, lambda one: _png(one[0]))
-    write_as(dict(zip(ENDINGS, writers, strict=True)), (result, statistics), path, "a result is")
+    writers = (_json, _csv, _parquet, _png)
+    write_as(dict(zip(ENDINGS, writers, strict=True)), (result, statistics, remarks), path, "a result is")
 
 
 def json_of(result: AggregateResult, statistics: Sequence[Statistic]) -> dict[str, Any]:
@@ -106,27 +129,35 @@ def json_of(result: AggregateResult, statistics: Sequence[Statistic]) -> dict[st
 
 
 def print_groups(
-    result: AggregateResult, statistics: Sequence[Statistic] = (), *, is_all_shown: bool = True
+    result: AggregateResult,
+    statistics: Sequence[Statistic] = (),
+    *,
+    is_all_shown: bool = True,
+    where: str = "add --all-rows to show all",
 ) -> None:
     """Print a table of each group's estimates with half of their intervals, and how many groups it hides.
 
     Args:
         result: What was measured.
         statistics: Further columns.
-        is_all_shown: Whether groups without an interval for each statistic are rows, too.
+        is_all_shown: Whether groups that may be hidden, or without an interval for each statistic, are rows,
+            too.
+        where: Where all are, for the line that counts those that are not shown.
     """
     derived = [one.estimates(result) for one in statistics]
     further = list(zip(*derived, strict=True)) if statistics else [()] * len(result.rows)
     shown = [
-        (*row.group, *_printed_cells(row), *map(format_estimate, more))
+        (
+            *row.group,
+            *_printed_cells(row),
+            *(UNKNOWN if row.may_be_hidden or one.no_interval else format_estimate(one) for one in more),
+        )
         for row, more in zip(result.rows, further, strict=True)
-        if is_all_shown or all(one.no_interval is None for one in more)
+        if is_all_shown or not (row.may_be_hidden or any(one.no_interval for one in more))
     ]
     print_table((*result.group_by, *_names(result, statistics)), shown)
     if hidden := len(result.rows) - len(shown):
-        typer.echo(
-            f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: add --all-rows to show all"
-        )
+        typer.echo(f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: {where}")
 
 
 def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[str, ...]:
@@ -168,6 +199,7 @@ def summary_lines(result: AggregateResult) -> list[str]:
     return [
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
         *clipped_lines(result),
+        *_unit_lines(result),
         *noise_lines(result, f": {scales}; ± is half of a 99 % interval"),
     ]
 
@@ -182,6 +214,13 @@ def clipped_lines(result: AggregateResult) -> list[str]:
     if not bounds:
         return []
     return [f"sums are clipped: a report counts {', '.join(bounds)}; intervals do not cover what is beyond"]
+
+
+def _unit_lines(result: AggregateResult) -> list[str]:
+    """Return a line on the sums that are in parts of a unit, which their names say as quickstart's do."""
+    parts = {column.value: found[1] for column in result.columns if (found := _PARTS.search(column.value))}
+    told = ", ".join(f"{value} in 1/{part}" for value, part in parts.items())
+    return [f"units: {told} of its column's own unit"] if parts else []
 
 
 def _threshold(result: AggregateResult) -> str:
@@ -212,14 +251,16 @@ def _cost_line(result: ReleasedResult) -> str:
 
 
 def _json(written: _Written) -> bytes:
-    return (json.dumps(json_of(*written), indent=2) + "\n").encode()
+    result, statistics, remarks = written
+    document = json_of(result, statistics) | ({"notes": remarks.lines} if remarks.lines else {})
+    return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def _file_columns(written: _Written) -> list[str]:
-    result, _ = written
-    figures = [f"{name} {figure}" for name in _names(*written) for figure in _FIGURES]
+    result, _, remarks = written
+    figures = [f"{name} {figure}" for name in _names(*written[:2]) for figure in _FIGURES]
     bounds = [f"{column.name} {end}" for column in _clipped(result) for end in _BOUNDS]
-    return [*result.group_by, *figures, *bounds]
+    return [*result.group_by, *figures, *bounds, *remarks.columns]
 
 
 def _clipped(result: AggregateResult) -> list[Column]:
@@ -227,13 +268,19 @@ def _clipped(result: AggregateResult) -> list[Column]:
 
 
 def _file_rows(written: _Written) -> Iterator[list[Any]]:
-    result, statistics = written
+    result, statistics, remarks = written
     derived = [one.estimates(result) for one in statistics]
     bounds = [end for column in _clipped(result) for end in column.clipped_to or ()]
     for place, row in enumerate(result.rows):
         estimates = (*row.estimates, *(one[place] for one in derived))
-        figures = [getattr(estimate, figure) for estimate in estimates for figure in _FIGURES]
-        yield [*row.group, *figures, *bounds]
+        figures = [_figure(estimate, figure) for estimate in estimates for figure in _FIGURES]
+        yield [*row.group, *figures, *bounds, *(column[place] for column in remarks.columns.values())]
+
+
+def _figure(estimate: Estimate, name: str) -> float | None:
+    """Return a figure of an estimate; None where it is not known, as the ratio of two numbers near noise."""
+    value: float = getattr(estimate, name)
+    return value if estimate.no_interval is None and math.isfinite(value) else None
 
 
 def _csv(written: _Written) -> bytes:
@@ -249,82 +296,104 @@ def _parquet(written: _Written) -> bytes:
     columns = list(zip(*_file_rows(written), strict=True))
     # So that a file alone says what it holds, and how noisy and how private it is
     about = ResultMessage.of(written[0]).model_dump_json(exclude={"rows"})
-    table = pyarrow.table(dict(zip(_file_columns(written), map(list, columns), strict=True)))
+    keys = len(written[0].group_by)
+    types = [pyarrow.string()] * keys + [pyarrow.float64()] * (len(columns) - keys)
+    arrays = [pyarrow.array(list(column), kind) for column, kind in zip(columns, types, strict=True)]
+    table = pyarrow.table(dict(zip(_file_columns(written), arrays, strict=True)))
     file = BytesIO()
     parquet.write_table(table.replace_schema_metadata({"maskedlark": about}), file)
     return file.getvalue()
 
 
-def _png(result: AggregateResult) -> bytes:
-    """Draw for each sum a panel of the finest cells.
+def _png(written: _Written) -> bytes:
+    """Draw for each sum a panel of the finest cells that are surely shown.
 
     For each histogram a panel of its buckets in the coarsest cell.
     """
-    panels = [_Panel(*panel) for panel in _panels(result)]
-    figure = new_figure(9, 3.2 * len(panels))
-    for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+    result, _, remarks = written
+    panels = list(_panels(result))
+    heights = [panel.height for panel in panels]
+    lines = [summary_lines(result)[-1], *clipped_lines(result), *remarks.lines]
+    figure = new_figure(9, sum(heights) + 0.4 + 0.3 * len(lines))
+    grid = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for axes, panel in zip(grid[:, 0], panels, strict=True):
         panel.draw(axes)
-    figure.suptitle("\n".join([summary_lines(result)[-1], *clipped_lines(result)]), fontsize=9, wrap=True)
+    figure.suptitle("\n".join(lines), fontsize=9, wrap=True)
     return as_png(figure)
 
 
+@frozen
 class _Panel:
-    """Bars with error bars: the 99 % intervals."""
+    """Bars with error bars, the 99 % intervals, one below the other.
 
-    def __init__(self, title: str, unit: str, labels: Sequence[str], estimates: Sequence[Estimate]) -> None:
-        self._unit = unit
-        self._title = (
-            title if len(labels) <= _MOST_BARS else f"{title}: the first {_MOST_BARS} of {len(labels)} cells"
-        )
-        self._labels = labels[:_MOST_BARS]
-        self._estimates = estimates[:_MOST_BARS]
+    Attributes:
+        title: What is shown.
+        unit: What bars count.
+        labels: Of the bars, the first on top.
+        estimates: Of each.
+        can_be_negative: Whether what is counted can. If not, nothing is drawn below 0, where noise may reach.
+    """
+
+    title: str
+    unit: str
+    labels: Sequence[str]
+    estimates: Sequence[Estimate]
+    can_be_negative: bool
+
+    @property
+    def height(self) -> float:
+        """In inches."""
+        return 0.9 + 0.24 * len(self.labels)
 
     def draw(self, axes: "Axes") -> None:
         """Draw onto these axes."""
-        values = [estimate.value for estimate in self._estimates]
+        values = [estimate.value for estimate in self.estimates]
         errors = [
-            [estimate.value - estimate.low for estimate in self._estimates],
-            [estimate.high - estimate.value for estimate in self._estimates],
+            [estimate.value - estimate.low for estimate in self.estimates],
+            [estimate.high - estimate.value for estimate in self.estimates],
         ]
-        axes.bar(range(len(values)), values, yerr=errors, color="tab:blue", alpha=0.75, capsize=3)
-        axes.set_xticks(
-            range(len(values)),
-            self._labels,
-            # Upright names of more bars than that run into one another
-            rotation=40 if len(values) > 6 else 0,
-            ha="right" if len(values) > 6 else "center",
-        )
-        axes.set_title(self._title, fontsize=10)
-        axes.set_ylabel(self._unit)
-        axes.grid(visible=True, axis="y", alpha=0.3)
+        axes.barh(range(len(values)), values, xerr=errors, color="tab:blue", alpha=0.75, capsize=3)
+        axes.set_yticks(range(len(values)), self.labels, fontsize=9)
+        axes.set_ylim(len(values) - 0.5, -0.5)
+        if not self.can_be_negative:
+            axes.set_xlim(0, max([estimate.high for estimate in self.estimates], default=0) * 1.03 or 1)
+        axes.set_title(self.title, fontsize=10)
+        axes.set_xlabel(self.unit)
+        axes.grid(visible=True, axis="x", alpha=0.3)
 
 
-def _panels(result: AggregateResult) -> list[tuple[str, str, list[str], list[Estimate]]]:
-    """Return for each panel its title, what its bars count, their labels and their estimates."""
+def _panels(result: AggregateResult) -> Iterator[_Panel]:
     # Rolled-up rows are sums of the others: as bars beside them they would count twice
-    finest = [row for row in result.rows if len(row.group) == 0 or row.group[-1] != "(all)"]
-    panels = []
+    finest = [row for row in result.rows if len(row.group) == 0 or row.group[-1] != ALL]
+    shown = [row for row in finest if not row.may_be_hidden] or finest
     for place, column in enumerate(result.columns):
-        if column.bucket is None:
-            labels = [" · ".join(row.group) or "all" for row in finest]
-            panels.append(
-                (
-                    f"{column.name} by {', '.join(result.group_by) or 'nothing'}",
-                    "reports" if column.value == COUNT else column.name,
-                    labels,
-                    [row.estimates[place] for row in finest],
-                )
-            )
+        if column.bucket is not None:
+            continue
+        drawn = sorted(shown, key=lambda row: -row.estimates[place].value)[:_MOST_BARS]
+        title = f"{column.name} by {', '.join(result.group_by) or 'nothing'}"
+        if len(drawn) < len(finest):
+            title += f": the largest {len(drawn)} of {len(finest)} cells"
+        yield _Panel(
+            title=title,
+            unit="reports" if column.value == COUNT else column.name,
+            labels=[" · ".join(row.group) or "all" for row in drawn],
+            estimates=[row.estimates[place] for row in drawn],
+            can_be_negative=not column.is_never_negative,
+        )
     for value in dict.fromkeys(column.value for column in result.columns if column.bucket is not None):
         places = [
             place
             for place, column in enumerate(result.columns)
             if column.value == value and column.bucket is not None
         ]
-        buckets = [result.columns[place].bucket or (0, 0) for place in places]
         # Buckets of every cell would be a picture a cell
         first = result.rows[0]
-        labels = [f"{low}..{high}" for low, high in buckets]
-        title = f"reports by {value}" + (f" in {' · '.join(first.group)}" if first.group else "")
-        panels.append((title, "reports", labels, [first.estimates[place] for place in places]))
-    return panels
+        yield _Panel(
+            title=f"reports by {value}" + (f" in {' · '.join(first.group)}" if first.group else ""),
+            unit="reports",
+            labels=[
+                f"{low}..{high}" for place in places for low, high in [result.columns[place].bucket or (0, 0)]
+            ],
+            estimates=[first.estimates[place] for place in places],
+            can_be_negative=False,
+        )

@@ -13,12 +13,21 @@ import pytest
 from adserver.measuring.intervals import half_width
 from adserver.measuring.result import AggregateResult, Column, Estimate, NoInterval, ResultRow
 from adserver.messages.query import ResultMessage
-from adserver.views.query import format_estimate, print_groups, summary_lines, write_result
+from adserver.views.query import (
+    Remarks,
+    Statistic,
+    _panels,
+    format_estimate,
+    print_groups,
+    summary_lines,
+    write_result,
+)
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
+from maskedlark.terminal.pictures import new_figure
 
 BUCKETS = ((0, 9), (10, 19), (20, 49), (50, 100))
 
@@ -157,6 +166,52 @@ def test_files_and_people_read_the_bounds_that_sums_are_clipped_to(tmp_path: Pat
     assert "sums are clipped: a report counts -2.5 to 1,000 of paid; " in " ".join(summary_lines(one))
     assert "a report counts" not in " ".join(summary_lines(whole))
     assert (tmp_path / "r.png").read_bytes() != (tmp_path / "whole.png").read_bytes()
+
+
+def test_what_is_not_known_is_an_empty_cell_and_unknown_in_print(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyarrow import parquet
+
+    one = result({"paid": [5.0, 7.0], "count": [1.0, 700.0]})
+    shown = replace(one, rows=(replace(one.rows[0], may_be_hidden=True), one.rows[1]))
+    mean = [Statistic.mean("paid")]
+    for ending in ("csv", "parquet", "json"):
+        write_result(
+            shown, tmp_path / f"r.{ending}", mean, Remarks(lines=("a note",), columns={"lost": [None, 2.5]})
+        )
+    hidden, clear = csv.DictReader(StringIO((tmp_path / "r.csv").read_text()))
+    assert {hidden[f"mean of paid {figure}"] for figure in ("value", "standard_error", "low", "high")} == {""}
+    assert (hidden["lost"], clear["lost"]) == ("", "2.5")
+    assert float(clear["mean of paid value"]) == 0.01
+    assert parquet.read_table(tmp_path / "r.parquet").column("mean of paid low")[0].as_py() is None
+    assert json.loads((tmp_path / "r.json").read_text())["notes"] == ["a note"]
+    print_groups(shown, mean)
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == "unknown"
+    print_groups(shown, is_all_shown=False, where="r.csv has all")
+    *_, group, left_out = capsys.readouterr().out.splitlines()
+    assert group.startswith("b ")
+    assert left_out == "1 group of too few reports, not shown: r.csv has all"
+
+
+def test_a_picture_has_the_largest_cells_first_and_nothing_below_0_of_what_cannot_be() -> None:
+    many = result({"paid": [5.0, 7.0], "count": [-1.0, 9.0]})
+    paid, count = many.columns
+    rows = (*many.rows, replace(many.rows[1], group=("c",), may_be_hidden=True))
+    drawn = replace(many, columns=(paid, replace(count, is_never_negative=True)), rows=rows)
+    sums, counts = _panels(drawn)
+    assert (sums.labels, counts.labels) == (["b", "a"], ["b", "a"])
+    assert (sums.can_be_negative, counts.can_be_negative) == (True, False)
+    assert counts.title == "count by key: the largest 2 of 3 cells"
+    axes = new_figure(4, 4).subplots()
+    counts.draw(axes)
+    assert axes.get_xlim()[0] == 0
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
+
+
+def test_sums_in_parts_of_a_unit_are_said_to_be_so() -> None:
+    lines = " ".join(summary_lines(result({"panier_x100": [1.0, 1.0], "x10": [1.0, 1.0]})))
+    assert "units: panier_x100 in 1/100 of its column's own unit" in lines
 
 
 def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.CaptureFixture[str]) -> None:

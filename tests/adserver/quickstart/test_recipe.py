@@ -693,8 +693,18 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     assert (shown["epsilon of training with one helper"], shown["the same with one helper"]) == ("4", "4.3")
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
-        ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high"
+        ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high,paid cut off"
     )
+    # Of 200 rows of the table each stands for 1.89 of those reported.
+    lost = 1.89 * sum(max(0, row % 7 + 0.25 - 5) for row in range(0, 200, 2))
+    assert float(cells.rpartition(",")[2]) == pytest.approx(lost)
+    clipped = summary["measured"]["clipped"]["paid"]
+    assert (clipped["most"], clipped["worst_group"]) == (5, ["phone"])
+    assert clipped["worst_lost"] == pytest.approx(lost)
+    notes = summary["measured"]["notes"]
+    assert notes == json.loads((folder / "measured.json").read_text())["notes"]
+    assert notes[0].startswith("'paid': most = 5 cuts off 79.4 (6.5%) of the sum, of a group's at most 39.7 (6.5%)")
+    assert "from your own table" in notes[1]
     assert cells.split(",")[9] == "0.01"  # 1.50 over 150 rows
     assert "mean of paid" in json.loads((folder / "measured.json").read_text())["statistics"]
     assert (folder / "measured.csv").read_text().splitlines()[1].startswith("phone,1.5,0.02,1.4,1.6,150.0")
