@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import typer
 
-from adserver.measuring.result import ALL, AggregateResult, Column, Estimate, ReleasedResult, ResultRow
+from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ReleasedResult, ResultRow
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
@@ -369,7 +369,9 @@ def _panels(result: AggregateResult) -> Iterator[_Panel]:
     for place, column in enumerate(result.columns):
         if column.bucket is not None:
             continue
-        drawn = sorted(shown, key=lambda row: -row.estimates[place].value)[:_MOST_BARS]
+        # A rest is mostly empty: only one that is more than noise says something
+        told = [row for row in shown if REST not in row.group or row.estimates[place].low > 0] or shown
+        drawn = sorted(told, key=lambda row: -row.estimates[place].value)[:_MOST_BARS]
         title = f"{column.name} by {', '.join(result.group_by) or 'nothing'}"
         if len(drawn) < len(finest):
             title += f": the largest {len(drawn)} of {len(finest)} cells"
