@@ -24,7 +24,14 @@ def _aggregate_command(
     *,
     server: "AdServer",
     value: Annotated[list[str] | None, _what("A value to sum, or count; repeatable.")] = None,
-    mean: Annotated[list[str] | None, _what("A value whose mean to show; repeatable.")] = None,
+    mean: Annotated[
+        list[str] | None,
+        _what(
+            "A value whose mean to show, over the reports or over those that another value counts; "
+            "repeatable.",
+            metavar="VALUE[:COUNT]",
+        ),
+    ] = None,
     histogram: Annotated[
         list[str] | None, _what("A value with buckets whose histogram to show; repeatable.")
     ] = None,
@@ -76,7 +83,8 @@ def _aggregate_command(
     check_parts(out or (), ENDINGS, "a result is")
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
-    statistics = [Statistic.mean(name) for name in mean or ()]
+    means = [(name, over or COUNT) for name, _, over in (one.partition(":") for one in mean or ())]
+    statistics = [Statistic.mean(name, over) for name, over in means]
     statistics += [Statistic.quantile(name, share) for name, share in quantiles]
     with trace(server, "aggregate", traces):
         if again:
@@ -89,9 +97,10 @@ def _aggregate_command(
                     "the dataset belongs to another task: give a dataset of the task, or leave out --task",
                 )
             result = server.aggregate(
-                # A mean is read off a sum and the count, a quantile off a histogram: both are asked for with
-                # it
-                values=_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
+                # A mean is read off a sum and a count, a quantile off a histogram: both are asked for with it
+                values=_distinct(
+                    [*(value or ()), *(name for pair in zip(*means, strict=True) for name in pair)]
+                ),
                 histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
                 group_by=[name.strip() for name in group_by.split(",") if name.strip()],
                 where=conditions,

@@ -163,7 +163,10 @@ def _make_project(
     from adserver.training.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
 
     if (csv is None) != (not label):
-        raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")
+        raise typer.BadParameter(
+            "--csv and --label require each other: give both, or neither for the sample; a measurement alone "
+            "needs a label too: any column with a few words that is neither --value nor --key"
+        )
     if csv is None and (values or keys or person):
         raise typer.BadParameter(
             "--value, --key and --person name columns of a table: give --csv; `adserver quickstart sample` "

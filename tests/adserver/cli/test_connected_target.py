@@ -113,6 +113,15 @@ def test_a_dataset_is_measured_by_the_command_and_read_again(there: There, tmp_p
     assert result["query_id"] in table
 
 
+def test_a_mean_may_be_over_the_reports_that_another_value_counts(there: There) -> None:
+    asked = ["aggregate", "--mean", "purchase:click", "--dataset", SHOP[:8], "--epsilon", "0.1"]
+    with there.charging(1):
+        result = json.loads(at(there, *asked, "--json"))
+    [row], [mean] = result["rows"], result["statistics"]["mean of purchase"]
+    assert [column["name"] for column in result["columns"]] == ["purchase", "click"]
+    assert mean["value"] == pytest.approx(row["purchase"]["value"] / row["click"]["value"])
+
+
 def test_the_command_with_the_same_id_is_charged_once(there: There) -> None:
     asked = ["aggregate", "--value", "click", "--dataset", SHOP, "--epsilon", "0.1", "--query-id", "e0" * 16]
     with there.charging(1):
