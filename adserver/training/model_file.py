@@ -22,7 +22,7 @@ from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_pa
 from adserver.training.pipeline import check_is_scaled, notes_of
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.graph import AttributeValue, Model
+from maskedlark.model.graph import MOVING, AttributeValue, Model
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.limits import Limits
 from maskedlark.model.losses import Loss
@@ -36,11 +36,6 @@ _TABLE_RANK: Final = 2
 _NOTE_OF_FUNCTION: Final = "pkg.torch.onnx.class_hierarchy"
 _FUNCTION: Final = re.compile(r"'aten\.(\w{1,40})")
 _MOST_NOTED: Final = 10_000
-# What gives entries of its input, in another shape or order.
-_MOVING: Final = frozenset(
-    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split", "Gather",
-     "GatherND", "Cast", "Concat"}
-)  # fmt: skip
 # What stays within its input's bounds, or those of a share of them.
 _SUMMARISING: Final = frozenset({"ReduceMean", "MaxPool", "AveragePool", "Clip", "Relu", "Sqrt"})
 _ARITHMETIC: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "ReduceSum"})
@@ -53,7 +48,7 @@ def why_loss_misfits(model: Model, loss: TrainedLoss) -> str:
     function that the loss applies anyway. Nothing else would say so: helpers train both, and the weights are
     of no use.
     """
-    last = _last_operator(model)
+    last = model.last_operator
     if loss is Loss.BINARY_CROSS_ENTROPY and not _may_be_chance(model):
         return (
             f"the loss {loss} takes a probability, but the model's output, of {last}, is none: use "
@@ -95,15 +90,6 @@ def warn_of_loss(model: Model, loss: TrainedLoss, num_classes: int | None) -> st
     )
 
 
-def _last_operator(model: Model) -> str:
-    """Return the operator that computes the output's entries, apart from what moves them only."""
-    made = {name: node for node in model.nodes for name in node.outputs}
-    node = made.get(model.output_name, model.nodes[-1])
-    while node.operator in _MOVING and node.inputs[0] in made:
-        node = made[node.inputs[0]]
-    return node.operator
-
-
 def _may_be_chance(model: Model) -> bool:
     """Return whether a bounded function follows the last layer, so that the output may lie from 0 to 1.
 
@@ -125,7 +111,7 @@ def _may_be_chance(model: Model) -> bool:
             return True
         if node.operator in ("Tanh", "Erf") and is_scaled:
             return True
-        if node.operator in _MOVING | _SUMMARISING:
+        if node.operator in MOVING | _SUMMARISING:
             waiting += [(one, is_scaled) for one in inputs]
         elif node.operator in _ARITHMETIC or (node.operator == "MatMul" and inputs[1:]):
             waiting += [(one, True) for one in inputs]

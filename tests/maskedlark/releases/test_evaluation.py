@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from maskedlark.errors import JobReason, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.heads import Heads
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.evaluation import MAX_BINS, EvaluationSpec, loss_to_evaluate
 from tests.builders import world
+from tests.helper.gradient.exact.graphs import GraphBuilder
 from tests.maskedlark.query_specs import evaluation as evaluation_of
 from tests.refusals import refused
 from tests.update_builders import update_world
@@ -63,3 +66,25 @@ def test_a_head_of_values_is_refused_when_its_loss_is_chosen(settings: dict[str,
     task = world(num_features=4, labels={"kind": "classes", "size": 3}).task
     with refused(ModelReason.WRONG_LOSS, "only heads of classes"):
         loss_to_evaluate(task, model, head)
+
+
+@pytest.mark.parametrize(
+    ("last", "loss"),
+    [
+        ((), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
+        (("Relu",), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
+        (("Sigmoid",), Loss.BINARY_CROSS_ENTROPY),
+        (("Sigmoid", "Transpose", "Transpose"), Loss.BINARY_CROSS_ENTROPY),
+        (("Softmax", "Slice"), Loss.BINARY_CROSS_ENTROPY),
+    ],
+    ids=str,
+)
+def test_a_chance_is_no_logit_whatever_moves_it(last: tuple[str, ...], loss: Loss) -> None:
+    graph = GraphBuilder(4, seed=1)
+    width = 2 if "Slice" in last else 1
+    value = graph.gemm("x", 4, width)
+    given = {"Slice": [graph.tensor(np.array([one])) for one in (1, 2, 1)]}
+    for operator in last:
+        value = graph.node(operator, value, *given.get(operator, []))
+    task = world(num_features=4, labels={"kind": "classes", "size": 2}).task
+    assert loss_to_evaluate(task, graph.model(value, 1)) is loss
