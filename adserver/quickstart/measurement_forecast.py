@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 # Halvings of the range of bounds: beyond the two digits that are kept.
 _HALVINGS: Final = 40
 _LEAST_BOUND: Final = 1e-6
+# Up to so many medians the largest value is the bound: of ratings, marks and scales none is cut off.
+_SHORT_SCALE: Final = 2.0
 _ONLY_HERE: Final = (
     "what is cut off is known from your own table; where people's pages report, only the panel tells it"
 )
@@ -270,7 +272,8 @@ def suggest_values(
     Noise follows that bound, and rows that have more make sums too small. The bound has the least mean
     squared error of the sums asked for at the default epsilon: of the table's groups by all keys, or without
     keys of the total. It is at least the median of what is not 0: below that, most sums are of rows that are
-    cut off, and say little more than how many there are.
+    cut off, and say little more than how many there are. Where that median is half the largest value or
+    more, as of ratings from 1 to 5, it is the largest value: noise at most doubles, and nothing is cut off.
 
     Raises:
         InvalidTask: there is no such column, or it holds words or nothing; or as `plan_measurement`.
@@ -333,7 +336,9 @@ def _suggest_most(numbers: Sequence[Sequence[float]], error: float, share: float
             # The squared bias falls by its root times the rows that have more.
             slope -= share**2 * (suffix[place] - more * bound) * more
         low, high = (bound, high) if slope < 0 else (low, bound)
-    return round_up(max(high, median(filled), _LEAST_BOUND))
+    middle = median(filled)
+    least = max(filled) if max(filled) <= _SHORT_SCALE * middle else middle
+    return round_up(max(high, least, _LEAST_BOUND))
 
 
 def _plan_errors(

@@ -68,6 +68,12 @@ def test_a_column_that_is_nearly_always_0_is_bounded_by_what_is_not(rare: str, m
     assert suggest_values(bought, DATA, ["bought"], ()) == (Measured(column="bought", most=most),)
 
 
+def test_nothing_of_a_short_scale_is_cut_off() -> None:
+    rated = table(rating=[1, 2, 3, 4, 5, ""] * 20, region=list("abcdef") * 20, other=range(120))
+    for keys in ((), ("region",)):
+        assert suggest_values(rated, DATA, ["rating"], keys) == (Measured(column="rating", most=5.0),)
+
+
 def test_a_bound_of_little_data_is_the_median_of_what_is_not_0() -> None:
     paid = table(paid=[0] * 10 + list(range(1, 12)), other=range(21))
     assert suggest_values(paid, DATA, ["paid"], ()) == (Measured(column="paid", most=6.0),)
