@@ -75,7 +75,7 @@ def test_nothing_of_a_short_scale_is_cut_off() -> None:
 
 
 def test_a_bound_of_little_data_is_the_median_of_what_is_not_0() -> None:
-    paid = table(paid=[0] * 10 + list(range(1, 12)), other=range(21))
+    paid = table(paid=[0] * 10 + [*range(1, 11), 50], other=range(21))
     assert suggest_values(paid, DATA, ["paid"], ()) == (Measured(column="paid", most=6.0),)
 
 
