@@ -303,7 +303,10 @@ def _plan(
 def _promising(
     rows: Sequence[_Row], found: dict[int, list[TrainingOutcome]], loss: TrainedLoss, examples: EvalSet
 ) -> list[int]:
-    """Return the places of rows that are worth another training: at first, all that a job can be made of."""
+    """Return the places of rows that are worth another training: at first, all that a job can be made of.
+
+    The rule's rate always is: it is recommended unless all seeds tell another from it.
+    """
     scores = {place: trained[0].score for place, trained in found.items() if trained}
     if not scores:
         return list(found)
@@ -315,8 +318,11 @@ def _promising(
         place
         for place, score in scores.items()
         if score is not None
-        and (top := best[rows[place].shown]) - score.value
-        <= max(_HOPELESS, _sampling_error(top, loss, examples, parts=1) or 0.0)
+        and (
+            rows[place].learning_rate == rows[place].rule_rate
+            or (top := best[rows[place].shown]) - score.value
+            <= max(_HOPELESS, _sampling_error(top, loss, examples, parts=1) or 0.0)
+        )
     ]
 
 

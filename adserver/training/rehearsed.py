@@ -63,7 +63,8 @@ class Rehearsed:
         costs: What the accountant charges; None without noise.
         noise_multiplier: As the job would name it.
         learning_rate: As the job would name it; of the examples alone that of plain training.
-        scores: One a seed; fewer where the first one was hopeless; none where the job was refused.
+        scores: One a seed; fewer where the first one was hopeless, which the rule's rate never is; none where
+            the job was refused.
         clipped: The share of gradients that were clipped, in the last tenth of the rounds.
         refused: Why there are no scores.
         is_warm: Whether it begins at weights that were trained on the examples.
@@ -277,6 +278,10 @@ class Rehearsal:
             *others, last = (f"{one:g}" for one in good)
             seeds = plural(len(best.scores), "seed")
             return [f"{name}: the rates {', '.join(others)} and {last} cannot be told apart by {seeds}"]
+        once = [f"{one.learning_rate:g}" for one in named if len(one.scores) < len(best.scores)]
+        if len(once) == len(named) - 1:
+            # One seed is no reason to go on in their direction, or away from it
+            return [f"{name}: one seed of {' and '.join(once)} was so much worse that they were left"]
         if best is named[-1]:
             return [f"{name}: {rate:g} is the highest rate that was tried: try higher, such as {higher}"]
         if best is named[0]:

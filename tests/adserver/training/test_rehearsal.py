@@ -393,6 +393,12 @@ def test_rates_are_compared_seed_by_seed_since_each_seed_tests_all_with_the_same
     assert once.as_good("epsilon 1") == (0.3, 1.0)
 
 
+def test_rates_that_one_seed_left_behind_give_no_direction() -> None:
+    found = rehearsed({0.3: (0.7, 0.71), 1.0: (0.6,), 3.0: (0.55,)})
+    assert "epsilon 1: one seed of 1 and 3 was so much worse that they were left" in repr(found)
+    assert "tried" not in repr(found)
+
+
 def test_a_difference_counts_from_the_quantile_of_so_few_seeds_on() -> None:
     """Student's t of 3 degrees is 3.182; of 4 seeds that share what trains, the root of 1/4 + 1/3 counts."""
     spread = np.array([-1.0, 1.0, -1.0, 1.0]) * 0.01 * (3 / 4) ** 0.5  # of standard deviation .01
@@ -489,6 +495,8 @@ def test_on_a_panel_that_tells_little_a_first_score_leaves_no_rate_behind() -> N
     loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
     assert _promising(rows, found, loss, examples(160)) == [0, 1]
     assert _promising(rows, found, loss, examples(8_000)) == [1]
+    by_rule = [replace(row, rule_rate=0.3) for row in rows]
+    assert _promising(by_rule, found, loss, examples(8_000)) == [0, 1]
 
 
 def test_a_rate_that_was_tried_once_is_not_the_best_of_those_tried_on_all_examples() -> None:
