@@ -20,7 +20,7 @@ from maskedlark.terminal.plural import plural
 if TYPE_CHECKING:
     from adserver.quickstart.measurement_forecast import GroupForecast
     from adserver.quickstart.project import Project
-    from adserver.quickstart.runs import Trained
+    from adserver.quickstart.runs import RunResult
     from adserver.quickstart.settings import DataSettings, MeasureSettings
     from adserver.quickstart.table_report import TableReport
     from maskedlark.encoding.encoder import Encoder
@@ -52,6 +52,7 @@ _BELOW_THE_RUNS: Final = (
     "private_minus_plain",
     "private_minus_panel_alone",
     "verdict",
+    "measured_csv",
     "why",
 )
 # Characters of a dataset's id that are shown
@@ -95,7 +96,9 @@ def _new_command(
     csv: Annotated[
         Path | None, option("Your table as CSV; default: a sample.", exists=True, dir_okay=False)
     ] = None,
-    label: Annotated[str, option("The table's label column.", metavar="COLUMN")] = "",
+    label: Annotated[
+        str, option("The table's label column; without it, nothing is trained.", metavar="COLUMN")
+    ] = "",
     model: Annotated[
         Path | None, option("Your ONNX model; default: a dense network.", exists=True, dir_okay=False)
     ] = None,
@@ -127,6 +130,35 @@ def _new_command(
     )
     typer.echo(f"check {folder / 'lark.toml'}, then run: adserver quickstart run {folder}")
     typer.echo(f"to use other commands with these servers, first run: . {project.environment_file}", err=True)
+
+
+def _check_options(
+    csv: Path | None, *, label: str, model: Path | None, is_measured: bool, person: str
+) -> None:
+    """Raise typer.BadParameter for options of `new` that do not go together."""
+    if csv is None and label:
+        raise typer.BadParameter("--label names a column of a table: give --csv, or neither for the sample")
+    if csv is not None and not (label or is_measured):
+        raise typer.BadParameter(
+            "--csv needs --label to train a model, or --value or --key to measure without training: name a "
+            "column"
+        )
+    if csv is not None and not label and (person or model):
+        raise typer.BadParameter(
+            "--person and --model train a model, which needs a label: name its column with --label, or leave "
+            "both out to measure alone"
+        )
+    if csv is None and (is_measured or person):
+        raise typer.BadParameter(
+            "--value, --key and --person name columns of a table: give --csv; `adserver quickstart sample` "
+            "writes a made-up one"
+        )
+    if person and is_measured:
+        raise typer.BadParameter(
+            "--person lets devices train, which report no values: leave out --value, --key"
+        )
+    if person and person == label:
+        raise typer.BadParameter(f"--person and --label both name {label!r}: name the column of the person")
 
 
 def _make_project(
@@ -162,22 +194,7 @@ def _make_project(
     from adserver.quickstart.table_report import read_report
     from adserver.training.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
 
-    if (csv is None) != (not label):
-        raise typer.BadParameter(
-            "--csv and --label require each other: give both, or neither for the sample; a measurement alone "
-            "needs a label too: any column with a few words that is neither --value nor --key"
-        )
-    if csv is None and (values or keys or person):
-        raise typer.BadParameter(
-            "--value, --key and --person name columns of a table: give --csv; `adserver quickstart sample` "
-            "writes a made-up one"
-        )
-    if person and (values or keys):
-        raise typer.BadParameter(
-            "--person lets devices train, which report no values: leave out --value, --key"
-        )
-    if person and person == label:
-        raise typer.BadParameter(f"--person and --label both name {label!r}: name the column of the person")
+    _check_options(csv, label=label, model=model, is_measured=bool(values or keys), person=person)
     data, measure = DataSettings(), MeasureSettings(keys=tuple(keys))
     notes, bounds, found_in_table = dict[str, str](), dict[str, str](), list[str]()
     report: TableReport | None = None
@@ -194,23 +211,28 @@ def _make_project(
                 f"empty in {plural(named[None], 'row')}"
             )
         # Absolute, because the project's folder may lie anywhere
-        data, notes = _data_settings(csv.resolve(), report), _notes(report)
+        data = DataSettings(csv=str(csv.resolve()))
+        if label:
+            data, notes = _data_settings(csv.resolve(), report), _notes(report)
         measured = suggest_values(table, data, values, measure.keys)
         bounds = {one.column: note for one in measured if (note := describe_bound(table, one))}
         measure = replace(measure, values=measured)
         # Its errors too: a project whose measurement cannot run is not made
         used, _ = count_rows(table, data)
-        reported = used - round(data.panel * used)
+        reported = used - round(data.panel_share * used)
         forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported)
         secret = {one.column for one in measured}
+        learned = {*table.columns} - {*data.ignore} if label else set()
         warnings = (
-            *report.warn_of_leaks(set(table.columns) - {*data.ignore, *secret}),
-            *report.warn_of_spellings(({*table.columns} - {*data.ignore}) | {*measure.columns}),
+            *report.warn_of_leaks(learned - secret),
+            *report.warn_of_spellings(learned | {*measure.columns}),
         )
-        for column in sorted(secret - {label}):
-            found_in_table.append(
-                f"{column!r} is measured, so nobody sees it, and the model does not learn from it"
-            )
+        no_feature = ", and the model does not learn from it" if label else ""
+        found_in_table += [
+            f"{column!r} is measured, so nobody sees it{no_feature}" for column in sorted(secret - {label})
+        ]
+        if not label:
+            found_in_table.append("without --label no model is trained, and every row is reported")
         found_in_table += describe_measurement(table, data, measure, forecasts)
     # Chosen once and written down, so that the servers come back at the same addresses
     ports = free_ports(5)
@@ -271,6 +293,12 @@ def _check_command(folder: FolderArgument) -> None:
         typer.echo("\n".join(describe_path(found.why_general)))
     _show_warnings((*found.table_warnings, *found.warnings))
     _show_forecasts(found.forecasts, project.settings.measure, found.measured_notes)
+    if found.loss is None:
+        typer.echo(
+            f"{plural(found.rows, 'row')}, all of them reported and measured; no model is trained, since "
+            f"[data] label is empty: run it with `adserver quickstart run {folder}`"
+        )
+        return
     whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     for reason, count in found.left_out.items():
         typer.echo(escape(f"{plural(count, 'row is', 'rows are')} left out: {reason}"))
@@ -336,7 +364,7 @@ def _run_command(
         ),
     ] = False,
 ) -> None:
-    """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`.
+    """Run what `lark.toml` describes, from browsers' reports to a tested model and sums in `runs/`.
 
     Settings are checked first, as by `check`. A run that was interrupted is gone on with, and keeps its name,
     note and comparison unless others are given. The model has the weights of the round that does best on the
@@ -344,7 +372,7 @@ def _run_command(
     """
     from adserver.quickstart.project import Project
     from adserver.quickstart.project_run import run_project
-    from adserver.quickstart.runs import RunOptions
+    from adserver.quickstart.runs import RunOptions, Trained
 
     options = RunOptions(name=name, note=note, compare_plain=compare_plain)
     with _ending_on_sigterm():
@@ -355,7 +383,7 @@ def _run_command(
     print_table(("", ""), summary_rows(result))
     if result.measured:
         _show_measured(result.measured)
-    if result.encoder:
+    if isinstance(result, Trained) and result.encoder:
         files = shlex.join([result.model, "--encoder", result.encoder])
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
 
@@ -454,7 +482,8 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
         ],
     )
     for one in runs:
-        for line in filter(None, (one["verdict"], one["why"])):
+        sums = one["measured_csv"] and f"sums by groups in {one['measured_csv']}"
+        for line in filter(None, (one["verdict"], sums, one["why"])):
             typer.echo(escape(f"run {one['run']}: {line}"))
 
 
@@ -520,7 +549,15 @@ def _notes(report: "TableReport") -> dict[str, str]:
 
 
 def _show_report(report: "TableReport") -> None:
-    """Print what the table holds and what becomes of it."""
+    """Print what the table holds and, with a label, what becomes of it."""
+    written = f"{plural(report.rows, 'row')}, read as {report.written}"
+    if not report.label:
+        print_table(
+            ("column", "different", "gaps", "for example"),
+            [(one.name, one.distinct, one.gaps, one.example[:_EXAMPLE]) for one in report.columns],
+        )
+        typer.echo(written)
+        return
     print_table(
         ("column", "becomes", "different", "gaps", "for example", "why"),
         [
@@ -528,7 +565,7 @@ def _show_report(report: "TableReport") -> None:
             for one in report.columns
         ],
     )
-    typer.echo(f"{plural(report.rows, 'row')}, read as {report.written}")
+    typer.echo(written)
     classes = ", ".join(f"{name!r} {count}" for name, count in report.classes.items())
     typer.echo(escape(f"label {report.label!r}: {classes}; empty in {plural(report.unlabelled, 'row')}"))
     if len(report.classes) == 2:
@@ -539,12 +576,12 @@ def _show_report(report: "TableReport") -> None:
         typer.echo(escape(f"left out, since too few rows have these labels: {others}"))
 
 
-def summary_rows(result: "Trained") -> list[tuple[str, object]]:
+def summary_rows(result: "RunResult") -> list[tuple[str, object]]:
     """Return what a run's summary shows to people, each with its name."""
     told = asdict(result)
-    rows, plain = told.pop("rows"), told.pop("plain") or {}
+    rows, plain = told.pop("rows"), told.pop("plain", None) or {}
     alone, told["verdict"] = plain.pop("panel_alone", None) or {}, plain.pop("verdict", "")
-    uncalibrated = told.pop("calibration") or {}
+    uncalibrated = told.pop("calibration", None) or {}
     # The warning of a panel that does as well has the verdict in it
     if any(told["verdict"] and told["verdict"] in one for one in told["warnings"]):
         del told["verdict"]
@@ -558,11 +595,11 @@ def summary_rows(result: "Trained") -> list[tuple[str, object]]:
             name = f"private model's {_NAMES.get(paired['metric'], paired['metric'])} less this"
             figures[name] = "{difference:+.4f} (95 %: {low:+.4f} to {high:+.4f})".format(**paired)
     names = _NAMES | (_NAMES_CALIBRATED if uncalibrated else {})
-    if result.devices is not None:
+    if told.get("devices") is not None:
         names |= _NAMES_ON_DEVICES
         # Devices send no reports and there is no dataset: zeros would read as a failure
         del told["reports"], told["dataset_size"]
-    if told.pop("measured"):
+    if told.pop("measured") and told.get("epsilon_with_measurement") is not None:
         names |= _NAMES_WITH_MEASUREMENT
     return [
         *((names[name], rows[name]) for name in ("read", "reported", "panel")),

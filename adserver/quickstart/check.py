@@ -24,7 +24,7 @@ from adserver.quickstart.measurement_forecast import (
 )
 from adserver.quickstart.people import count_rows, divide, why_not_learned
 from adserver.quickstart.project import Project
-from adserver.quickstart.settings import DataSettings, Settings
+from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TrainingSettings
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding import dates
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 SAMPLE_ROWS: Final = 569
 SAMPLE_FEATURES: Final = 30
+# Reports have a feature and two classes at least: where nothing is learned, both are 0 in every report.
+MEASURED_FEATURES: Final = 1
+MEASURED_CLASSES: Final = 2
 _FEWEST_OF_PANEL: Final = 100
 _DECIDE_OF_ROWS: Final = frozenset(
     {"data", "measure", "values", "federated", "person", *(one.name for one in fields(DataSettings))}
@@ -63,7 +66,7 @@ class Checked:
         devices: How many people's devices train; None where browsers report.
         num_features: Bytes of a report.
         num_classes: Classes of the label.
-        loss: The loss that is trained.
+        loss: The loss that is trained; None where columns are measured alone.
         encoder: How columns become those bytes; None for the sample, and where there are problems.
         why_general: What forces the project's own model to the general path; None without one, where devices
             train it, and where there are problems.
@@ -81,7 +84,7 @@ class Checked:
     devices: int | None
     num_features: int
     num_classes: int
-    loss: Loss
+    loss: Loss | None
     encoder: Encoder | None
     why_general: tuple[str, ...] | None
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -115,6 +118,8 @@ def check(project: Project) -> Checked:
         InvalidTask: the table cannot be read, or nothing can be learned from it.
     """
     settings = project.settings
+    if settings.is_measured_alone:
+        return _check_measured_alone(project)
     problems = list(_problems_of_names(settings))
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
     reported, devices = _count_reported(rows, settings), None
@@ -147,17 +152,13 @@ def check(project: Project) -> Checked:
             encoder = _fit(_select_learned(table, settings.data), kept, settings.data, planned)
             features = encoder.num_features
     loss = choose_loss(project, features, classes)
-    problems += _problems_of_training(settings, reported, devices)
+    problems += _problems_of_training(settings, reported)
+    problems += _problems_of_task(settings, reported, devices)
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
     if table is not None and not problems:
-        try:
-            forecasts = forecast_groups(
-                table, settings.data, settings.measure, settings.task, reported=reported
-            )
-            measured_notes = describe_measurement(table, settings.data, settings.measure, forecasts)
-        except (InvalidTask, JobRefused) as error:
-            problems.append(f"[measure] cannot be asked: {error}")
+        forecasts, measured_notes, refused = _forecast(table, settings, reported)
+        problems += refused
     # How many features a table has is known once its columns are right
     if encoder is not None or not settings.data.csv:
         problems += _problems_of_model(project, features, classes, loss, encoder)
@@ -185,6 +186,49 @@ def check(project: Project) -> Checked:
         forecasts=forecasts,
         measured_notes=measured_notes,
     )
+
+
+def _check_measured_alone(project: Project) -> Checked:
+    """Find every wrong setting of a project without a label, whose rows are all reported."""
+    settings = project.settings
+    table = read_table(project.path(settings.data.csv))
+    reported = len(table)
+    problems = [
+        *_problems_without_label(settings),
+        *_problems_of_named(table, settings.data),
+        *_problems_of_measure(table, settings, reported),
+        *_problems_of_task(settings, reported, None),
+    ]
+    forecasts: tuple[GroupForecast, ...] = ()
+    measured_notes: tuple[str, ...] = ()
+    if not problems:
+        forecasts, measured_notes, refused = _forecast(table, settings, reported)
+        problems += refused
+    return Checked(
+        problems=tuple(problems),
+        rows=reported,
+        reported=reported,
+        devices=None,
+        num_features=MEASURED_FEATURES,
+        num_classes=MEASURED_CLASSES,
+        loss=None,
+        encoder=None,
+        why_general=None,
+        table_warnings=read_report(table, "").warn_of_spellings(settings.measure.columns),
+        forecasts=forecasts,
+        measured_notes=measured_notes,
+    )
+
+
+def _forecast(
+    table: Table, settings: Settings, reported: int
+) -> tuple[tuple[GroupForecast, ...], tuple[str, ...], list[str]]:
+    """Return `forecasts` and `measured_notes`, as of `Checked`, and why the measurement is refused."""
+    try:
+        forecasts = forecast_groups(table, settings.data, settings.measure, settings.task, reported=reported)
+        return forecasts, describe_measurement(table, settings.data, settings.measure, forecasts), []
+    except (InvalidTask, JobRefused) as error:
+        return (), (), [f"[measure] cannot be asked: {error}"]
 
 
 def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
@@ -222,7 +266,7 @@ def _divide_rows(table: Table, settings: Settings) -> tuple[int, int, int | None
 
 
 def _count_reported(rows: int, settings: Settings) -> int:
-    return rows - round(settings.data.panel * rows)
+    return rows - round(settings.data.panel_share * rows)
 
 
 def choose_loss(project: Project, features: int, classes: int) -> Loss:
@@ -258,9 +302,26 @@ def _problems_of_names(settings: Settings) -> Iterator[str]:
     if person and not data.csv:
         yield f"[federated] person is {person!r}, but [data] csv is empty: name your table, or empty person"
     if data.csv and not data.label:
-        yield "[data] label is empty: set it to the label column of your table"
+        yield (
+            "[data] label is empty: set it to the label column of your table, or to measure without training "
+            "name columns in [measure] values or keys"
+        )
     if not data.csv and data.label:
         yield f"[data] label is {data.label!r}, but csv is empty: name your table, or empty the label"
+
+
+def _problems_without_label(settings: Settings) -> Iterator[str]:
+    """Yield which settings of training are there, though nothing can be trained without a label."""
+    usual, data = DataSettings(), settings.data
+    of_training = ("classes", "ignore", "dates", "codes", "words", "panel")
+    said = [f"[data] {name}" for name in of_training if getattr(data, name) != getattr(usual, name)]
+    said += ["[model]"] if settings.model != ModelSettings() else []
+    said += ["[training]"] if settings.training != TrainingSettings() else []
+    for name in said:
+        yield (
+            f"{name} is for training, but [data] label is empty, so columns are measured and no model is "
+            "trained: remove it, or set label to the label column of your table"
+        )
 
 
 def _feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
@@ -330,22 +391,34 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
         yield f"[federated] person: {how_to_install('torch', __name__, needs='training on devices')}"
 
 
+def _named_columns(data: DataSettings) -> list[tuple[str, str]]:
+    """Return each setting of `[data]` that lists columns, with each column that it names."""
+    lists = {
+        "ignore": data.ignore,
+        "dates": data.dates,
+        "codes": data.codes,
+        "publish": data.publish,
+        "words": tuple(data.vocabularies()),
+    }
+    return [(setting, name) for setting, names in lists.items() for name in names]
+
+
+def _problems_of_named(table: Table, data: DataSettings) -> Iterator[str]:
+    """Yield which columns that `[data]` names do not exist, or are the label."""
+    for setting, name in _named_columns(data):
+        if name not in table.columns:
+            known = ", ".join(table.columns)
+            yield f"[data] {setting} names {name!r}, but {table.name} has no such column; it has {known}"
+        elif data.label and name == data.label:
+            yield f"[data] {setting} names {name!r}, which is the label: remove it there"
+
+
 def _problems_of_columns(
     table: Table, report: TableReport, data: DataSettings, kept: Collection[str]
 ) -> Iterator[str]:
     """Yield what is wrong with the columns that `[data]` names, and with those that become features."""
-    is_name_missing = False
-    for setting, names in (
-        ("ignore", data.ignore), ("dates", data.dates), ("codes", data.codes), ("publish", data.publish),
-        ("words", tuple(data.vocabularies())),
-    ):  # fmt: skip
-        for name in names:
-            if name not in table.columns:
-                is_name_missing = True
-                known = ", ".join(table.columns)
-                yield f"[data] {setting} names {name!r}, but {table.name} has no such column; it has {known}"
-            elif name == data.label:
-                yield f"[data] {setting} names {name!r}, which is the label: remove it there"
+    yield from _problems_of_named(table, data)
+    is_name_missing = any(name not in table.columns for _, name in _named_columns(data))
     if not kept:
         yield "[data] ignore leaves out every column: leave out fewer"
     for column in report.columns:
@@ -411,7 +484,7 @@ def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator
         yield "[data] classes names one class only: name two or more, or none for all"
 
 
-def _problems_of_training(settings: Settings, reported: int, devices: int | None) -> Iterator[str]:
+def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
     task, training = settings.task, settings.training
     if settings.measure.is_asked and not settings.data.csv:
         yield "[measure] names columns, but [data] csv is empty: name your table"
@@ -421,6 +494,15 @@ def _problems_of_training(settings: Settings, reported: int, devices: int | None
             f"{task.epsilon:g}: lower "
             "the first or raise the second"
         )
+    if training.batch_size is not None and training.batch_size > reported:
+        yield (
+            f"[training] batch_size is {training.batch_size:g}, but browsers report {reported} rows: "
+            "lower it, or leave it out for all of them"
+        )
+
+
+def _problems_of_task(settings: Settings, reported: int, devices: int | None) -> Iterator[str]:
+    task = settings.task
     if task.collusion_epsilon < task.epsilon:
         yield (
             f"[task] collusion_epsilon is {task.collusion_epsilon:g}, below epsilon, {task.epsilon:g}: a "
@@ -435,14 +517,7 @@ def _problems_of_training(settings: Settings, reported: int, devices: int | None
     elif reported < task.min_batch_size:
         yield (
             f"[task] min_batch_size is {task.min_batch_size}, but browsers report {reported} rows: take "
-            "a table with "
-            "more labelled rows, or lower min_batch_size"
-        )
-    if training.batch_size is not None and training.batch_size > reported:
-        yield (
-            f"[training] batch_size is {training.batch_size:g}, but browsers report {reported} rows: "
-            "lower it, or "
-            "leave it out for all of them"
+            f"a table with more {'labelled ' if settings.data.label else ''}rows, or lower min_batch_size"
         )
 
 

@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from adserver.quickstart.base_recipe import TableDescription
 from adserver.quickstart.budget_check import FRAC_BITS_OF_UPDATES, strategy_settings
 from adserver.quickstart.check import read_table
 from adserver.quickstart.people import Division, divide, write_table
-from adserver.quickstart.recipe import FinishedJob, Recipe, TableDescription
+from adserver.quickstart.recipe import FinishedJob, Recipe
 from adserver.quickstart.runs import REPORTED, Rows
 from adserver.training.defaults import Network
 from maskedlark.encoding.table import Table

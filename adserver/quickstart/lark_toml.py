@@ -2,32 +2,38 @@
 
 import json
 from collections.abc import Mapping
+from typing import Final
 
 from adserver.quickstart.settings import (
     Measured,
     MeasureSettings,
     ModelSettings,
+    Servers,
     Settings,
     TrainingSettings,
 )
 from maskedlark.escape import DELETE, escape
 
+_HEAD: Final = """\
+# What `adserver quickstart run` does. Change a line and run it again: each run makes a new task, and leaves
+# its results in runs/.
+"""
+
 
 def config_text(settings: Settings, notes: Mapping[str, str], bounds: Mapping[str, str]) -> str:
     """Write `lark.toml` with comments: notes at values of `[data]`, bounds at those of `[measure]`."""
-    data, task, model, training, measure, federated, servers = (
+    if settings.is_measured_alone:
+        return _measuring_text(settings, bounds)
+    data, task, model, training, measure, federated = (
         settings.data,
         settings.task,
         settings.model,
         settings.training,
         settings.measure,
         settings.federated,
-        settings.servers,
     )
     return f"""\
-# What `adserver quickstart run` does. Change a line and run it again: each run makes a new task, and leaves
-# its results in runs/.
-
+{_HEAD}
 [data]
 csv = {_text(data.csv)}              # your table, seen from this folder; "" for the sample
 label = {_text(data.label)}            # its column of labels
@@ -62,6 +68,30 @@ epochs = {federated.epochs}             # a device's passes over its rows in a r
 batch_size = {federated.batch_size}        # rows in a device's step
 learning_rate = {federated.learning_rate:g}      # of those steps
 
+{_servers(settings.servers)}"""
+
+
+def _measuring_text(settings: Settings, bounds: Mapping[str, str]) -> str:
+    """Write the settings of a project that trains nothing, and none of training."""
+    data, task = settings.data, settings.task
+    return f"""\
+{_HEAD}
+[data]
+csv = {_text(data.csv)}              # your table, seen from this folder
+label = ""             # its columns are measured and no model is trained, so every row is reported
+publish = {_list(data.publish, {})}          # keys that look like identifiers, whose words may be public
+
+[task]                 # what both helpers sign, for good
+min_batch_size = {task.min_batch_size}
+epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
+collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
+
+{_measure(settings.measure, bounds)}
+{_servers(settings.servers)}"""
+
+
+def _servers(servers: Servers) -> str:
+    return f"""\
 [servers]              # on this machine alone, without TLS
 helper_0 = {_text(servers.helper_0)}
 helper_1 = {_text(servers.helper_1)}
@@ -80,6 +110,11 @@ schedule = {_text(training.schedule)}
 # batch_size = 256     # expected reports in a round; without it, all of them
 # loss = "cross_entropy"  # without it: by the labels and the model's outputs
 
+{_measure(measure, bounds)}"""
+
+
+def _measure(measure: MeasureSettings, bounds: Mapping[str, str]) -> str:
+    return f"""\
 [measure]              # sums, counts and means by groups; keys alone: counts; nothing without either
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
 values = {_format_measured(measure.values, bounds)}

@@ -138,8 +138,8 @@ def describe_gaps(table: Table, measure: MeasureSettings) -> tuple[str, ...]:
     """Say how many rows lack a measured number, and what becomes of them."""
     gaps = {one.column: table.columns[one.column].count(None) for one in measure.values if not one.word}
     return tuple(
-        f"{plural(count, 'row has', 'rows have')} no {column!r}: they count in groups and training, and add "
-        "0 to its sums; its mean is over the rows that have one"
+        f"{plural(count, 'row has', 'rows have')} no {column!r}: they are reported, count in groups, "
+        "and add 0 to its sums; its mean is over the rows that have one"
         for column, count in gaps.items()
         if count
     )
@@ -299,7 +299,7 @@ def _count_filled(column: str, taken: set[str]) -> _PlannedValue:
 
 def _check_keys(measure: MeasureSettings, data: DataSettings) -> None:
     """Check that no key is a secret column: keys are in the clear for both helpers and the ad server."""
-    secret = {data.label, *(one.column for one in measure.values)}
+    secret = {one.column for one in measure.values} | ({data.label} - {""})
     for column in measure.keys:
         if column in secret:
             raise InvalidTask(

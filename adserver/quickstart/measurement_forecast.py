@@ -280,7 +280,7 @@ def suggest_values(
         JobRefused: as `forecast_groups`.
     """
     asked = tuple(parse_value(table, column) for column in columns)
-    reported = round((1 - data.panel) * len(table))
+    reported = round((1 - data.panel_share) * len(table))
     measure = MeasureSettings(values=asked, keys=keys)
     return suggest_bounds(table, data, measure, TaskSettings(), reported=reported)
 

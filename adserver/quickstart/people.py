@@ -74,7 +74,13 @@ def count_rows(table: Table, data: DataSettings) -> tuple[int, Mapping[str, int]
 
 
 def why_not_learned(table: Table, data: DataSettings) -> Iterator[str]:
-    """Yield for each row why its label is not learned, in the words of `browser-sim`; empty if it is."""
+    """Yield for each row why its label is not learned, in the words of `browser-sim`; empty if it is.
+
+    Without a column of labels no row is left out.
+    """
+    if not data.label:
+        yield from ("" for _ in range(len(table)))
+        return
     numbers = {number(name) for name in data.classes} - {None}
     for cell in table.columns[data.label]:
         if cell is None:

@@ -8,11 +8,13 @@ from importlib.util import find_spec
 
 from adserver.quickstart.check import check
 from adserver.quickstart.device_recipe import DeviceRecipe
+from adserver.quickstart.measuring_recipe import MeasuringRecipe
 from adserver.quickstart.project import Project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.running import RunningFleet
-from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, Trained, describe_next
+from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, RunResult, describe_next
+from adserver.quickstart.settings import Settings
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.exit_status import how_to_install
 
@@ -21,7 +23,7 @@ def run_project(
     project: Project,
     tell: Callable[[str], None],
     options: RunOptions = NOTHING_ASKED,
-) -> Trained:
+) -> RunResult:
     """Check a project and run it once; servers that did not run before are ended again.
 
     Raises:
@@ -30,6 +32,11 @@ def run_project(
     """
     checked = check(project)
     checked.require()
+    if options.compare_plain and project.settings.is_measured_alone:
+        raise InvalidTask(
+            "--compare-plain compares a trained model, but [data] label is empty, so none is trained: leave "
+            "the option out, or set label to the label column of your table"
+        )
     if options.compare_plain and find_spec("torch") is None:
         raise InvalidTask(how_to_install("torch", __name__, needs="--compare-plain"))
     with only_run(project):
@@ -38,15 +45,14 @@ def run_project(
 
 def _run(
     project: Project, tell: Callable[[str], None], options: RunOptions, warnings: tuple[str, ...]
-) -> Trained:
+) -> RunResult:
     running = RunningFleet(project, tell)
     # Servers that their owner started stay: this command ends only its own.
     was_up = running.is_up
-    recipe: Recipe | None = None
+    recipe: Recipe | MeasuringRecipe | None = None
     try:
         running.up()
-        kind = DeviceRecipe if project.settings.federated.person else Recipe
-        recipe = kind(project, tell, running.require, options, warnings=warnings)
+        recipe = _recipe_of(project.settings)(project, tell, running.require, options, warnings=warnings)
         return recipe.run()
     # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):
@@ -57,7 +63,14 @@ def _run(
             running.down()
 
 
-def _how_to_go_on(project: Project, recipe: Recipe | None, *, is_up: bool) -> str:
+def _recipe_of(settings: Settings) -> type[Recipe | MeasuringRecipe]:
+    """Return which steps a project's run has."""
+    if settings.is_measured_alone:
+        return MeasuringRecipe
+    return DeviceRecipe if settings.federated.person else Recipe
+
+
+def _how_to_go_on(project: Project, recipe: Recipe | MeasuringRecipe | None, *, is_up: bool) -> str:
     """Say what becomes of an interrupted run."""
     if recipe is None:
         return (

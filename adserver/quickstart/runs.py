@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from adserver.quickstart.project import Project
 from maskedlark.canonical import encode
@@ -31,7 +31,7 @@ class Rows:
 
     Attributes:
         read: Rows in the file.
-        reported: Reports in the dataset that was trained on; of devices, the rows on those that answered.
+        reported: Reports in the dataset; of devices, the rows on those that answered.
         panel: Rows that were never reported: the model is tested on them.
         left_out: By column and reason, or by the reason of the server that dropped a report.
     """
@@ -126,6 +126,32 @@ class Trained:
     plain: dict[str, Any] | None = None
     name: str = ""
     note: str = ""
+
+
+@frozen
+class MeasuredRun:
+    """What `runs/N/summary.json` holds of a run that trained no model: each as of `Trained`.
+
+    Attributes:
+        epsilon: What the measurement cost; so is `collusion_epsilon`.
+    """
+
+    run: str
+    task_id: str
+    rows: Rows
+    reports: int
+    dataset_size: int
+    dataset_id: str
+    warnings: tuple[str, ...]
+    epsilon: float
+    collusion_epsilon: float
+    measured: dict[str, Any]
+    name: str = ""
+    note: str = ""
+
+
+RunResult: TypeAlias = Trained | MeasuredRun
+"""What a run has led to, as its summary has it."""
 
 
 @frozen

@@ -51,7 +51,7 @@ class DataSettings:
 
     Attributes:
         csv: A table, seen from the project's folder; empty for the sample.
-        label: Its column of labels.
+        label: Its column of labels; empty to measure its columns and train nothing.
         classes: The label's classes; rows with another label are left out. Empty: all that there are.
         ignore: Its columns that are no features.
         dates: Its columns of dates, which become a weekday, a day and an hour.
@@ -59,7 +59,8 @@ class DataSettings:
         words: Its columns of ids, as COLUMN=N, whose N most frequent words have rows of their own in the
             model, or as COLUMN=planned, as many as the reports and epsilon carry.
         publish: Its columns whose words may stand in the public encoder though they look like identifiers.
-        panel: The share of rows that are never reported: the trained model is tested on them.
+        panel: The share of rows that are never reported: the trained model is tested on them. Without a
+            label, all rows are reported.
     """
 
     csv: str = ""
@@ -71,6 +72,11 @@ class DataSettings:
     words: tuple[ColumnWords, ...] = ()
     publish: tuple[str, ...] = ()
     panel: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+    @property
+    def panel_share(self) -> float:
+        """The share of rows that are not reported."""
+        return 0.0 if self.csv and not self.label else self.panel
 
     def vocabularies(self) -> dict[str, int | None]:
         """Return how many words of each column of ids have rows; None: as many as are planned."""
@@ -200,3 +206,9 @@ class Settings:
     training: TrainingSettings = TrainingSettings()
     measure: MeasureSettings = MeasureSettings()
     federated: FederatedSettings = FederatedSettings()
+
+    @property
+    def is_measured_alone(self) -> bool:
+        """Return whether a table's columns are measured and no model is trained."""
+        is_labelled = bool(self.data.label or not self.data.csv)
+        return self.measure.is_asked and not is_labelled and not self.federated.person

@@ -111,7 +111,7 @@ class TableReport:
     Attributes:
         rows: How many there are.
         written: How the file was written.
-        label: The label's column.
+        label: The label's column; empty if there is none.
         classes: Rows of each class that is learned.
         other_labels: Rows of each other label, too few to be a class.
         unlabelled: Rows without a label.
@@ -173,11 +173,22 @@ class TableReport:
 
 
 def read_report(table: Table, label: str) -> TableReport:
-    """Describe a table whose column `label` is to be predicted.
+    """Describe a table whose column `label` is to be predicted; empty if its columns are measured alone.
 
     Raises:
         InvalidTask: there is no such column, it holds fewer than two classes, or no column is left.
     """
+    if not label:
+        unknown = [None] * len(table)
+        return TableReport(
+            rows=len(table),
+            written=table.written,
+            label="",
+            classes={},
+            other_labels={},
+            unlabelled=len(table),
+            columns=tuple(_column(name, cells, unknown, unknown) for name, cells in table.columns.items()),
+        )
     if label not in table.columns:
         raise InvalidTask(
             f"{table.name} has no column {label!r}: choose the label among {', '.join(table.columns)} "

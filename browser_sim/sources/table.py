@@ -10,6 +10,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from browser_sim.source import Cells, InvalidCell, InvalidSource, RowCounts, Source, SourceRecords
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
@@ -41,7 +43,8 @@ class TableSettings:
     Attributes:
         path: A CSV file with a header; `maskedlark.encoding.table` finds out how it is written.
         encoder: How cells become bytes; None: one is fitted to this table, as the settings below say.
-        label: The label's column; None: the encoder's.
+        label: The label's column; None: the encoder's. Without either, columns are measured and nothing
+            is learned: each record has a label of 0 and one feature, which is 0.
         label_kind: Whether labels are classes or real values.
         classes: The label's classes; rows with any other label are left out and counted. Empty: all that the
             table holds, or the encoder's, and any other is refused.
@@ -99,9 +102,11 @@ def load_table(settings: TableSettings) -> Source:
             where one cell is at fault.
     """
     whole = _read(settings.path)
+    is_labelled = bool(settings.encoder or settings.label or settings.classes)
+    if not is_labelled and (settings.values or settings.keys):
+        return _load_measured_alone(whole, settings)
     label = _label(settings)
-    wanted = {**settings.values, **settings.keys}
-    columns = {name: _column(of, whole) for name, of in wanted.items()}
+    columns = _measured_columns(whole, settings)
     _check_columns(whole, (label, *settings.ignore, *settings.dates, *columns.values()))
     table, rows = _select_labelled(whole, label, settings)
     encoder = settings.encoder or _fit(table, settings, label)
@@ -127,12 +132,43 @@ def load_table(settings: TableSettings) -> Source:
         default_label=0 if len(classes) == 2 else None,
         scaling=_scaling(settings),
         notes=_notes(encoder, whole),
-        cells={
-            name: _cells(table, of, is_gap_zero=settings.are_gaps_zero and name in settings.values)
-            for name, of in wanted.items()
-        },
+        cells=_measured_cells(table, settings),
         rows=rows,
     )
+
+
+def _load_measured_alone(table: Table, settings: TableSettings) -> Source:
+    """Return all rows with what is measured of them, and nothing else that tells one from another."""
+    columns = _measured_columns(table, settings)
+    _check_columns(table, columns.values())
+    _check_keys(settings.keys.values(), {columns[name] for name in settings.values})
+    return Source(
+        name=f"csv:{table.name} without a label",
+        records=SourceRecords(
+            features=np.zeros((len(table), 1), np.uint8), labels=np.zeros(len(table), np.float64)
+        ),
+        feature_names=("nothing",),
+        label_names=("none", "unused"),
+        default_label=0,
+        scaling="no column is a feature",
+        notes=(f"read as {table.written}",),
+        cells=_measured_cells(table, settings),
+        rows=RowCounts(read=len(table)),
+    )
+
+
+def _measured_columns(table: Table, settings: TableSettings) -> dict[str, str]:
+    """Return the column of each measured value and key, by its name in the task."""
+    wanted = {**settings.values, **settings.keys}
+    return {name: _column(of, table) for name, of in wanted.items()}
+
+
+def _measured_cells(table: Table, settings: TableSettings) -> dict[str, Cells]:
+    """Return the cells of each measured value and key, by its name in the task."""
+    return {
+        name: _cells(table, of, is_gap_zero=settings.are_gaps_zero and name in settings.values)
+        for name, of in {**settings.values, **settings.keys}.items()
+    }
 
 
 def fit_counting(settings: TableSettings) -> _FittedEncoder:
@@ -192,7 +228,9 @@ def _label(settings: TableSettings) -> str:
         raise InvalidSource("the encoder was fitted without a label: fit it with --label COLUMN")
     name = fitted.name if fitted else settings.label
     if name is None:
-        raise InvalidSource("source csv needs --label COLUMN, or an encoder")
+        raise InvalidSource(
+            "source csv needs --label COLUMN or an encoder, or to report no label, --value or --key"
+        )
     if settings.label not in (None, name):
         raise InvalidSource(f"the encoder's label is column {name!r}, not {settings.label!r}")
     return name

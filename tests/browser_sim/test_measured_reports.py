@@ -50,6 +50,41 @@ def test_columns_become_keys_and_values_and_values_are_no_features(tmp_path: Pat
     assert measured.values.tolist() == [[10], [20], [99]]
 
 
+def test_without_a_label_every_row_is_measured_and_nothing_else_is_in_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE.replace("2,3.0,back,20.0,1", "2,3.0,back,20.0,"))
+    columns: dict[str, Any] = {"values": {"spend": "paid"}, "keys": {"month": "month", "visitor": "who"}}
+    loaded = load_table(TableSettings(path=path, are_gaps_zero=True, **columns))
+    of = world(num_features=1, measurement=MEASUREMENT).task
+    found = loaded.with_measurement(of)
+    found.check_fits(of)
+    assert found.rows == RowCounts(read=4)
+    assert not found.records.features.any()
+    assert not found.records.labels.any()
+    assert found.records.measured is not None
+    assert found.records.measured.values.tolist() == [[10], [20], [0], [99]]
+    with pytest.raises(InvalidTask, match="without a label has 1 features, but the task takes 3"):
+        loaded.check_fits(measuring().task)
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({}, "needs --label COLUMN or an encoder, or to report no label, --value or --key"),
+        ({"values": {"spend": "paid"}, "classes": ("0", "1")}, "needs --label COLUMN"),
+        ({"values": {"spend": "paid"}, "keys": {"month": "paid"}}, "'paid' is the label or a measured value"),
+        ({"keys": {"month": "moon"}}, "has no column 'moon'"),
+    ],
+)
+def test_a_table_without_a_label_needs_columns_to_measure(
+    columns: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE)
+    with pytest.raises(InvalidSource, match=why):
+        load_table(TableSettings(path=path, **columns))
+
+
 def test_an_empty_key_is_other_where_the_task_declares_it_and_else_left_out_and_counted(
     tmp_path: Path,
 ) -> None:

@@ -97,6 +97,36 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_a_table_without_a_label_is_measured_whole_and_its_sums_are_near_the_truth(tmp_path: Path) -> None:
+    header, *lines = with_gaps().splitlines(keepends=True)
+    visits_of = header + "".join(10 * lines)
+    (tmp_path / "visits.csv").write_text(visits_of)
+    table, play = ("--csv", tmp_path / "visits.csv"), tmp_path / "play"
+    made = quickstart("new", play, *table, *MEASURED)
+    assert made.returncode == 0, made.stderr
+    # All that helpers grant; no row is cut off
+    text = re.sub(r"most = [0-9.]+}", "most = 70}", (play / "lark.toml").read_text())
+    text = text.replace("\nepsilon = 4 ", "\nepsilon = 8 ").replace("\nepsilon = 0.5 ", "\nepsilon = 7 ")
+    (play / "lark.toml").write_text(text.replace("collusion_epsilon = 8 ", "collusion_epsilon = 16 "))
+    ran = quickstart("run", play, "--json")
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads(ran.stdout)
+    assert summary == json.loads((play / "runs" / "1" / "summary.json").read_text())
+    assert summary["rows"] == {"read": 10 * ROWS, "reported": 10 * ROWS, "panel": 0, "left_out": {}}
+    assert {"csv", "json", "png"} <= summary["measured"].keys()
+    rows = list(csv.DictReader(visits_of.splitlines()))
+    with Path(summary["measured"]["csv"]).open(encoding="utf-8", newline="") as file:
+        found = {row["device"]: row for row in csv.DictReader(file)}
+    for device in ("desktop", "phone", "tablet", "(all)"):
+        of = [row for row in rows if device in (row["device"], "(all)")]
+        minutes = sum(float(row["minutes"] or 0) for row in of)
+        for name, truth in (("count", len(of)), ("minutes", minutes)):
+            error = float(found[device][f"{name} standard_error"])
+            assert error < 0.02 * truth
+            # Six standard errors: noise alone fails this once in 500 million times
+            assert float(found[device][f"{name} value"]) == pytest.approx(truth, abs=6 * error)
+
+
 @pytest.mark.slow
 def test_the_most_that_check_lets_a_run_ask_is_granted(tmp_path: Path) -> None:
     assert make_project(tmp_path, text(visits()).encode(), *MEASURED).returncode == 0

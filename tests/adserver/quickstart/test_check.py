@@ -1,9 +1,12 @@
 """Every wrong setting is found, by its name, before anything is started."""
 
+import csv
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -21,7 +24,7 @@ from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
-from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, Case, text, visits
+from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, Case, text, visits, with_gaps
 from tests.adserver.quickstart.test_project import change
 
 
@@ -422,6 +425,67 @@ def test_a_person_goes_with_a_table_and_no_measurement(
     assert why in " ".join(f"{refused.output} {refused.exception}".replace("│", " ").split())
 
 
+def new_without_label(folder: Path, *options: str) -> Result:
+    """A project of the table with gaps that measures minutes by device."""
+    (folder / "visits.csv").write_text(with_gaps())
+    measured = ("--value", "minutes", "--key", "device")
+    return invoke("new", folder / "play", "--csv", folder / "visits.csv", *measured, *options)
+
+
+def test_without_a_label_every_row_is_reported_and_forecast(tmp_path: Path) -> None:
+    made = new_without_label(tmp_path)
+    assert made.exit_code == 0, made.output
+    assert "without --label no model is trained, and every row is reported" in made.output
+    assert "becomes" not in made.output
+    found = check(Project.open(tmp_path / "play"))
+    assert found.problems == ()
+    assert (found.rows, found.reported, found.left_out, found.loss) == (ROWS, ROWS, {}, None)
+    assert [one.name for one in found.forecasts] == ["minutes", "count"]
+    # The median of the groups is of all rows: with a panel it was four fifths of that.
+    counts = Counter(cells["device"] for cells in csv.DictReader(with_gaps().splitlines()))
+    assert found.forecasts[-1].typical == median(counts.values())
+    said = invoke("check", tmp_path / "play").output
+    assert f"{ROWS} rows, all of them reported and measured; no model is trained" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("publish = []", 'publish = []\nclasses = ["yes"]', "[data] classes is for training"),
+        ("publish = []", "publish = []\npanel = 0.3", "[data] panel is for training"),
+        ("[task] ", "[model]\nhidden = [3]\n[task] ", "[model] is for training, but [data] label is empty"),
+        ("[task] ", "[training]\nrounds = 3\n[task] ", "[training] is for training"),
+        ("publish = []", 'publish = ["shop"]', "[data] publish names 'shop', but visits.csv has no such"),
+        (
+            "min_batch_size = 100",
+            "min_batch_size = 401",
+            "browsers report 400 rows: take a table with more rows",
+        ),
+        ("epsilon = 4 ", "epsilon = 0.4 ", "[measure] cannot be asked: "),
+        ('keys = ["device"]', 'keys = ["devise"]', "[measure] keys names 'devise'"),
+        ('\nkeys = ["device"]', "\nkeys = [3]", "[measure] keys, entry 1 is 3, but must be a text"),
+    ],
+)
+def test_a_wrong_setting_of_a_project_without_a_label_has_one_line(
+    before: str, after: str, why: str, tmp_path: Path
+) -> None:
+    assert new_without_label(tmp_path).exit_code == 0
+    change(tmp_path / "play", before, after)
+    refused = invoke("check", tmp_path / "play")
+    assert refused.exit_code == 1
+    [line] = refused.stderr.splitlines()
+    assert why in line
+
+
+def test_spellings_of_a_key_are_warned_of_without_a_label(tmp_path: Path) -> None:
+    rows = [(a, "Phone" if row < 30 else b, *rest) for row, (a, b, *rest) in enumerate(visits())]
+    (tmp_path / "visits.csv").write_text(text(rows))
+    made = invoke("new", tmp_path / "play", "--csv", tmp_path / "visits.csv", "--key", "device")
+    assert made.exit_code == 0
+    assert "column 'device' has words that differ in case" in made.stderr
+    assert "column 'device' has words that differ in case" in invoke("check", tmp_path / "play").stderr
+
+
 def test_all_wrong_settings_are_found_at_once(tmp_path: Path) -> None:
     assert new(tmp_path, CASES["semicolons"]).exit_code == 0
     path = tmp_path / "play" / CONFIG
@@ -645,7 +709,7 @@ def test_check_counts_each_row_once_as_the_run_will(tmp_path: Path) -> None:
     assert (found.rows, found.reported) == (396, 317)
     said = invoke("check", tmp_path / "play").output
     assert "4 rows are left out: column 'bought': no label" in said
-    assert "[measure] 40 rows have no 'minutes': they count in groups and training, and add 0" in said
+    assert "[measure] 40 rows have no 'minutes': they are reported, count in groups, and add 0" in said
     assert "396 rows of 2 classes, 317 of them reported and 79 in the panel" in " ".join(said.split())
 
 

@@ -118,7 +118,7 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     assert plan.units == {"note": 1, "other": 1, "note_filled": 1}
     assert plan.browser_options[-3:] == ("--value", "note_filled=note!=", "--gaps-as-zero")
     [told] = describe_gaps(RATED, measure)
-    assert told.startswith("2 rows have no 'note': they count in groups and training, and add 0 to its sums")
+    assert told.startswith("2 rows have no 'note': they are reported, count in groups, and add 0 to its sums")
 
 
 def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> None:

@@ -20,6 +20,7 @@ from adserver.quickstart.settings import (
     ModelSettings,
     Servers,
     Settings,
+    TaskSettings,
     TrainingSettings,
 )
 from maskedlark.errors import InvalidTask
@@ -144,12 +145,38 @@ def test_a_run_whose_progress_makes_no_sense_is_not_gone_on_with(tmp_path: Path,
     assert Steps.open(project).folder.name == "2"
 
 
-def test_a_table_without_its_column_of_labels_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "visits.csv").touch()
-    arguments = ["quickstart", "new", str(tmp_path / "play"), "--csv", str(tmp_path / "visits.csv")]
-    made = CliRunner().invoke(app, arguments)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--csv", "visits.csv"], "--csv needs --label to train a model, or --value or --key to measure"),
+        (["--label", "bought"], "--label names a column of a table: give --csv"),
+        (["--csv", "visits.csv", "--key", "device", "--person", "who"], "train a model, which needs a label"),
+        (["--csv", "visits.csv", "--key", "device", "--model", "visits.csv"], "which needs a label"),
+    ],
+)
+def test_a_table_without_a_label_is_measured_or_refused(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("visits.csv").touch()
+    made = CliRunner().invoke(app, ["quickstart", "new", "play", *options])
     assert made.exit_code == 2
-    assert "--csv and --label require each other" in made.output
+    assert said in " ".join(made.output.replace("│", " ").split())
+    assert not Path("play").exists()
+
+
+def test_the_file_of_a_project_without_a_label_says_nothing_of_training(tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").touch()
+    settings = Settings(
+        servers=SERVERS,
+        data=DataSettings(csv=str(tmp_path / "visits.csv"), publish=("shop",)),
+        task=TaskSettings(min_batch_size=7, epsilon=2.5, collusion_epsilon=3.5),
+        measure=MeasureSettings(values=(Measured(column="paid", most=3),), keys=("shop",), epsilon=0.25),
+    )
+    new_project(tmp_path / "play", settings)
+    assert Project.open(tmp_path / "play").settings == settings
+    said = tomllib.loads((tmp_path / "play" / CONFIG).read_text())
+    assert said.keys() == {"data", "task", "measure", "servers"}
 
 
 def test_the_sample_is_written_once(tmp_path: Path) -> None:
