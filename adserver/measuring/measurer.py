@@ -171,7 +171,7 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
                     bucket=None,
                     noise_scale=scale,
                     clipped_to=clipped_to,
-                    is_never_negative=value is None or value.low >= 0,
+                    report_range=(0, 1) if value is None else (value.low, value.high),
                 )
             )
             continue
@@ -182,7 +182,7 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
                 value=value.name,
                 bucket=(low, high),
                 noise_scale=scale,
-                is_never_negative=True,
+                report_range=(0, 1),
             )
             for low, high in zip(value.bucket_starts, ends, strict=True)
         ]
@@ -192,12 +192,16 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
 def _rows(
     task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector, encoder: Encoder | None
 ) -> tuple[ResultRow, ...]:
-    """Return the cells of every level with their estimates; rolled-up levels are made consistent."""
+    """Return the cells of every level with their estimates; rolled-up levels are made consistent.
+
+    Intervals end where reports within their bounds cannot add up to more or to less, such as a count below 0.
+    """
     spec = planned.spec
     names = _names(task, planned, encoder)
     errors = _errors(task, spec)
     factor = half_width(task.mechanism)
     hidden = _numbers_of_hidden(task, spec)
+    possible = [column.sum_range for column in _columns(task, spec)]
     rows: list[ResultRow] = []
     for level, estimate in zip(spec.levels, _estimates(task, spec, total), strict=True):
         spread = np.sqrt(estimate.variances)[:, None] * errors
@@ -207,8 +211,8 @@ def _rows(
             estimates = tuple(
                 Estimate(
                     value=value, standard_error=error, low=value - factor * error, high=value + factor * error
-                )
-                for value, error in zip(values, deviations, strict=True)
+                ).within(*ends)
+                for value, error, ends in zip(values, deviations, possible, strict=True)
             )
             is_always_shown = REST in group and spec.are_rests_shown
             row = ResultRow(group=group, estimates=estimates)

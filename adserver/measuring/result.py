@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ALL: Final = "(all)"
 REST: Final = "(rest)"
+_ANY: Final = (-math.inf, math.inf)
 
 
 @unique
@@ -81,6 +82,19 @@ class Estimate:
             f"{name}_high": self.high,
         }
 
+    def within(self, least: float, most: float) -> "Estimate":
+        """Return the estimate with an interval of possible numbers only, from `least` to `most`.
+
+        The estimate stays as noise left it, and may lie outside.
+
+        Guarantees: the interval covers as often as before if the true number is possible, and is not empty:
+            of one beyond an end, that end remains.
+        """
+        # Without an interval its ends are infinite, and stay so
+        if self.no_interval is not None:
+            return self
+        return replace(self, low=min(max(self.low, least), most), high=max(min(self.high, most), least))
+
     @classmethod
     def or_none(
         cls, value: float, standard_error: float, low: float, high: float, mechanism: Mechanism
@@ -109,7 +123,8 @@ class Column:
         noise_scale: Each helper's noise, in the column's own unit.
         clipped_to: The least and the most that a report counts in the sum, where browsers move a number
             outside of them to the nearer one; None where they do not. No interval has that bias.
-        is_never_negative: Whether no report holds less than 0, as of a count: only noise is below it.
+        report_range: The least and the most that a report holds, as the task declares it and browsers keep
+            to it; None if it is not known. No interval goes beyond what such reports can add up to.
     """
 
     name: str
@@ -117,7 +132,13 @@ class Column:
     bucket: tuple[int, int] | None
     noise_scale: float
     clipped_to: tuple[float, float] | None = None
-    is_never_negative: bool = False
+    report_range: tuple[float, float] | None = None
+
+    @property
+    def sum_range(self) -> tuple[float, float]:
+        """The least and the most that any number of reports can add up to: 0, or infinite."""
+        low, high = self.report_range or _ANY
+        return -math.inf if low < 0 else 0.0, math.inf if high > 0 else 0.0
 
 
 @frozen
@@ -247,14 +268,20 @@ class AggregateResult(ReleasedResult):
                 return row.estimates[place]
         raise KeyError(f"the result has no {column!r} for {wanted}")
 
-    def means(self, value: str, over: str = COUNT) -> Iterator[tuple[ResultRow, Estimate]]:
+    def means(
+        self, value: str, over: str = COUNT, *, is_zero_elsewhere: bool = False
+    ) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
 
-        Where the count is not clearly above its noise there is no interval.
+        Where the count is not clearly above its noise there is no interval. An interval ends where the mean
+        of reports cannot lie beyond: over all of them, where the value's own range ends; over those that
+        another value counts, at 0, if none of both is negative.
 
         Args:
             value: What is summed.
             over: What counts the reports, such as those that hold the value at all.
+            is_zero_elsewhere: Whether `over` is 1 or 0, and the value is 0 in each report where it is 0.
+                Then the mean lies in the value's range, too.
 
         Raises:
             JobRefused(MALFORMED): the query did not sum both.
@@ -266,7 +293,11 @@ class AggregateResult(ReleasedResult):
                 f"the mean of {value!r} is not available: query both {value!r} and {over}",
             )
         totals, counts = (self._columns([at[name]])[..., 0] for name in (value, over))
-        yield from zip(self.rows, _means(totals, counts, self.mechanism), strict=True)
+        above, below = (self.columns[at[name]] for name in (value, over))
+        is_of_reports = over == COUNT or is_zero_elsewhere
+        possible = above.report_range or _ANY if is_of_reports else _ratio_range(above, below)
+        found = (one.within(*possible) for one in _means(totals, counts, self.mechanism))
+        yield from zip(self.rows, found, strict=True)
 
     def quantiles(self, value: str, share: float) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the value that a given share of the row's reports do not exceed.
@@ -305,6 +336,11 @@ class AggregateResult(ReleasedResult):
                 [[one.standard_error for one in row] for row in taken],
             ]
         ).reshape(2, len(self.rows), len(places))
+
+
+def _ratio_range(above: Column, below: Column) -> tuple[float, float]:
+    """Return the least and the most of a ratio of two sums."""
+    return above.sum_range if below.sum_range[0] == 0 else _ANY
 
 
 def _means(totals: Numbers, counts: Numbers, mechanism: Mechanism) -> Iterator[Estimate]:

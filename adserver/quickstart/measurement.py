@@ -434,13 +434,16 @@ def round_up(value: float) -> float:
 
 
 def _column_in(column: Column, unit: int, name: str) -> Column:
-    low, high = column.clipped_to or (0.0, 0.0)
+    clipped, held = (
+        ends and (ends[0] / unit, ends[1] / unit) for ends in (column.clipped_to, column.report_range)
+    )
     return replace(
         column,
         name=name,
         value=name,
         noise_scale=column.noise_scale / unit,
-        clipped_to=None if column.clipped_to is None else (low / unit, high / unit),
+        clipped_to=clipped,
+        report_range=held,
     )
 
 

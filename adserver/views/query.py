@@ -34,6 +34,8 @@ ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
 # A panel of more bars is too long for a page
 _MOST_BARS: Final = 60
+# Of half an interval: an estimate is so far from its middle where both ends are printed
+_UNEVEN: Final = 0.05
 NO_GAPS: Final[Mapping[str, str]] = MappingProxyType({})
 _PARTS: Final = re.compile("_x(10+)$")
 UNKNOWN: Final = "unknown"
@@ -48,9 +50,12 @@ class Statistic:
     read: Callable[[AggregateResult], Iterable[tuple[ResultRow, Estimate]]]
 
     @classmethod
-    def mean(cls, value: str, over: str = COUNT) -> Self:
-        """Return the mean of a value over the reports that another counts."""
-        return cls(name=f"mean of {value}", read=lambda result: result.means(value, over))
+    def mean(cls, value: str, over: str = COUNT, *, is_zero_elsewhere: bool = False) -> Self:
+        """Return the mean of a value over the reports that another counts; see `AggregateResult.means`."""
+        return cls(
+            name=f"mean of {value}",
+            read=lambda result: result.means(value, over, is_zero_elsewhere=is_zero_elsewhere),
+        )
 
     @classmethod
     def quantile(cls, value: str, share: float) -> Self:
@@ -67,12 +72,12 @@ def means_in(result: AggregateResult, filled: Mapping[str, str] = NO_GAPS) -> tu
 
     Args:
         result: What was measured.
-        filled: For values that some reports do not have, the value that counts those that do.
+        filled: For values that some reports do not have, and hold as 0, the value that counts those that do.
     """
     sums = [column.value for column in result.columns if column.bucket is None]
     counts = {COUNT, *filled.values()}
     return tuple(
-        Statistic.mean(value, filled.get(value, COUNT))
+        Statistic.mean(value, filled.get(value, COUNT), is_zero_elsewhere=value in filled)
         for value in sums
         if value not in counts and filled.get(value, COUNT) in sums
     )
@@ -103,8 +108,8 @@ def write_result(
 ) -> None:
     """Write a result in the form that the file's name ends with: .json, .csv, .parquet or .png.
 
-    Statistics follow the sums, with their intervals; a picture has none. In tables a figure that is not known
-    is an empty cell.
+    Statistics follow the sums, with their intervals. A figure that is not known is an empty cell in tables,
+    and no bar in pictures.
 
     Raises:
         InvalidTask: another ending.
@@ -175,19 +180,28 @@ def _printed_cells(row: ResultRow) -> Iterator[str]:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Format an estimate with half of its interval, or with why it has none."""
+    """Format an estimate with half of its interval, with both ends if they are not even, or with why none is.
+
+    Such as of a noisy count near 0: "5 ± 14" would reach below.
+    """
     if not math.isfinite(estimate.value):
         return UNKNOWN
     if estimate.no_interval is not None:
         return f"{estimate.value:,.3g} ({estimate.no_interval.said})"
     half = (estimate.high - estimate.low) / 2
     # Without noise and sampling the figure is exact
-    if half == 0:
+    if estimate.low == estimate.value == estimate.high:
         return f"{estimate.value:,.6g}" if estimate.value % 1 else f"{estimate.value:,.0f}"
     # Two significant digits of the half, and the estimate to the same place
-    digits = max(0, 1 - math.floor(math.log10(half))) if math.isfinite(half) else 2
-    # What rounds to 0 has no sign
-    return f"{round(estimate.value, digits) + 0.0:,.{digits}f} ± {half:,.{digits}f}"
+    digits = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 2
+
+    def told(number: float) -> str:
+        # What rounds to 0 has no sign
+        return f"{round(number, digits) + 0.0:,.{digits}f}"
+
+    if abs(estimate.value - estimate.low - half) > _UNEVEN * half:
+        return f"{told(estimate.value)} ({told(estimate.low)} to {told(estimate.high)})"
+    return f"{told(estimate.value)} ± {told(half)}"
 
 
 def summary_lines(result: AggregateResult) -> list[str]:
@@ -200,7 +214,7 @@ def summary_lines(result: AggregateResult) -> list[str]:
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
         *clipped_lines(result),
         *_unit_lines(result),
-        *noise_lines(result, f": {scales}; ± is half of a 99 % interval"),
+        *noise_lines(result, f": {scales}; ± is half of a 99 % interval, one in brackets is uneven"),
     ]
 
 
@@ -306,12 +320,12 @@ def _parquet(written: _Written) -> bytes:
 
 
 def _png(written: _Written) -> bytes:
-    """Draw for each sum a panel of the finest cells that are surely shown.
+    """Draw for each sum, mean and quantile a panel of the finest cells that are surely shown.
 
     For each histogram a panel of its buckets in the coarsest cell.
     """
-    result, _, remarks = written
-    panels = list(_panels(result))
+    result, statistics, remarks = written
+    panels = list(_panels(result, statistics))
     heights = [panel.height for panel in panels]
     lines = [summary_lines(result)[-1], *clipped_lines(result), *remarks.lines]
     figure = new_figure(9, sum(heights) + 0.4 + 0.3 * len(lines))
@@ -348,9 +362,10 @@ class _Panel:
     def draw(self, axes: "Axes") -> None:
         """Draw onto these axes."""
         values = [estimate.value for estimate in self.estimates]
+        # Noise may put an estimate outside its interval, which holds possible numbers only
         errors = [
-            [estimate.value - estimate.low for estimate in self.estimates],
-            [estimate.high - estimate.value for estimate in self.estimates],
+            [max(0.0, estimate.value - estimate.low) for estimate in self.estimates],
+            [max(0.0, estimate.high - estimate.value) for estimate in self.estimates],
         ]
         axes.barh(range(len(values)), values, xerr=errors, color="tab:blue", alpha=0.75, capsize=3)
         axes.set_yticks(range(len(values)), self.labels, fontsize=9)
@@ -362,26 +377,37 @@ class _Panel:
         axes.grid(visible=True, axis="x", alpha=0.3)
 
 
-def _panels(result: AggregateResult) -> Iterator[_Panel]:
-    # Rolled-up rows are sums of the others: as bars beside them they would count twice
-    finest = [row for row in result.rows if len(row.group) == 0 or row.group[-1] != ALL]
+def _panels(result: AggregateResult, statistics: Sequence[Statistic]) -> Iterator[_Panel]:
+    finest = [row for row in result.rows if _is_finest(row)]
     shown = [row for row in finest if not row.may_be_hidden] or finest
     for place, column in enumerate(result.columns):
-        if column.bucket is not None:
-            continue
-        # A rest is mostly empty: only one that is more than noise says something
-        told = [row for row in shown if REST not in row.group or row.estimates[place].low > 0] or shown
-        drawn = sorted(told, key=lambda row: -row.estimates[place].value)[:_MOST_BARS]
-        title = f"{column.name} by {', '.join(result.group_by) or 'nothing'}"
-        if len(drawn) < len(finest):
-            title += f": the largest {len(drawn)} of {len(finest)} cells"
-        yield _Panel(
-            title=title,
-            unit="reports" if column.value == COUNT else column.name,
-            labels=[" · ".join(row.group) or "all" for row in drawn],
-            estimates=[row.estimates[place] for row in drawn],
-            can_be_negative=not column.is_never_negative,
-        )
+        if column.bucket is None:
+            # A rest is mostly empty: only one that is more than noise says something
+            cells = [(row, row.estimates[place]) for row in shown]
+            told = [(row, one) for row, one in cells if REST not in row.group or one.low > 0]
+            yield _panel_of_cells(
+                result,
+                told or cells,
+                of=len(finest),
+                name=column.name,
+                unit="reports" if column.value == COUNT else column.name,
+                can_be_negative=column.sum_range[0] < 0,
+            )
+    for statistic in statistics:
+        known = [
+            (row, one)
+            for row, one in statistic.read(result)
+            if _is_finest(row) and not row.may_be_hidden and one.no_interval is None
+        ]
+        if known:
+            yield _panel_of_cells(
+                result,
+                known,
+                of=len(finest),
+                name=statistic.name,
+                unit=statistic.name,
+                can_be_negative=any(one.low < 0 for _, one in known),
+            )
     for value in dict.fromkeys(column.value for column in result.columns if column.bucket is not None):
         places = [
             place
@@ -399,3 +425,31 @@ def _panels(result: AggregateResult) -> Iterator[_Panel]:
             estimates=[first.estimates[place] for place in places],
             can_be_negative=False,
         )
+
+
+def _is_finest(row: ResultRow) -> bool:
+    """Return whether a row is no sum of others: as bars beside them such would count twice."""
+    return row.group[-1:] != (ALL,)
+
+
+def _panel_of_cells(
+    result: AggregateResult,
+    cells: Sequence[tuple[ResultRow, Estimate]],
+    *,
+    of: int,
+    name: str,
+    unit: str,
+    can_be_negative: bool,
+) -> _Panel:
+    """Return a panel of the largest of these cells, which are some of so many."""
+    drawn = sorted(cells, key=lambda cell: -cell[1].value)[:_MOST_BARS]
+    title = f"{name} by {', '.join(result.group_by) or 'nothing'}"
+    if len(drawn) < of:
+        title += f": the largest {len(drawn)} of {of} cells"
+    return _Panel(
+        title=title,
+        unit=unit,
+        labels=[" · ".join(row.group) or "all" for row, _ in drawn],
+        estimates=[one for _, one in drawn],
+        can_be_negative=can_be_negative,
+    )

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from adserver.measuring.intervals import half_width
-from adserver.measuring.result import AggregateResult, Column, Estimate, NoInterval, ResultRow
+from adserver.measuring.result import (
+    ALL,
+    NOT_KNOWN,
+    AggregateResult,
+    Column,
+    Estimate,
+    NoInterval,
+    ResultRow,
+)
 from adserver.messages.query import ResultMessage
 from adserver.views.query import (
     Remarks,
@@ -83,6 +91,41 @@ def test_a_mean_is_the_sum_over_the_count_with_an_interval_that_covers() -> None
         assert second.no_interval is NoInterval.NOISE
         assert second.low == -math.inf
     assert 0.98 <= covered / trials <= 0.999
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(-8.0, 2.0, (0.0, 2.0)), (2.0, 8.0, (2.0, 5.0)), (-8.0, -2.0, (0.0, 0.0)), (7.0, 8.0, (5.0, 5.0))],
+)
+def test_an_interval_holds_possible_numbers_only_and_the_estimate_stays(
+    low: float, high: float, expected: tuple[float, float]
+) -> None:
+    middle = (low + high) / 2
+    found = Estimate(value=middle, standard_error=1.0, low=low, high=high).within(0.0, 5.0)
+    assert (found.low, found.high, found.value) == (*expected, middle)
+    assert NOT_KNOWN.within(0.0, 5.0) is NOT_KNOWN
+
+
+def test_the_interval_of_a_mean_ends_where_values_do() -> None:
+    draw = {"paid": [110.0, 40.0], "seen": [25.0, 40.0], "count": [25.0, 40.0]}
+    plain = result(draw, error=5.0)
+    ends = {"paid": (1, 5), "seen": (0, 1), "count": (0, 1)}
+    known = replace(plain, columns=tuple(replace(one, report_range=ends[one.name]) for one in plain.columns))
+    for over, is_zero_elsewhere, possible in (
+        ("count", False, (1, 5)),
+        ("seen", True, (1, 5)),
+        ("seen", False, (0, math.inf)),  # as of views per click, which may be any number
+    ):
+        free = [one for _, one in plain.means("paid", over)]
+        found = [one for _, one in known.means("paid", over, is_zero_elsewhere=is_zero_elsewhere)]
+        assert free[0].high > 5
+        assert 0 < free[1].low < 1
+        assert [(one.low, one.high) for one in found] == [
+            (max(one.low, possible[0]), min(one.high, possible[1])) for one in free
+        ]
+        assert [one.value for one in found] == [one.value for one in free]
+    below = replace(plain, columns=tuple(replace(one, report_range=(-5, 5)) for one in plain.columns))
+    assert list(below.means("paid", "seen")) == list(plain.means("paid", "seen"))
 
 
 def test_a_mean_takes_both_its_sums() -> None:
@@ -198,8 +241,8 @@ def test_a_picture_has_the_largest_cells_first_and_nothing_below_0_of_what_canno
     many = result({"paid": [5.0, 7.0], "count": [-1.0, 9.0]})
     paid, count = many.columns
     rows = (*many.rows, replace(many.rows[1], group=("c",), may_be_hidden=True))
-    drawn = replace(many, columns=(paid, replace(count, is_never_negative=True)), rows=rows)
-    sums, counts = _panels(drawn)
+    drawn = replace(many, columns=(paid, replace(count, report_range=(0, 1))), rows=rows)
+    sums, counts = _panels(drawn, ())
     assert (sums.labels, counts.labels) == (["b", "a"], ["b", "a"])
     assert (sums.can_be_negative, counts.can_be_negative) == (True, False)
     assert counts.title == "count by key: the largest 2 of 3 cells"
@@ -207,6 +250,27 @@ def test_a_picture_has_the_largest_cells_first_and_nothing_below_0_of_what_canno
     counts.draw(axes)
     assert axes.get_xlim()[0] == 0
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
+
+
+def test_a_picture_has_a_panel_of_each_mean_that_is_known() -> None:
+    many = result({"paid": [5000.0, 900.0], "count": [100.0, 300.0]})
+    rows = (replace(many.rows[0], group=(ALL,)), *many.rows, replace(many.rows[1], group=("c",)))
+    unclear = replace(rows[3], estimates=(estimate(3.0), estimate(1.0)))
+    *_, mean = _panels(replace(many, rows=(*rows[:3], unclear)), [Statistic.mean("paid")])
+    assert (mean.title, mean.unit) == ("mean of paid by key: the largest 2 of 3 cells", "mean of paid")
+    assert mean.labels == ["a", "b"]
+    assert [round(one.value) for one in mean.estimates] == [50, 3]
+    assert not mean.can_be_negative
+    unknown = replace(many, rows=(unclear, replace(rows[1], may_be_hidden=True)))
+    assert [one.unit for one in _panels(unknown, [Statistic.mean("paid")])] == ["paid", "reports"]
+
+
+def test_a_bar_may_lie_outside_its_interval(tmp_path: Path) -> None:
+    one = result({"count": [-8.0, 9.0]})
+    row = replace(one.rows[0], estimates=(estimate(-8.0).within(0.0, math.inf),))
+    drawn = replace(one, columns=(replace(one.columns[0], report_range=(0, 1)),), rows=(row, one.rows[1]))
+    write_result(drawn, tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_sums_in_parts_of_a_unit_are_said_to_be_so() -> None:
@@ -226,6 +290,8 @@ def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.Captu
         == "unknown"
     )
     assert format_estimate(Estimate(value=-0.02, standard_error=9, low=-44.02, high=43.98)) == "0 ± 44"
+    assert format_estimate(estimate(1.0).within(0.0, 9.0)) == "1.0 (0.0 to 4.0)"
+    assert format_estimate(estimate(-8.0).within(0.0, 9.0)) == "-8.00 (0.00 to 0.00)"
     assert "0.5 (0.7 with one helper)" in summary_lines(one)[-1]
     assert (
         summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"

@@ -189,6 +189,25 @@ def test_at_least_98_percent_of_2000_cells_lie_within_their_99_percent_intervals
     assert np.mean(within) >= 0.98
 
 
+def test_no_interval_goes_beyond_what_reports_can_add_up_to() -> None:
+    values = [("refund", -5, 0), ("change", -5, 5)]
+    declared = {
+        "min_cell_count": 1,
+        "values": [{"name": name, "low": low, "high": high} for name, low, high in values],
+        "keys": [{"name": "place", "size": 12}],
+    }
+    of = measuring_world(declared, mechanism="gaussian", norm="l2", epsilon=8.0, collusion_epsilon=80.0)
+    keys, nothing = np.zeros((40, 1), np.uint32), np.zeros((40, 2), np.int64)
+    asked = Request(values=("count", "refund", "change"), group_by=("place",), epsilon=0.3)
+    result = Laboratory(of, keys, nothing).measurer(3).measure(asked)
+    count, refund, change = zip(*(row.estimates for row in result.rows), strict=True)
+    # Most cells are empty: of those noise is below 0 about as often as above
+    assert sum(one.value < 0 for one in count) > 2 < sum(one.value > 0 for one in refund)
+    assert {one.low for one in count} == {0.0} == {one.high for one in refund}
+    assert all(one.low < 0 < one.high for one in change)
+    assert all(one.low <= one.high for row in result.rows for one in row.estimates)
+
+
 def test_rolled_up_parts_add_to_the_whole_under_noise() -> None:
     laboratory = shop(k=20, mechanism="gaussian", norm="l2")
     result = laboratory.measurer(3).measure(replace(REQUESTS[3], epsilon=2.0))
