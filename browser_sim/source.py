@@ -88,11 +88,15 @@ class SourceRecords:
 
     Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a
         task without measurement.
+
+    Attributes:
+        encoder: The digest of the encoder that made the features; None: no encoder did.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
     labels: NDArray[np.float64] = field(repr=False)
     measured: MeasuredRecords | None = None
+    encoder: bytes | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -104,6 +108,7 @@ class SourceRecords:
             features=self.features[rows],
             labels=self.labels[rows],
             measured=measured and MeasuredRecords(keys=measured.keys[rows], values=measured.values[rows]),
+            encoder=self.encoder,
         )
 
     def save(self, path: Path, kind: LabelKind) -> None:
@@ -111,21 +116,18 @@ class SourceRecords:
 
         `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
 
-        With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V).
+        With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V); of an encoder also its
+        digest, `encoder` u8 (32,).
         """
         labels = self.labels if kind is LabelKind.VALUES else self.labels.astype(np.int64)
+        arrays: dict[str, NDArray[np.generic]] = {"features": self.features, "labels": labels}
+        if self.measured is not None:
+            arrays |= {"keys": self.measured.keys, "values": self.measured.values}
+        if self.encoder is not None:
+            arrays["encoder"] = np.frombuffer(self.encoder, np.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:  # savez adds a suffix to names, not to files
-            if self.measured is None:
-                np.savez(file, features=self.features, labels=labels)
-            else:
-                np.savez(
-                    file,
-                    features=self.features,
-                    labels=labels,
-                    keys=self.measured.keys,
-                    values=self.measured.values,
-                )
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 @frozen

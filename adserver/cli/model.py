@@ -240,13 +240,14 @@ def _evaluate_command(
     from adserver.training.eval_set import read_eval_set
     from adserver.training.inference import evaluate, evaluate_heads
     from adserver.training.model_file import read_model
-    from adserver.training.pipeline import LOSS_IS, notes_of, without_encoder
+    from adserver.training.pipeline import LOSS_IS, encoder_of, notes_of, without_encoder
     from maskedlark.model.heads import Heads, check_trained, trained_loss
     from maskedlark.model.onnx_file import parse
 
     examples = read_eval_set(eval_set.read_bytes())
     width = examples.features.shape[1]
     encoded = without_encoder(read_model(file), num_features=width, encoder=None)
+    examples.check_encoder(encoder_of(encoded), of="model")
     if loss is None and heads is None and LOSS_IS in (notes := notes_of(encoded)):
         loss = Loss.named(notes[LOSS_IS])
     measured, model = read_loss(loss, heads), parse(encoded, num_features=width)

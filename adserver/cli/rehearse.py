@@ -94,8 +94,10 @@ def _rehearse_command(
     # The task's clip, labels and floors are real; only the records are the owner's
     described = server.task(task).stored.bundle.task
     tell_loss(separate_parameters(submission.model), trained_loss(submission.loss), described)
+    given = read_eval_set(examples.read_bytes())
+    given.check_encoder(described.encoder)
     with rehearsal_progress(is_shown=not as_json) as progress:
-        found = rehearse(submission, described, read_eval_set(examples.read_bytes()), wish, progress)
+        found = rehearse(submission, described, given, wish, progress)
     if as_json:
         print_json(RehearsalMessage.of(found).model_dump(mode="json"))
     else:

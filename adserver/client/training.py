@@ -297,6 +297,7 @@ class Training(Connection):
             is_warm=warm,
         )
         found = read_eval_set(Path(examples).read_bytes())
+        found.check_encoder(task.encoder)
         # As submitting does, where it would be too late to try another
         encoder = None if task.encoder is None else self._encoder_of(task.task_id)
         if encoder is not None:

@@ -19,6 +19,7 @@ from adserver.records.exported_model import CalibratedModel, ExportedModel
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import check_loads, predict
 from adserver.training.logit_scaling import Calibration, logits_of
+from adserver.training.pipeline import encoder_of
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
@@ -129,6 +130,7 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
     model = parse(exported.encoded, num_features=examples.features.shape[1])
     loss = _check_calibrates(trained, model.output_width)
     examples.check_fits(model, loss)
+    examples.check_encoder(encoder_of(exported.encoded))
     outputs = predict(exported.encoded, examples.features).astype(np.float64)
     # Softmax of two logits is the logistic function of their difference.
     is_pair = loss is Loss.CROSS_ENTROPY

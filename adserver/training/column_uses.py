@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self, assert_never
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from adserver.training.inference import open_session
 from maskedlark.encoding.encoder import (
@@ -37,6 +37,10 @@ _MOST_ASKED: Final = 1_000
 # Of two words the code is one of two numbers, as good as a table's row.
 _MOST_WORDS_OF_NUMBER: Final = 2
 _MOST_NAMED: Final = 5
+_WHOLE: Final = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+_FACTOR: Final = "byte.factor"
+# A row that any of them changes is chosen by features; rows of a table of two words seldom stay in so many.
+_RECORDS_DRAWN: Final = 16
 # Steps of a code that differ by less are equal: float32 has rounded them.
 _ROUNDED: Final = 1e-3
 
@@ -95,17 +99,19 @@ def _entering(reader: "_Reader", index: str, encoder: Encoder, last: NDArray[np.
 
 
 def check_lookups(encoded: bytes, encoder: Encoder) -> None:
-    """Check that no table is entered by what is no code: numbers that are nothing else, or a byte of an id.
+    """Check that no table is entered by what is no code.
+
+    That is by numbers that are nothing else, by a byte of an id, or by the same row for every record.
 
     Arguments are those of `warn_of_columns`.
 
     Raises:
         InvalidModel: WRONG_SHAPE.
     """
-    if lines := _warn(encoded, encoder, (_warn_of_numbers, _warn_of_parts)):
+    if lines := _warn(encoded, encoder, (_warn_of_one_row, _warn_of_numbers, _warn_of_parts)):
         raise InvalidModel(
             ModelReason.WRONG_SHAPE,
-            f"{'; '.join(lines)}: look up the columns of words, or say that it is meant so (--any-columns, "
+            f"{'; '.join(lines)}; look up the columns of words, or say that it is meant so (--any-columns, "
             "check_columns=False)",
         )
 
@@ -113,15 +119,15 @@ def check_lookups(encoded: bytes, encoder: Encoder) -> None:
 def warn_of_columns(encoded: bytes, encoder: Encoder) -> tuple[str, ...]:
     """Return a line for each way in which a model reads columns as what they are not.
 
-    Numbers that only choose rows of a table, words whose codes are read as numbers and never looked up (more
-    than two words: the code of two is a number as good as any), and ids of which a table is given one byte
-    without the others.
+    Tables of which every record reads one row, numbers that only choose rows of a table, words whose codes
+    are read as numbers and never looked up (more than two words: the code of two is a number as good as any),
+    and ids of which a table is given one byte without the others.
 
     Args:
         encoded: A prepared file, which the parser accepts for the encoder's number of features.
         encoder: The task's.
     """
-    return _warn(encoded, encoder, (_warn_of_numbers, _warn_of_parts, _warn_of_codes))
+    return _warn(encoded, encoder, (_warn_of_one_row, _warn_of_numbers, _warn_of_parts, _warn_of_codes))
 
 
 def _warn(
@@ -233,11 +239,33 @@ class _Probe:
         second = self._at([place], 2) - self._at([place], 1)
         return bool(((first != 0) & (np.abs(second - first) <= _ROUNDED * np.abs(first))).any())
 
+    def find_one_row(self, places: Sequence[_Place]) -> int | None:
+        """Return what all entries are whatever bytes some features have; None if anything changes them."""
+        draws, most = np.random.default_rng(0), [one.most or _BYTE - 1 for one in places]
+        features = np.zeros(self._width, np.uint8)
+        for drawn in (most, *draws.integers(0, np.array(most) + 1, (_RECORDS_DRAWN, len(places)))):
+            features[[one.feature for one in places]] = drawn
+            if not np.array_equal(self._read(features), self._base):
+                return None
+        return int(self._base[0]) if np.unique(self._base).size == 1 else None
+
     def _at(self, places: Sequence[_Place], byte: int) -> NDArray[np.float64]:
         features = np.zeros(self._width, np.uint8)
         for one in places:
             features[one.feature] = min(byte, one.most)
+        return self._read(features)
+
+    def _read(self, features: NDArray[np.uint8]) -> NDArray[np.float64]:
         return np.concatenate([np.zeros(0), *self._reader.read(features).values()])
+
+
+class _Lookup(NamedTuple):
+    """A table, the value by which it is entered, and the graph where all that becomes whole is times 256."""
+
+    table: str
+    entry: str
+    rows: _Probe
+    scaled: onnx.ModelProto
 
 
 class _Uses(NamedTuple):
@@ -249,6 +277,7 @@ class _Uses(NamedTuple):
 
     rows: _Probe
     numbers: _Probe
+    lookups: Sequence[_Lookup]
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, width: int) -> Self:
@@ -269,7 +298,42 @@ class _Uses(NamedTuple):
                     (rows if node.op_type in _LOOKING_UP and at == 1 else numbers).add(name)
             elif not read.isdisjoint(node.input):
                 read.update(node.output)
-        return cls(_Probe(proto, rows & read, width), _Probe(proto, numbers & read, width))
+        scaled = _scale_whole_numbers(proto)
+        entered = [
+            _Lookup(table, index, _Probe(proto, [index], width), scaled)
+            for table, index in lookups(graph)
+            if index in rows & read
+        ]
+        return cls(_Probe(proto, rows & read, width), _Probe(proto, numbers & read, width), entered)
+
+
+def _scale_whole_numbers(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with the factor that was forgotten before each Cast to whole numbers."""
+    scaled = onnx.ModelProto.FromString(proto.SerializeToString())
+    del scaled.graph.node[:]
+    scaled.graph.initializer.append(numpy_helper.from_array(np.array(_BYTE, np.float32), _FACTOR))
+    for node in proto.graph.node:
+        added = onnx.NodeProto.FromString(node.SerializeToString())
+        if node.op_type == "Cast" and any(one.name == "to" and one.i in _WHOLE for one in node.attribute):
+            added.input[0] = f"{node.output[0]}.{_FACTOR}"
+            scaled.graph.node.append(helper.make_node("Mul", [node.input[0], _FACTOR], [added.input[0]]))
+        scaled.graph.node.append(added)
+    return scaled
+
+
+def _warn_of_one_row(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:
+    """Yield the tables of which every record reads the same row, though its features choose it."""
+    for one in uses.lookups:
+        if (row := one.rows.find_one_row(places)) is None:
+            continue
+        scaled = _Probe(one.scaled, [one.entry], len(places))
+        entering = [place for place in places[:_MOST_ASKED] if scaled.changes(place)]
+        # Without any no feature enters, such as where positions are looked up
+        if entering:
+            yield (
+                f"the table {one.table[:80]!r} reads row {row} for every record, as {_name(entering)} over "
+                f"{_BYTE} {'are' if len(entering) > 1 else 'is'} below 1: write (x * {_BYTE}).long()"
+            )
 
 
 def _warn_of_numbers(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:

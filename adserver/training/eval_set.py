@@ -2,12 +2,13 @@
 
 It never leaves the ad server.
 
-The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim run --holdout` writes it.
+The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim run --holdout` writes it; and
+where an encoder made the features, its digest `encoder` u8 (32,).
 """
 
 import math
 import zlib
-from dataclasses import field
+from dataclasses import field, replace
 from io import BytesIO
 from tokenize import TokenError
 from typing import Any, Final
@@ -39,10 +40,14 @@ class EvalSet:
     """Labelled examples.
 
     Shapes: features u8 (n, d); labels (n,), finite numbers; n at least 1.
+
+    Attributes:
+        encoder: The digest of the encoder that made the features; None: the file does not say it.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
     labels: NDArray[Any] = field(repr=False)
+    encoder: bytes | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -53,7 +58,7 @@ class EvalSet:
 
     def take(self, rows: NDArray[np.integer]) -> "EvalSet":
         """Return these rows, in this order."""
-        return EvalSet(features=self.features[rows], labels=self.labels[rows])
+        return replace(self, features=self.features[rows], labels=self.labels[rows])
 
     def parts(self, count: int, random: np.random.Generator) -> list[NDArray[np.intp]]:
         """Divide the rows at random into parts of one size, to within a row, with each label in each part."""
@@ -80,6 +85,23 @@ class EvalSet:
         if classes is not None and not np.isin(self.labels, np.arange(classes)).all():
             raise _reject_malformed(f"has labels outside the classes 0..{classes - 1}")
 
+    def check_encoder(self, expected: bytes | None, of: str = "task") -> None:
+        """Refuse a set of another encoder, whose bytes mean other things even where they are as many.
+
+        Args:
+            expected: The encoder's digest; None: any set is taken, as is one that does not say its encoder.
+            of: Whose encoder is expected.
+
+        Raises:
+            JobRefused(MALFORMED)
+        """
+        if None not in (self.encoder, expected) and self.encoder != expected:
+            made, wanted = ("" if one is None else one.hex()[:8] for one in (self.encoder, expected))
+            raise _reject_malformed(
+                f"was made by the encoder {made}, but the {of}'s is {wanted}: encode it again with the "
+                f"{of}'s encoder (`browser-sim encode --csv FILE --encoder ENCODER -o panel.npz`)"
+            )
+
 
 def read_eval_set(encoded: bytes) -> EvalSet:
     """Parse an .npz file from a person; nothing in it is unpickled.
@@ -95,6 +117,8 @@ def read_eval_set(encoded: bytes) -> EvalSet:
     try:
         with ZipFile(BytesIO(encoded)) as archive:
             features, labels = _array(archive, "features"), _array(archive, "labels")
+            is_named = "encoder.npy" in archive.namelist()
+            encoder = _array(archive, "encoder").tobytes() if is_named else None
     except _NOT_NPZ as error:
         raise _reject_malformed(
             f"is not an .npz file with features and labels ({type(error).__name__}): `browser-sim encode "
@@ -111,7 +135,7 @@ def read_eval_set(encoded: bytes) -> EvalSet:
         )
     if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
         raise _reject_malformed("has labels that are not finite numbers: correct or remove those records")
-    return EvalSet(features=features, labels=labels)
+    return EvalSet(features=features, labels=labels, encoder=encoder)
 
 
 def _array(archive: ZipFile, name: str) -> NDArray[Any]:

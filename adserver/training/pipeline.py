@@ -161,6 +161,15 @@ def notes_of(encoded: bytes) -> dict[str, str]:
         return {}
 
 
+def encoder_of(encoded: bytes) -> bytes | None:
+    """Return the digest of the encoder that a model's notes name; None if they name none."""
+    try:
+        return bytes.fromhex(notes_of(encoded).get(ENCODER_IS, "")) or None
+    # A file from elsewhere may say anything
+    except ValueError:
+        return None
+
+
 def width_of_outputs(encoded: bytes) -> int:
     """Return the number of outputs that a graph declares for a record; an open or missing axis is one."""
     shapes = (one.type.tensor_type.shape.dim for one in onnx.ModelProto.FromString(encoded).graph.output)

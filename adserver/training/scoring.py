@@ -47,11 +47,13 @@ class _UnknownWords:
     Attributes:
         column: The column.
         rows: How many scored rows have one of them.
+        words: How many they are.
         example: The most frequent one.
     """
 
     column: str
     rows: int
+    words: int
     example: str
 
 
@@ -83,7 +85,11 @@ class _ScoredTable:
         ]
         lines += [
             f"{plural(one.rows, 'row is', 'rows are')} scored as `other` in column {one.column!r}: the "
-            f"encoder names no {one.example!r} there"
+            + (
+                f"encoder does not name {one.example!r}"
+                if one.words == 1
+                else f"encoder does not name {one.words:,} of the words there, most often {one.example!r}"
+            )
             for one in self.unknown
         ]
         return lines
@@ -164,7 +170,10 @@ def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterat
             counts = Counter(cell for cell in cells[column.name] if cell is not None and cell not in known)
             if counts:
                 yield _UnknownWords(
-                    column=column.name, rows=counts.total(), example=counts.most_common(1)[0][0]
+                    column=column.name,
+                    rows=counts.total(),
+                    words=len(counts),
+                    example=counts.most_common(1)[0][0],
                 )
 
 

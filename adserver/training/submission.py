@@ -140,7 +140,9 @@ def _model_to_train(submission: Submission, task: Task) -> tuple[Model, TrainedL
     loss = trained_loss(submission.loss)
     check_trained(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
     if submission.eval_set is not None:
-        read_eval_set(submission.eval_set).check_fits(model, loss)
+        examples = read_eval_set(submission.eval_set)
+        examples.check_fits(model, loss)
+        examples.check_encoder(task.encoder)
     return model, loss
 
 

@@ -46,7 +46,11 @@ def load_images(images: Path, labels: Path, encoder: Encoder) -> Source:
     cells = {encoder.label.name: [str(label) for label in found.labels]}
     return Source(
         name=images.name,
-        records=SourceRecords(features=encoder.image_features(found.images), labels=encoder.labels(cells)),
+        records=SourceRecords(
+            features=encoder.image_features(found.images),
+            labels=encoder.labels(cells),
+            encoder=encoder.digest,
+        ),
         feature_names=encoder.feature_names,
         label_names=encoder.label.classes,
         default_label=None,

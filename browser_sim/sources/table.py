@@ -119,7 +119,9 @@ def load_table(settings: TableSettings) -> Source:
             **table.columns,
             **dates.with_parts(table.columns, [column.name for column in encoder.columns]),
         }
-        records = SourceRecords(features=encoder.features(cells), labels=encoder.labels(cells))
+        records = SourceRecords(
+            features=encoder.features(cells), labels=encoder.labels(cells), encoder=encoder.digest
+        )
     classes = encoder.label.classes if isinstance(encoder.label, ClassLabel) else ()
     return Source(
         name=f"csv:{table.name}",

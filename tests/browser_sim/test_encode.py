@@ -72,6 +72,7 @@ def test_the_command_fits_writes_and_applies_an_encoder(tmp_path: Path) -> None:
     with np.load(rows, allow_pickle=False) as saved:
         assert (saved["features"] == features(whole, encoder)).all()
         assert saved["labels"].tolist() == [int(row.endswith("yes")) for row in ROWS]
+        assert saved["encoder"].tobytes() == encoder.digest
 
 
 def test_fitting_again_gives_the_same_file(tmp_path: Path) -> None:

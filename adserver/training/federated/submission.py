@@ -73,7 +73,9 @@ def plan_federated(
     check_fits(task, strategy, model)
     if submission.eval_set is not None:
         parsed = parse(submitted.file, num_features=task.num_features)
-        read_eval_set(submission.eval_set).check_fits(parsed, Loss.CROSS_ENTROPY)
+        examples = read_eval_set(submission.eval_set)
+        examples.check_fits(parsed, Loss.CROSS_ENTROPY)
+        examples.check_encoder(task.encoder)
     strategy = _with_noise(submission, task, strategy, model, job_id=job_id, already=already)
     job = update_job(job_id=job_id, task_id=task.task_id, strategy=strategy, model=model)
     # Its sizes are those of every round; the noise of each is checked below.

@@ -148,7 +148,8 @@ def test_words_that_the_encoder_does_not_name_are_counted_by_column_of_the_rows_
     found = json.loads(ended.stdout)
     assert (found["scored"], found["unknown_words"]) == (3, {"device": 3, "seen@weekday": 1})
     said = run(tmp_path, model(), table=table).output
-    assert "3 rows are scored as `other` in column 'device': the encoder names no 'watch' there" in said
+    assert "column 'device': the encoder does not name 2 of the words there, most often 'watch'" in said
+    assert "1 row is scored as `other` in column 'seen@weekday': the encoder does not name 'Wed'" in said
 
 
 @pytest.mark.parametrize(
@@ -268,3 +269,16 @@ def test_evaluate_takes_the_loss_that_the_file_says(notes: dict[str, str], tmp_p
     assert "99 %:" in told.output
     if not notes:
         assert "give exactly one of --loss and --heads" in " ".join(found.output.split())
+
+
+def test_evaluate_refuses_records_of_another_encoder_than_the_models(tmp_path: Path) -> None:
+    rows = {"features": np.arange(24, dtype=np.uint8).reshape(8, 3), "labels": np.arange(8) % 2}
+    loss = {LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS.value}
+    (tmp_path / "model.onnx").write_bytes(model(notes={**loss, ENCODER_IS: bytes(32).hex()}))
+    asked = ["model", "evaluate", str(tmp_path / "model.onnx"), "--eval-set", str(tmp_path / "panel.npz")]
+    for first, ended in ((0, 0), (1, 1)):
+        digest = np.array([first, *bytes(31)], np.uint8)
+        np.savez(tmp_path / "panel.npz", **rows, encoder=digest)  # type: ignore[arg-type]
+        found = CliRunner().invoke(app, asked)
+        assert found.exit_code == ended
+    assert "encoder 01000000, but the model's is 00000000" in str(found.exception)

@@ -531,6 +531,19 @@ def test_a_rehearsal_refuses_a_table_that_is_too_short_as_training_does(tmp_path
                 ask()
 
 
+def test_a_panel_of_another_encoder_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
+    panel, features = tmp_path / "panel.npz", np.eye(4, dtype=np.uint8)
+    np.savez(panel, features=features, labels=np.arange(4) % 2, encoder=np.zeros(32, np.uint8))
+    with client_with_columns(tmp_path, **dict.fromkeys("abcd", NUMBERS)) as client:
+        for ask in (
+            lambda: client.rehearse(module(), panel, loss="binary_cross_entropy_with_logits"),
+            lambda: client.train(module(), eval_set=panel, **settings()),
+        ):
+            with pytest.raises(JobRefused, match=r"encoder 00000000, but the task's is .*: encode it again"):
+                ask()
+        assert client.jobs() == []
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

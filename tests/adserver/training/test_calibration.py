@@ -1,6 +1,7 @@
 """Two numbers for a logit: what they are fitted to, what they do in a graph, what cannot be calibrated."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -11,6 +12,7 @@ from adserver.records.exported_model import ExportedModel
 from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel, fold
 from adserver.training.inference import evaluate, predict
 from adserver.training.logit_scaling import Calibration, least_loss
+from adserver.training.pipeline import ENCODER_IS, describe
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -171,6 +173,19 @@ def test_a_panel_of_labels_that_the_model_does_not_have_is_refused() -> None:
         np.savez(stored, features=np.arange(12, dtype=np.uint8).reshape(4, 3), labels=[0, 1, largest, 0])
         with refusing:
             calibrate_by_panel(model_of(LOGITS), stored.getvalue(), LOGITS)
+
+
+def test_a_panel_of_another_encoder_is_refused() -> None:
+    features, labels, _ = panel(40, 1.0, 0.0, LOGITS)
+    model = model_of(LOGITS)
+    named = describe(model.encoded, **{ENCODER_IS: bytes(32).hex()})
+    for first, refusing in ((0, nullcontext()), (1, refused(JobReason.MALFORMED, "encoder 01000000"))):
+        stored = BytesIO()
+        digest = np.array([first, *bytes(31)], np.uint8)
+        np.savez(stored, features=features, labels=labels, encoder=digest)
+        with refusing:
+            calibrate_by_panel(replace(model, encoded=named), stored.getvalue(), LOGITS)
+        calibrate_by_panel(model, stored.getvalue(), LOGITS)
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (0.2, -3.0), (7.0, 2.0)])

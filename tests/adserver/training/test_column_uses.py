@@ -166,6 +166,45 @@ def test_lookups_of_numbers_and_of_parts_of_ids_are_refused_and_words_as_numbers
     check_lookups(file_of(nn.Linear(6, 1)), TABLE)
 
 
+class Unscaled(Mixed):
+    """`Mixed` without `* 256` before some of its tables."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes, above = x.long(), (x * 256).long()
+        parts = [self.words[0](codes[:, WORD]), self.words[1](above[:, 5])]
+        parts += [self.items(above[:, 2] + 256 * above[:, 3])]
+        found: Tensor = self.last(cat([*parts, x[:, self.numbers]], 1))
+        return found
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_table_of_which_every_record_reads_row_0_is_refused(dynamo: bool) -> None:
+    told = (
+        r"the table 'words.0.weight' reads row 0 for every record, as feature 1 \(device\) over 256 is below "
+        r"1: write \(x \* 256\).long\(\)"
+    )
+    file = export(Unscaled((WORD, 5), NUMBERS).eval(), TABLE.num_features, 1, dynamo=dynamo)
+    with refused(ModelReason.WRONG_SHAPE, told):
+        check_lookups(prepare_model(file, num_features=TABLE.num_features, encoder=TABLE).file, TABLE)
+
+
+class Placed(nn.Module):
+    """A table of positions, which no feature enters, before a sum over them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(1, 6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(x + self.table(torch.zeros_like(x[:, 0]).long()))
+        return found
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_row_that_no_feature_chooses_is_no_forgotten_scale(dynamo: bool) -> None:
+    assert not any("every record" in line for line in warnings_of(Placed(), dynamo=dynamo))
+
+
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_words_in_tables_and_numbers_as_numbers_are_not_warned_of(dynamo: bool) -> None:
     assert not warnings_of(Mixed((WORD,), NUMBERS), dynamo=dynamo)

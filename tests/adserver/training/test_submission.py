@@ -27,6 +27,7 @@ from maskedlark.reports.task import Task
 from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES
 from tests.builders import NOW, world
 from tests.onnx_builders import encoded, node, weights
+from tests.refusals import refused
 
 JOB_ID = bytes(range(16))
 SIZE = 1_000
@@ -117,10 +118,10 @@ def test_an_epsilon_of_which_less_is_left_is_refused_with_what_is_left() -> None
     of = task_of(epsilon=4.0, collusion_epsilon=12.0)
     first = plan(of, batch_size=None, epsilon=3.0)
     held = (first.job.charge(of, first.job.rounds),)
-    with pytest.raises(JobRefused, match=r"epsilon 3 was asked for, but .*, 4 in all leave") as refused:
+    with pytest.raises(JobRefused, match=r"epsilon 3 was asked for, but .*, 4 in all leave") as refusal:
         plan(of, batch_size=None, epsilon=3.0, already=held)
-    assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
-    told = re.search(r"--epsilon ([0-9.]+), epsilon=\1\)", str(refused.value))
+    assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED
+    told = re.search(r"--epsilon ([0-9.]+), epsilon=\1\)", str(refusal.value))
     assert told is not None
     left = float(told[1])
     second = plan(of, batch_size=None, epsilon=left, already=held)
@@ -131,9 +132,9 @@ def test_an_epsilon_of_which_less_is_left_is_refused_with_what_is_left() -> None
 
 def test_an_epsilon_that_the_budget_with_a_helper_forbids_is_refused_with_what_it_allows() -> None:
     of = task_of(epsilon=4.0, collusion_epsilon=4.0)
-    with pytest.raises(JobRefused, match=r"with one helper, 4, leaves this job .*larger batches") as refused:
+    with pytest.raises(JobRefused, match=r"with one helper, 4, leaves this job .*larger batches") as refusal:
         plan(of, epsilon=3.0)
-    told = re.search(r"ask for epsilon ([0-9.]+) ", str(refused.value))
+    told = re.search(r"ask for epsilon ([0-9.]+) ", str(refusal.value))
     assert told is not None
     made = plan(of, epsilon=float(told[1]))
     assert 3.9 < job_epsilons(made, made.job.rounds).colluding <= 4.0
@@ -243,6 +244,18 @@ def test_numbers_out_of_range_are_refused(changes: dict[str, Any], reason: str) 
         plan(**changes)
 
 
+def test_an_eval_set_of_another_encoder_is_refused_and_one_that_names_none_is_not() -> None:
+    ours, other = bytes(range(32)), bytes(32)
+    arrays = {"features": np.zeros((3, NUM_FEATURES), np.uint8), "labels": np.array([0, 1, 0])}
+    task = task_of(encoder=ours)
+    for named in ({}, {"encoder": np.frombuffer(ours, np.uint8)}):
+        plan(task, eval_set=npz(**arrays, **named))
+    of_another = npz(**arrays, encoder=np.frombuffer(other, np.uint8))
+    with refused(JobReason.MALFORMED, "encoder 00000000, but the task's is 00010203: encode it again"):
+        plan(task, eval_set=of_another)
+    plan(task_of(), eval_set=of_another)
+
+
 def test_an_eval_set_is_read_as_it_was_written() -> None:
     features = np.arange(8, dtype=np.uint8).reshape(2, 4)
     read = read_eval_set(npz(features=features, labels=np.array([0.5, 2.0])))
@@ -322,9 +335,9 @@ ON_THE_GENERAL_PATH = encoded(
 
 @pytest.mark.parametrize("changes", [{}, {"is_allocated": True, "noise": StepNoise.CORRELATED}])
 def test_a_model_on_the_general_path_is_refused_with_what_forces_it_there(changes: dict[str, Any]) -> None:
-    with pytest.raises(JobRefused, match=r"the operator Erf: use Relu.*--public-samples") as refused:
+    with pytest.raises(JobRefused, match=r"the operator Erf: use Relu.*--public-samples") as refusal:
         plan(model=ON_THE_GENERAL_PATH, **changes)
-    assert refused.value.reason is JobReason.MALFORMED
+    assert refusal.value.reason is JobReason.MALFORMED
 
 
 def test_a_model_on_the_general_path_trains_with_public_samples() -> None:
