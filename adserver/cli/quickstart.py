@@ -48,6 +48,7 @@ _NAMES_ON_DEVICES: Final = {
 }
 # Of what `status` knows of a run, what is no column of the table
 _BELOW_THE_RUNS: Final = (
+    "epsilon_with_measurement",
     "is_calibrated",
     "private_minus_plain",
     "private_minus_panel_alone",
@@ -312,7 +313,7 @@ def _check_command(folder: FolderArgument) -> None:
 
 def _refuse(problems: Sequence[str]) -> NoReturn:
     for problem in problems:
-        typer.secho(f"error: {escape(problem)}", fg="red", err=True)
+        typer.secho(f"InvalidTask: {escape(problem)}", fg="red", err=True)
     raise typer.Exit(1)
 
 
@@ -468,18 +469,7 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
             "epsilon",
             "note",
         ),
-        [
-            tuple(
-                (value or "")[:_ID]
-                if name == "dataset_id"
-                else f"{_figure(value)}, calibrated"
-                if name == "loss" and one["is_calibrated"]
-                else _figure(value)
-                for name, value in one.items()
-                if name not in _BELOW_THE_RUNS
-            )
-            for one in runs
-        ],
+        [tuple(_cell_of_run(one, name) for name in one if name not in _BELOW_THE_RUNS) for one in runs],
     )
     for one in runs:
         sums = one["measured_csv"] and f"sums by groups in {one['measured_csv']}"
@@ -620,6 +610,18 @@ def summary_rows(result: "RunResult") -> list[tuple[str, object]]:
             for name, value in figures.items()
         ),
     ]
+
+
+def _cell_of_run(one: Mapping[str, Any], name: str) -> object:
+    """Return what the table of runs has for a figure of one."""
+    value, both = one[name], one["epsilon_with_measurement"]
+    if name == "dataset_id":
+        return (value or "")[:_ID]
+    if name == "loss" and one["is_calibrated"]:
+        return f"{_figure(value)}, calibrated"
+    if name == "epsilon" and both is not None:
+        return f"{_figure(value)}, with measurement {_figure(both)}"
+    return _figure(value)
 
 
 def _figure(value: object) -> object:

@@ -6,7 +6,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import build, canonical
+from maskedlark.encoding.close_names import find_close
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.counting import key_index
@@ -90,10 +90,8 @@ def code_of(key: Key, said: str) -> int:
             raise
         shown = ", ".join(key.categories[:_MOST_SHOWN])
         more = len(key.categories) - _MOST_SHOWN
-        # By lower case: ratios count a capital as another letter
-        lower = {one.lower(): one for one in reversed(key.categories)}
-        close = get_close_matches(said.lower(), lower, 1)
-        hint = f"did you mean {lower[close[0]]}? " if close else ""
+        close = find_close(said, key.categories)
+        hint = "" if close is None else f"did you mean {close}? "
         raise InvalidTask(
             f"key {key.name!r} has no category {said!r}: {hint}There are {shown}"
             f"{f' and {more} more' if more > 0 else ''}"

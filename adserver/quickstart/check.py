@@ -28,6 +28,7 @@ from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, 
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding import dates
+from maskedlark.encoding.close_names import list_columns
 from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
@@ -378,8 +379,8 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
     if not person:
         return
     if person not in table.columns:
-        known = ", ".join(table.columns)
-        yield f"[federated] person names {person!r}, but {table.name} has no such column; it has {known}"
+        known = list_columns(person, table.columns)
+        yield f"[federated] person names {person!r}, but {table.name} has no such column; {known}"
     elif person == settings.data.label:
         yield f"[federated] person names {person!r}, which is the label: name the column of the person"
     if settings.measure.is_asked:
@@ -407,8 +408,8 @@ def _problems_of_named(table: Table, data: DataSettings) -> Iterator[str]:
     """Yield which columns that `[data]` names do not exist, or are the label."""
     for setting, name in _named_columns(data):
         if name not in table.columns:
-            known = ", ".join(table.columns)
-            yield f"[data] {setting} names {name!r}, but {table.name} has no such column; it has {known}"
+            known = list_columns(name, table.columns)
+            yield f"[data] {setting} names {name!r}, but {table.name} has no such column; {known}"
         elif data.label and name == data.label:
             yield f"[data] {setting} names {name!r}, which is the label: remove it there"
 

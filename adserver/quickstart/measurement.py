@@ -22,6 +22,7 @@ from adserver.measuring.result import AggregateResult, Column, Estimate
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
+from maskedlark.encoding.close_names import list_columns
 from maskedlark.encoding.identifiers import identifiers
 from maskedlark.encoding.table import Cells, Table
 from maskedlark.errors import InvalidTask
@@ -401,8 +402,8 @@ def _cells(table: Table, column: str, setting: str) -> Cells:
                 f"{_spell_count(name, word.lstrip('='))}"
             )
         raise InvalidTask(
-            f"[measure] {setting} names {column!r}, but {table.name} has no such column; it has "
-            f"{', '.join(table.columns)}"
+            f"[measure] {setting} names {column!r}, but {table.name} has no such column; "
+            f"{list_columns(column, table.columns)}"
         )
     return table.columns[column]
 

@@ -14,7 +14,6 @@ measurements are that good: in the Wisconsin breast-cancer data single columns r
 
 import math
 import re
-import unicodedata
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
+from maskedlark.encoding.close_names import fold, list_columns
 from maskedlark.encoding.encoder import MAX_WORD, TOP
 from maskedlark.encoding.fit import order_classes, spell_class
 from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifiers
@@ -191,7 +191,7 @@ def read_report(table: Table, label: str) -> TableReport:
         )
     if label not in table.columns:
         raise InvalidTask(
-            f"{table.name} has no column {label!r}: choose the label among {', '.join(table.columns)} "
+            f"{table.name} has no column {label!r} for the label; {list_columns(label, table.columns)} "
             f"(read as {table.written})"
         )
     labels = [None if cell is None else spell_class(cell) for cell in table.columns[label]]
@@ -268,7 +268,8 @@ def _find_spellings(counts: Counter[str]) -> str:
     """Return the words that are written in several ways: the rarer ones of each with their rows, and it."""
     by_word: dict[str, list[str]] = defaultdict(list)
     for cell in sorted(counts, key=lambda cell: (-counts[cell], cell)):
-        by_word[_fold(cell)].append(cell)
+        # Numbers as they are: 1.0 and 1 are no spellings
+        by_word[cell if number(cell) is not None else fold(cell)].append(cell)
     several = [one for one in by_word.values() if len(one) > 1]
     told = list[str]()
     for usual, *others in several[:_MOST_SPELLINGS]:
@@ -276,15 +277,6 @@ def _find_spellings(counts: Counter[str]) -> str:
         told.append(f"{' and '.join(rarer)} next to {usual!r}")
     left = len(several) - len(told)
     return ", ".join((*told, *((f"and {plural(left, 'more word')}",) if left else ())))
-
-
-def _fold(cell: str) -> str:
-    """Return a word without what two spellings of it differ in; numbers as they are."""
-    if number(cell) is not None:
-        return cell
-    # Case first: some letters fold to a letter and an accent
-    parts = unicodedata.normalize("NFKD", cell.casefold())
-    return " ".join("".join(one for one in parts if not unicodedata.combining(one)).split())
 
 
 def _are_words(counts: Counter[str]) -> bool:

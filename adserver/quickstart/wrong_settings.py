@@ -8,14 +8,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from difflib import get_close_matches
+from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from adserver.quickstart.settings import Servers, Settings
-from maskedlark.canonical import build
-from maskedlark.errors import InvalidTask
+from maskedlark.encoding.close_names import find_close
 from maskedlark.frozen import frozen
 
 _MOST_SHOWN: Final = 60
@@ -53,26 +52,27 @@ class WrongSetting:
 
 def read_settings(said: Mapping[str, Any]) -> tuple[Settings, tuple[WrongSetting, ...]]:
     """Return the settings of a file, and all that are wrong; these have their defaults."""
-    try:
-        return build(Settings, said), ()
-    except InvalidTask:
-        pass
     adapter = TypeAdapter(Settings)
-    schema = adapter.json_schema()
     readable, wrong = deepcopy(dict(said)), list[WrongSetting]()
-    # As `build` reads, which names a few of the wrong settings and not what to write instead
     try:
-        adapter.validate_python(said, strict=False)
+        return _read(adapter, said), ()
     except ValidationError as error:
+        schema = adapter.json_schema()
         for one in error.errors(include_url=False):
             wrong.append(_describe(schema, one))
             _remove(readable, one["loc"])
-    for without in (readable, {**readable, "servers": _ANY_SERVERS}):
+    for without in (readable, {**readable, "servers": asdict(_ANY_SERVERS)}):
         try:
-            return adapter.validate_python(without, strict=False), tuple(wrong)
+            return _read(adapter, without), tuple(wrong)
         except ValidationError:
             continue
     return Settings(servers=_ANY_SERVERS), tuple(wrong)
+
+
+def _read(adapter: TypeAdapter[Settings], said: Mapping[str, Any]) -> Settings:
+    # As JSON: there pydantic takes text for a choice and a list for a tuple, but no "3" for a number.
+    # A date, which JSON lacks, becomes an object, which no setting is.
+    return adapter.validate_json(json.dumps(said, default=lambda one: {"date": str(one)}))
 
 
 def _remove(said: dict[str, Any], place: tuple[int | str, ...]) -> None:
@@ -96,11 +96,11 @@ def _describe(schema: Mapping[str, Any], error: Any) -> WrongSetting:
     hides = {str(place[1] if len(place) > 1 else place[0])}
     if kind == "unexpected_keyword_argument":
         known = _find(schema, place[:-1])["properties"]
-        close = get_close_matches(str(place[-1]), known, 1)
+        close = find_close(str(place[-1]), known)
         # The value that was meant for it is not known
-        hides |= {*close}
+        hides |= {close} if close else set()
         what = "setting" if len(place) > 1 else "section"
-        names = [f"[{one}]" if len(place) == 1 else one for one in (close or known)]
+        names = [f"[{one}]" if len(place) == 1 else one for one in ([close] if close else known)]
         remedy = f"did you mean {names[0]}?" if close else f"there are {', '.join(names)}"
         return WrongSetting(text=f"{where} is no {what}: {remedy}", hides=frozenset(hides))
     if kind == "value_error":
@@ -112,8 +112,14 @@ def _describe(schema: Mapping[str, Any], error: Any) -> WrongSetting:
         is_out_of_range = kind.startswith(("greater_than", "less_than"))
         wanted = _range(expected) if is_out_of_range else _expected(expected)
         wanted = "a finite number" if kind == "finite_number" else wanted
-        text = f"{where} is {_show(given)}, but must be {wanted}"
+        is_quoted = expected.get("type") in ("number", "integer", "boolean") and isinstance(given, str)
+        remedy = f": write {given} without quotes" if is_quoted and _is_bare_toml(given) else ""
+        text = f"{where} is {_show(given)}, but must be {wanted}{remedy}"
     return WrongSetting(text=text, hides=frozenset(hides))
+
+
+def _is_bare_toml(text: str) -> bool:
+    return bool(re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?|true|false", text))
 
 
 def _name(place: Iterable[int | str]) -> str:

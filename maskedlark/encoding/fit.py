@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Final
 
 from maskedlark.encoding.cells import number
+from maskedlark.encoding.close_names import list_columns
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
     ID_ROWS,
@@ -102,7 +103,7 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
     asked = (*settings.kinds, *settings.words, *settings.hashed, settings.label)
     unknown = [name for name in asked if name is not None and name not in columns]
     if unknown:
-        raise InvalidTask(f"there is no column {unknown[0]!r}; there are {', '.join(columns)}")
+        raise InvalidTask(f"the table has no column {unknown[0]!r}; {list_columns(unknown[0], columns)}")
     for place, name in enumerate(columns, 1):
         if not 0 < len(name) <= MAX_WORD:
             left_out = (

@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Final
 
 from maskedlark.encoding.cells import number, said
+from maskedlark.encoding.close_names import list_columns
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 
@@ -98,7 +99,7 @@ class Table:
             InvalidTask: there is no such column.
         """
         if column not in self.columns:
-            raise InvalidTask(f"{self.name} has no column {column!r}; it has {', '.join(self.columns)}")
+            raise InvalidTask(f"{self.name} has no column {column!r}; {list_columns(column, self.columns)}")
         return self.columns[column]
 
     def without(self, column: str) -> "Table":

@@ -60,6 +60,11 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
     ("before", "after", "why"),
     [
         ('label = "bought"', 'label = "sold"', "no column 'sold'"),
+        (
+            'label = "bought"',
+            'label = "Bought"',
+            "no column 'Bought' .*did you mean 'bought'[?]",
+        ),
         ('label = "bought"', 'label = ""', r"\[data\] label is empty"),
         ('"yes",  # ', '"maybe",  # ', r"\[data\] classes names 'maybe', but no row has this label"),
         ("words = []", 'words = ["cod=planned"]', r"\[data\] words names 'cod', but visits.csv has no such"),
@@ -70,6 +75,7 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
         ),
         ("words = []", 'words = ["device=2000000"]', r"words has 2000000 for 'device': .* 1048574 words"),
         ("words = []", 'words = ["device=9", "device=planned"]', r"\[data\] words names a column twice"),
+        ("dates = []", 'dates = ["Minútes"]', "no such column; did you mean 'minutes'[?] It has visit, "),
         ("codes = []", 'codes = ["cod"]', r"\[data\] codes names 'cod', but visits.csv has no such column"),
         ("dates = []", 'dates = ["device"]', r"\[data\] dates names 'device': .* no date"),
         ("publish = []", 'publish = ["bought"]', r"\[data\] publish names 'bought', which is the label"),
@@ -80,6 +86,14 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
             r"\[task\] min_batch_size is 1000, but browsers report 320",
         ),
         ("clip_norm = 10", "clip_norm = 0", r"\[task\] clip_norm is 0, but must be above 0"),
+        (
+            "clip_norm = 10",
+            'clip_norm = "10"',
+            r'\[task\] clip_norm is "10", but must be a number, above 0: write 10 without quotes',
+        ),
+        ("rounds = 120", 'rounds = "all"', r'rounds is "all", but must be a whole number, at least 1(?!:)'),
+        ("clip_norm = 10", "clip_norm = inf", r"\[task\] clip_norm is Infinity, but must be a finite number"),
+        ('label = "bought"', "label = 2026-11-29", r"\[data\] label is .*, but must be a text in quotes"),
         ("epsilon = 3            # what", "epsilon = 5 # what", r"\[training\] epsilon is 5, but the budget"),
         ("collusion_epsilon = 8", "collusion_epsilon = 2", r"\[task\] collusion_epsilon is 2, below epsilon"),
         (
@@ -524,20 +538,20 @@ def test_settings_that_cannot_be_read_hide_no_others_and_bring_no_false_ones(tmp
     panel, hidden, maybe = found(
         ("panel = 0.2", "panel = 20"), ("# hidden = [32]", "hiden = [32]"), ('"yes",  # ', '"maybe",  # ')
     )
-    assert panel == "error: [data] panel is 20, but must be between 0 and 1"
-    assert hidden == "error: [model] hiden is no setting: did you mean hidden?"
-    assert maybe.startswith("error: [data] classes names 'maybe'")
+    assert panel == "InvalidTask: [data] panel is 20, but must be between 0 and 1"
+    assert hidden == "InvalidTask: [model] hiden is no setting: did you mean hidden?"
+    assert maybe.startswith("InvalidTask: [data] classes names 'maybe'")
     most, key = found(
         ("values = []", 'values = [{column = "pages", most = -5}]'), ("\nkeys = []", '\nkeys = ["devise"]')
     )
-    assert most == "error: [measure] values, entry 1, most is -5, but must be above 0"
-    assert key.startswith("error: [measure] keys names 'devise'")
+    assert most == "InvalidTask: [measure] values, entry 1, most is -5, but must be above 0"
+    assert key.startswith("InvalidTask: [measure] keys names 'devise'")
     # By default all columns are features, of which `visit` looks like identifiers
     [ignored] = found(("ignore = [", "ignore = [3, "))
-    assert ignored.startswith("error: [data] ignore, entry 1 is 3, but must be a text")
+    assert ignored.startswith("InvalidTask: [data] ignore, entry 1 is 3, but must be a text")
     # Its epsilon is above the budget by default only
     [budget] = found(("epsilon = 4 ", "epsilon = 0 "), ("epsilon = 3 ", "epsilon = 5 "))
-    assert budget == "error: [task] epsilon is 0, but must be above 0"
+    assert budget == "InvalidTask: [task] epsilon is 0, but must be above 0"
     # All are named, however many they are
     assert (
         len(found(*((f"{name} = ", f"{name}x = ") for name in ("csv", "panel", "onnx", "rounds", "person"))))

@@ -12,7 +12,7 @@ from adserver.cli.main import app
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.run_states import describe_runs
-from adserver.quickstart.runs import Steps
+from adserver.quickstart.runs import SUMMARY, Steps
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
 from tests.adserver.job_world import Site, plan_for, sealed
@@ -163,3 +163,17 @@ def test_the_command_prints_a_line_of_each_run_that_is_not_done(project: Project
     assert f"run 1: job {job} is refused (budget_exhausted): nothing is left; " in said
     [told] = json.loads(runner.invoke(app, [*words, "--json"]).stdout)["runs"]
     assert told["why"] in said
+
+
+def test_the_epsilon_of_a_run_that_measured_is_shown_with_and_without_it(project: Project) -> None:
+    spent = {"epsilon": 0.9979, "epsilon_with_measurement": 3.224}
+    for figures in (spent, {"epsilon": 0.5}):
+        (project.new_run() / SUMMARY).write_text(json.dumps(figures))
+    runner, words = CliRunner(), ["quickstart", "status", str(project.folder)]
+    measured, trained = runner.invoke(app, words, env={"COLUMNS": "300"}).output.splitlines()[-2:]
+    assert "0.9979, with measurement 3.224" in measured
+    assert "0.5" in trained
+    assert "measurement" not in trained
+    first, second = json.loads(runner.invoke(app, [*words, "--json"]).stdout)["runs"]
+    assert {name: first[name] for name in spent} == spent
+    assert second["epsilon_with_measurement"] is None
