@@ -21,6 +21,7 @@ from adserver.peers.retrying import Backoff
 from adserver.records.asked_query import ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
 from adserver.records.exported_model import ModelWeights
+from adserver.records.plain_names import declared_name
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
@@ -96,12 +97,18 @@ class LocalMeasuring:
                 # Of its own dataset: an empty name may mean another one by now
                 return self.measurer(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
+            measurement = measurement_of(self._task(found))
+            keys = frozenset(key.name for key in measurement.keys)
             request = Request(
                 values=tuple(values),
                 histograms=tuple(histograms),
-                group_by=tuple(group_by),
-                where=asked["where"],
-                domains=codes_by_key(asked["domains"], measurement_of(self._task(found))),
+                # A column's own name may have letters that a task's names have not
+                group_by=tuple(declared_name(name, keys) for name in group_by),
+                where={declared_name(name, keys): said for name, said in asked["where"].items()},
+                domains=codes_by_key(
+                    {declared_name(name, keys): codes for name, codes in asked["domains"].items()},
+                    measurement,
+                ),
                 is_discovered=discover,
                 is_rolled_up=roll_up,
                 epsilon=epsilon,

@@ -10,7 +10,6 @@ are in the column's own unit, under its own name.
 
 import json
 import math
-import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Final
 
 from adserver.measuring.result import AggregateResult, Column, Estimate
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
+from adserver.records.plain_names import numbered_name, plain_name
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import list_columns
@@ -415,14 +415,9 @@ def _suffix(unit: int) -> str:
 
 def _name(column: str, taken: set[str], suffix: str = "") -> str:
     """Return a column's name as a task may declare it, and add it to those that are taken."""
-    plain = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")[:48]
-    # A task's names begin with a letter.
-    plain = plain if re.match(r"[a-z]", plain) else f"column_{plain}".strip("_")
-    name = next(
-        one
-        for number in ("", *(f"_{count}" for count in range(2, 1_000)))
-        if (one := f"{plain}{number}{suffix}") not in taken
-    )
+    plain = plain_name(column)
+    names = (f"{numbered_name(plain, number)}{suffix}" for number in range(1, 1_000))
+    name = next(one for one in names if one not in taken)
     taken.add(name)
     return name
 

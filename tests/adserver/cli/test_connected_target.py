@@ -113,6 +113,13 @@ def test_a_dataset_is_measured_by_the_command_and_read_again(there: There, tmp_p
     assert result["query_id"] in table
 
 
+def test_a_key_is_known_by_the_name_of_its_column(there: There) -> None:
+    asked = ["aggregate", "--value", "click", "--group-by", "Plàce", "--where", "Language=1"]
+    with there.charging(1):
+        result = json.loads(at(there, *asked, "--dataset", SHOP[:8], "--epsilon", "0.1", "--json"))
+    assert [row["group"] for row in result["rows"]][:2] == [{"place": "seattle"}, {"place": "oslo"}]
+
+
 def test_a_mean_may_be_over_the_reports_that_another_value_counts(there: There) -> None:
     asked = ["aggregate", "--mean", "purchase:click", "--dataset", SHOP[:8], "--epsilon", "0.1"]
     with there.charging(1):

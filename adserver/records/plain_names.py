@@ -1,0 +1,55 @@
+"""Names of columns in the letters that a task's names have.
+
+>>> plain_name("Campaña 2024")
+'campana_2024'
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection
+from typing import Final
+
+# Letters that are more than another one with a mark
+_WRITTEN_AS: Final = str.maketrans(
+    {
+        "æ": "ae",
+        "œ": "oe",
+        "ø": "o",
+        "ß": "ss",
+        "ð": "d",
+        "đ": "d",
+        "þ": "th",
+        "ł": "l",
+        "ħ": "h",
+        "\u0131": "i",
+    }
+)
+_MOST: Final = 48
+
+
+def plain_name(column: str) -> str:
+    """Return a column's name in a to z, digits and _: at most 48, of which the first is a letter.
+
+    Accents are dropped. What has no such letters is `column`.
+    """
+    parts = unicodedata.normalize("NFKD", column.lower().translate(_WRITTEN_AS))
+    letters = "".join(one for one in parts if not unicodedata.combining(one))
+    plain = re.sub(r"[^a-z0-9]+", "_", letters.lower()).strip("_")
+    # A task's names begin with a letter
+    named = plain if re.match(r"[a-z]", plain) else f"column_{plain}"
+    return named[:_MOST].strip("_")
+
+
+def numbered_name(plain: str, count: int) -> str:
+    """Return the name of the first, second or later column whose plain name is the same."""
+    return plain if count == 1 else f"{plain}_{count}"
+
+
+def declared_name(said: str, declared: Collection[str]) -> str:
+    """Return the declared name that is meant: the same, or that of the only column of this plain name.
+
+    Anything else is returned as it is said.
+    """
+    plain = plain_name(said)
+    is_only = plain in declared and numbered_name(plain, 2) not in declared
+    return plain if said not in declared and is_only else said

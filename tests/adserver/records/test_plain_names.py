@@ -1,0 +1,36 @@
+"""Columns of any language get names that a task takes."""
+
+import re
+
+import pytest
+
+from adserver.records.plain_names import declared_name, plain_name
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        ("Campaña", "campana"),
+        ("Búsqueda genérica", "busqueda_generica"),
+        ("Straße", "strasse"),
+        ("STRAẞE", "strasse"),
+        ("Ærø / Łódź", "aero_lodz"),
+        ("İstanbul", "istanbul"),
+        ("m²", "m2"),
+        ("2024", "column_2024"),
+        ("Кампания", "column"),
+        ("__", "column"),
+        ("a" * 60, "a" * 48),
+        ("1" + "a" * 60, "column_1" + "a" * 40),
+    ],
+)
+def test_a_name_keeps_its_letters_without_accents(column: str, name: str) -> None:
+    assert plain_name(column) == name
+    assert re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name)
+
+
+def test_a_column_is_meant_by_its_own_name_if_it_is_the_only_one() -> None:
+    assert declared_name("Campaña", ["campana", "month"]) == "campana"
+    assert declared_name("Campaña", ["campana", "campana_2"]) == "Campaña"
+    assert declared_name("campana", ["campana", "campana_2"]) == "campana"
+    assert declared_name("Año", ["month"]) == "Año"
