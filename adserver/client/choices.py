@@ -7,27 +7,51 @@ from functools import wraps
 from inspect import Parameter, signature
 from numbers import Real
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from maskedlark.errors import InvalidTask
+from maskedlark.model.losses import Loss
 
 _ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+# What other libraries call a setting
+_SYNONYMS: Final = {
+    "epochs": "rounds",
+    "steps": "rounds",
+    "panel": "eval_set",
+    "eval_data": "eval_set",
+    "validation_data": "eval_set",
+    "eps": "epsilon",
+    "step_size": "learning_rate",
+}
+# Of settings that have no default, what they may be
+_CHOICES: Final = {"loss": Loss}
+
 
 def suggest_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let the TypeError of a misspelled parameter say which one was probably meant; Python's does not."""
+    """Let the TypeError of a wrong parameter say which one was probably meant, or all; Python's does not.
+
+    That of a missing one lists its choices.
+    """
     parameters = signature(function).parameters
     takes_more = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+    named = [name for name, one in parameters.items() if one.kind is Parameter.KEYWORD_ONLY]
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        for name in kwargs.keys() - parameters.keys():
+        for name in [one for one in kwargs if one not in parameters]:
             meant = _find_close(name, parameters.keys() - kwargs.keys())
+            wrong = f"{function.__name__}() has no parameter {name!r}: "
             # Other names may be meant for `**more`, unless one that is needed is missing
             if meant and (not takes_more or parameters[meant].default is Parameter.empty):
-                raise TypeError(f"{function.__name__}() has no parameter {name!r}: did you mean {meant}?")
+                raise TypeError(f"{wrong}did you mean {meant}?")
+            if not takes_more:
+                raise TypeError(f"{wrong}it takes {', '.join(named)}")
+        for name, choices in _CHOICES.items():
+            if name in named and parameters[name].default is Parameter.empty and name not in kwargs:
+                raise TypeError(f"{function.__name__}() needs {name}: give one of {', '.join(choices)}")
         return function(*args, **kwargs)
 
     return called
@@ -35,6 +59,9 @@ def suggest_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def _find_close(name: str, known: Iterable[str]) -> str:
     """Return the name that was probably meant, such as learning_rate by lr; empty if there is none."""
+    known = set(known)
+    if _SYNONYMS.get(name) in known:
+        return _SYNONYMS[name]
     by_initials = {"".join(word[0] for word in one.split("_") if word): one for one in sorted(known)}
     return by_initials.get(name) or next(iter(get_close_matches(name, sorted(known), 1)), "")
 

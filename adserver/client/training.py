@@ -237,8 +237,8 @@ class Training(Connection):
         examples: str | Path,
         *,
         reports: int | None = None,
-        epsilons: Sequence[float] = (),
-        learning_rates: Sequence[float] = (),
+        epsilons: Sequence[float] | float = (),
+        learning_rates: Sequence[float] | float = (),
         seeds: int = 4,
         workers: int = 1,
         warm: bool = False,
@@ -290,8 +290,8 @@ class Training(Connection):
         of_job = training.get("epsilon") if asked is None else asked.epsilon
         wish = Wish(
             reports=self.server.dataset(dataset).size if reports is None else reports,
-            epsilons=tuple(epsilons) or (_EPSILONS if of_job is None else (of_job,)),
-            learning_rates=add_own_rate(submission, learning_rates),
+            epsilons=_list(epsilons) or (_EPSILONS if of_job is None else (of_job,)),
+            learning_rates=add_own_rate(submission, _list(learning_rates)),
             seeds=seeds,
             workers=workers,
             is_warm=warm,
@@ -324,13 +324,14 @@ class Training(Connection):
         job = Job(job_id=self.server.submit(submission).job_id, at=self.server)
         return job.watch(progress=progress) if wait else job
 
-    def job(self, job: str = "") -> Job:
-        """Return a job by the start of its id, which is not needed if there is only one.
+    def job(self, job: str | bytes = "") -> Job:
+        """Return a job by its id or the start of it in hex, which is not needed if there is only one.
 
         Raises:
             JobRefused(UNKNOWN_JOB)
         """
-        return Job(job_id=self.server.job(job).job_id, at=self.server)
+        named = job.hex() if isinstance(job, bytes) else job
+        return Job(job_id=self.server.job(named).job_id, at=self.server)
 
     def compare_jobs(self, *jobs: str) -> list[dict[str, Any]]:
         """Return jobs side by side, as `adserver job compare --json` does: a dict each, for a frame.
@@ -348,6 +349,11 @@ class Training(Connection):
         return [Job(job_id=one.job_id, at=self.server) for one in self.server.jobs()]
 
 
+def _list(given: Sequence[float] | float) -> tuple[float, ...]:
+    return (given,) if isinstance(given, float | int) else tuple(given)
+
+
+@suggest_names
 def _submission(
     model: bytes,
     *,

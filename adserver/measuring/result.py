@@ -69,7 +69,9 @@ class Estimate:
     no_interval: NoInterval | None = None
 
     def __str__(self) -> str:
-        """Show the value and its interval, or why it has none."""
+        """Show the value and its interval, or why it has none; a value that is mostly noise is not shown."""
+        if self.no_interval is NoInterval.NOISE:
+            return f"unknown ({self.no_interval.said})"
         interval = f"{self.low:.6g} to {self.high:.6g}" if self.no_interval is None else self.no_interval.said
         return f"{self.value:.6g} ({interval})"
 

@@ -31,6 +31,7 @@ from adserver.training.eval_set import EvalSet, read_eval_set
 from adserver.training.inference import OF_TWO_CLASSES, evaluate, predict
 from adserver.training.logit_scaling import Calibration, chances_of, logits_of
 from adserver.training.merged_parameters import separate_parameters
+from adserver.training.pipeline import LOSS_IS, notes_of
 from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.model.exactness import why_general
@@ -99,14 +100,7 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
         panel.check_fits(model, loss)
         if isinstance(loss, Heads) or _is_left(encoded, loss, panel):
             return StandardisedModel(model=encoded)
-        done, made = list[str](), _put_before(encoded, panel)
-        if made is None or _is_slower(parse(made, num_features=width), model, loss):
-            made = encoded
-        else:
-            done.append("its features are centred and scaled by the panel")
-        if (with_short_rows := _shorten_rows(made)) is not None:
-            made = with_short_rows
-            done.append("its tables of words are scaled down")
+        made, done = _change(encoded, model, loss, panel)
         if not done:
             return StandardisedModel(model=encoded)
         if loss in OF_TWO_CLASSES:
@@ -125,9 +119,58 @@ def standardise_submission(submission: Submission, panel: EvalSet | None = None)
     """
     if panel is None and submission.eval_set is not None:
         panel = read_eval_set(submission.eval_set)
-    if panel is None or not submission.is_standardised or submission.train or submission.freeze:
+    if panel is None or not _is_asked_for(submission):
         return StandardisedModel(model=submission.model)
     return standardise(submission.model, trained_loss(submission.loss), panel)
+
+
+def warn_without_panel(submission: Submission, *, num_features: int) -> str:
+    """Return a line that says what a panel would have changed in an untrained network; empty if nothing.
+
+    Without labels nothing tells whether weights are trained, so not even long rows of tables are changed.
+    A model that a job exported was trained.
+    """
+    loss = trained_loss(submission.loss)
+    if (
+        submission.eval_set is not None
+        or not _is_asked_for(submission)
+        or isinstance(loss, Heads)
+        or loss is Loss.POISSON
+        or num_features > _MOST_FEATURES
+        or LOSS_IS in notes_of(submission.model)
+    ):
+        return ""
+    blank = EvalSet(features=np.zeros((1, num_features), np.uint8), labels=np.zeros(1, np.int64))
+    try:
+        encoded = separate_parameters(submission.model)
+        _, done = _change(encoded, parse(encoded, num_features=num_features), loss, blank)
+    except MaskedLarkError:
+        return ""
+    if done and loss in OF_TWO_CLASSES:
+        done.append("it begins at the panel's base rate")
+    return (
+        f"no eval_set, so an untrained network trains as it is; with a panel {_join(done)}: give --eval-set "
+        "FILE (eval_set=FILE), or say that it is meant so (--as-it-is, standardise=False)"
+        if done
+        else ""
+    )
+
+
+def _is_asked_for(submission: Submission) -> bool:
+    return submission.is_standardised and not submission.train and not submission.freeze
+
+
+def _change(encoded: bytes, model: Model, loss: Loss, panel: EvalSet) -> tuple[bytes, list[str]]:
+    """Return an untrained network with the panel's features standardised and short rows, and the changes."""
+    done, made = list[str](), _put_before(encoded, panel)
+    if made is None or _is_slower(parse(made, num_features=model.input_width), model, loss):
+        made = encoded
+    else:
+        done.append("its features are centred and scaled by the panel")
+    if (with_short_rows := _shorten_rows(made)) is not None:
+        made = with_short_rows
+        done.append("its tables of words are scaled down")
+    return made, done
 
 
 def _is_left(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:

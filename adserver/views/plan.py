@@ -110,7 +110,7 @@ def tell_path(
     """
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen
-    from adserver.training.standardising import standardise_submission
+    from adserver.training.standardising import standardise_submission, warn_without_panel
     from maskedlark.model.exactness import why_general
 
     # Devices train, and helpers only sum: no path is chosen
@@ -126,6 +126,8 @@ def tell_path(
     )
     if begun.told:
         typer.echo(f"{begun.told} (--as-it-is or standardise=False leaves the file as it is)", err=True)
+    if line := warn_without_panel(submission, num_features=plan.task.num_features):
+        typer.echo(f"warning: {line}", err=True)
     # Of the file as it was given: what begins at a base rate ends with that.
     file = separate_parameters(submission.model)
     tell_loss(file, plan.job.loss, plan.task)
@@ -143,7 +145,7 @@ def tell_path(
             f"{plan.schedule.kind} schedule (without a rate: momentum, a cosine and the rule's rate)",
             err=True,
         )
-    for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_clip(submission, plan)):
+    for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_labels(submission, plan)):
         typer.echo(line, err=True)
     tell_columns(file, plan.task, find_encoder)
 
@@ -171,14 +173,24 @@ def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encode
             typer.echo(f"warning: {escape(line)}", err=True)
 
 
-def _warn_of_clip(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
-    """Yield a line if the clip bound cuts mostly the gradients of a rare label, by the evaluation set."""
+def _warn_of_labels(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
+    """Yield a line if the evaluation set has one label, or the clip bound cuts mostly a rare label's."""
     from adserver.training.eval_set import read_eval_set
     from adserver.training.inference import OF_TWO_CLASSES
 
-    if plan.adaptive_clip is None or submission.eval_set is None or plan.job.loss not in OF_TWO_CLASSES:
+    if submission.eval_set is None:
         return
-    rate = float((read_eval_set(submission.eval_set).labels == 1).mean())
+    labels = read_eval_set(submission.eval_set).labels
+    if (labels == labels[0]).all():
+        yield (
+            f"warning: all {len(labels):,} records of the evaluation set have the label {labels[0]:g}: it "
+            "neither standardises the network nor tells whether the model learns; give one with other "
+            "labels, too"
+        )
+        return
+    if plan.adaptive_clip is None or plan.job.loss not in OF_TWO_CLASSES:
+        return
+    rate = float((labels == 1).mean())
     clipped = 1 - plan.adaptive_clip.quantile
     # The evaluation set stands for the dataset, whose labels nobody may count for free
     if (rarer := min(rate, 1 - rate)) <= _RARE * clipped:

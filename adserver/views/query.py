@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import typer
 
-from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ReleasedResult, ResultRow
+from adserver.measuring.result import (
+    ALL,
+    REST,
+    AggregateResult,
+    Column,
+    Estimate,
+    NoInterval,
+    ReleasedResult,
+    ResultRow,
+)
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
@@ -186,6 +195,8 @@ def format_estimate(estimate: Estimate) -> str:
     """
     if not math.isfinite(estimate.value):
         return UNKNOWN
+    if estimate.no_interval is NoInterval.NOISE:
+        return f"{UNKNOWN} ({estimate.no_interval.said})"
     if estimate.no_interval is not None:
         return f"{estimate.value:,.3g} ({estimate.no_interval.said})"
     half = (estimate.high - estimate.low) / 2

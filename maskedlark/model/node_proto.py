@@ -11,7 +11,7 @@ from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant
 from maskedlark.model.limits import Limits
 from maskedlark.model.operators.call import Attribute, Operator, Tensor
-from maskedlark.model.operators.table import OPERATORS
+from maskedlark.model.operators.table import INSTEAD_OF_REFUSED, OPERATORS
 from maskedlark.model.tensor_proto import to_array
 
 RawAttribute: TypeAlias = AttributeValue | Constant
@@ -62,8 +62,9 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
         named = f"{node.domain[:80]}.{operator}" if node.domain else operator
         raise InvalidModel(
             ModelReason.UNKNOWN_OPERATOR,
-            f"operator {named!r} is not supported: docs/how-to/operators.md in the source lists "
-            "those that are",
+            f"operator {named!r} is not supported"
+            + (f": write {instead}" if (instead := INSTEAD_OF_REFUSED.get(named)) else "")
+            + " (docs/how-to/operators.md lists those that are)",
         )
     inputs, outputs = tuple(node.input), tuple(node.output)
     # Exporters write absent inputs at the end as empty names, or leave them out.

@@ -6,6 +6,30 @@ from typing import Final
 from maskedlark.model.operators import elementwise, layers, layout, recurrent
 from maskedlark.model.operators.call import INTEGERS, Attribute, Operator, Tensor, defaults
 
+INSTEAD_OF_REFUSED: Final = {
+    "Abs": "relu(x) + relu(-1 * x)",
+    "ArgMax": "the values themselves: the loss cross_entropy compares them",
+    "ConvTranspose": "a convolution",
+    "Einsum": "a matrix product and transpose",
+    "Equal": "a table (nn.Embedding) that is looked up at the code",
+    "Floor": "(x * 256).long(), which is whole without it",
+    "HardSigmoid": "sigmoid",
+    "HardSwish": "relu or elu",
+    "InstanceNormalization": "LayerNorm",
+    "Less": "relu or sigmoid of the difference",
+    "Max": "a + relu(b - a)",
+    "Min": "a - relu(a - b)",
+    "Mish": "elu",
+    "Neg": "-1 * x",
+    "OneHot": "a table (nn.Embedding) that is looked up at the code",
+    "Pad": "the padding of the convolution",
+    "RNN": "convolutions over the steps",
+    "ReduceMax": "a mean over the axis",
+    "Round": "(x * 256).long(), which is whole without it",
+    "Selu": "elu",
+}
+"""What to write in place of operators that people use most among those that are refused."""
+
 _END: Final = 1 << 31  # past every rank
 
 OPERATORS: Final[Mapping[str, Operator]] = {

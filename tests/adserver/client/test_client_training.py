@@ -566,3 +566,36 @@ def test_a_number_in_quotes_and_a_panel_that_is_no_file_are_named(
         client.rehearse(module(), "panel.npz", loss="mse", seeds=quoted)
     with pytest.raises(InvalidTask, match="clip_norm is '1': expected one number"):
         client.create_task(**{**TASK, "clip_norm": "1"}, num_features=4, classes=2)
+
+
+def test_an_untrained_network_without_a_panel_is_warned_of_with_what_a_panel_would_change(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    features = OF.datasets[0].shares.features
+    np.savez(tmp_path / "ones.npz", features=features, labels=np.ones(len(features), np.int64))
+    for given, warned in (
+        ({}, "warning: no eval_set, so an untrained network trains as it is; with a panel its features are "),
+        ({"standardise": False}, ""),
+        ({"eval_set": tmp_path / "panel.npz"}, ""),
+        ({"freeze": ["bias"]}, ""),
+        ({"eval_set": tmp_path / "ones.npz"}, "records of the evaluation set have the label 1: it neither"),
+    ):
+        client.train(module(), progress=True, **settings(rounds=1, **given))
+        said = capsys.readouterr().err
+        assert warned in said
+        assert ("warning" in said) == bool(warned)
+
+
+def test_a_job_is_found_by_its_own_id_and_one_epsilon_is_a_list_of_one(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client.train(module(), **settings())
+    assert client.job(job.job_id).job_id == client.job(job.job_id.hex()).job_id == job.job_id
+    wishes: list[rehearsal.Wish] = []
+    monkeypatch.setattr(rehearsal, "rehearse", lambda _job, _task, _panel, wish, _show: wishes.append(wish))
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epsilons=3, learning_rates=0.5)
+    assert (wishes[0].epsilons, wishes[0].learning_rates) == ((3,), (0.5,))
+    with pytest.raises(TypeError, match="'epochs': did you mean rounds"):
+        client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epochs=3)

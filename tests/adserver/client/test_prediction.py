@@ -208,7 +208,7 @@ def test_a_row_that_cannot_be_read_is_nan_and_the_warning_says_why() -> None:
 
 def test_words_that_the_encoder_does_not_name_are_counted_in_a_warning() -> None:
     graph = from_columns(model(), ENCODER)
-    with pytest.warns(UserWarning, match="1 row is scored as `other` in column 'city'.*no 'Bonn' there"):
+    with pytest.warns(UserWarning, match="1 row is scored as `other` in column 'city'.*not name 'Bonn'"):
         assert not np.isnan(predict(graph, [{**ROWS[0], "city": "Bonn"}])).any()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -114,7 +114,7 @@ def test_figures_show_their_intervals_or_that_there_is_none() -> None:
     assert repr(result).splitlines()[1:] == [
         "metric   value",
         "roc_auc  0.9 (-2.1 to 3.9)",
-        "loss     0.5 (no interval at this noise)",
+        "loss     unknown (no interval at this noise)",
     ]
     assert "<td>loss</td><td>0.5 (no interval at this noise)</td>" in result._repr_html_()
     [*_, row] = result.to_pandas().to_dict("records")

@@ -1,0 +1,51 @@
+"""What is to be written in place of a refused operator is said, and is taken."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from maskedlark.errors import ModelReason
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.operators.table import INSTEAD_OF_REFUSED, OPERATORS
+from tests.refusals import refused
+from tests.torch_models import export
+
+
+class Applied(nn.Module):
+    """A linear layer on what a function makes of four features."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.last = function, nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(self.function(x))
+        return found
+
+
+def encoded(function: Callable[[Tensor], Tensor]) -> bytes:
+    return export(Applied(function).eval(), 4, 1, dynamo=False)
+
+
+@pytest.mark.parametrize(
+    ("operator", "function", "instead"),
+    [
+        ("Abs", torch.abs, lambda x: torch.relu(x) + torch.relu(-1 * x)),
+        ("Neg", lambda x: -x, lambda x: -1 * x),
+        ("Max", lambda x: torch.maximum(x, 1 - x), lambda x: x + torch.relu(1 - x - x)),
+        ("Min", lambda x: torch.minimum(x, 1 - x), lambda x: x - torch.relu(x - (1 - x))),
+        ("Selu", torch.selu, torch.nn.functional.elu),
+    ],
+)
+def test_a_refused_operator_is_named_with_what_is_taken_in_its_place(
+    operator: str, function: Callable[[Tensor], Tensor], instead: Callable[[Tensor], Tensor]
+) -> None:
+    with refused(ModelReason.UNKNOWN_OPERATOR, f"'{operator}' is not supported: write "):
+        parse(encoded(function), num_features=4)
+    parse(encoded(instead), num_features=4)
+
+
+def test_no_operator_that_is_taken_is_called_refused() -> None:
+    assert INSTEAD_OF_REFUSED.keys().isdisjoint(OPERATORS)
