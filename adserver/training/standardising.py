@@ -149,7 +149,7 @@ def warn_without_panel(submission: Submission, *, num_features: int) -> str:
     if done and loss in OF_TWO_CLASSES:
         done.append("it begins at the panel's base rate")
     return (
-        f"no eval_set, so an untrained network trains as it is; with a panel {_join(done)}: give --eval-set "
+        f"no eval_set, so an untrained network trains as it is; with one {_join(done)}: give --eval-set "
         "FILE (eval_set=FILE), or say that it is meant so (--as-it-is, standardise=False)"
         if done
         else ""

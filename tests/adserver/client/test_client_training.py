@@ -575,7 +575,7 @@ def test_an_untrained_network_without_a_panel_is_warned_of_with_what_a_panel_wou
     features = OF.datasets[0].shares.features
     np.savez(tmp_path / "ones.npz", features=features, labels=np.ones(len(features), np.int64))
     for given, warned in (
-        ({}, "warning: no eval_set, so an untrained network trains as it is; with a panel its features are "),
+        ({}, "warning: no eval_set, so an untrained network trains as it is; with one its features are "),
         ({"standardise": False}, ""),
         ({"eval_set": tmp_path / "panel.npz"}, ""),
         ({"freeze": ["bias"]}, ""),

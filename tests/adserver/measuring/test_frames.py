@@ -116,7 +116,7 @@ def test_figures_show_their_intervals_or_that_there_is_none() -> None:
         "roc_auc  0.9 (-2.1 to 3.9)",
         "loss     unknown (no interval at this noise)",
     ]
-    assert "<td>loss</td><td>0.5 (no interval at this noise)</td>" in result._repr_html_()
+    assert "<td>loss</td><td>unknown (no interval at this noise)</td>" in result._repr_html_()
     [*_, row] = result.to_pandas().to_dict("records")
     assert (row["value"], row["no_interval"]) == (0.5, "noise")
     assert all(math.isnan(row[name]) for name in ("standard_error", "low", "high"))

@@ -58,5 +58,5 @@ def test_a_server_that_does_not_say_the_encoder_now_stops_nothing(capsys: pytest
     def find(_: bytes) -> Encoder:
         raise JobRefused(JobReason.UNAUTHORIZED, "no")
 
-    tell_path(SUBMISSION, with_encoder(), find)
+    tell_path(replace(SUBMISSION, is_standardised=False), with_encoder(), find)
     assert "warning" not in capsys.readouterr().err
