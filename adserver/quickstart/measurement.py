@@ -19,6 +19,7 @@ from typing import Final
 
 from adserver.measuring.result import AggregateResult, Column, Estimate
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
+from adserver.quickstart.table_report import describe_units
 from adserver.records.plain_names import numbered_name, plain_name
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
@@ -333,6 +334,8 @@ def _why_no_numbers(cells: Cells, column: str, line: int) -> str:
             f"holds numbers, and {plural(words.total(), 'word')}, the first in line {line}: empty those "
             "cells, or name a column of numbers"
         )
+    if told := describe_units(counts):
+        return f"holds {told}"
     shown = ", ".join(f"{word!r} in {plural(count, 'row')}" for word, count in words.most_common(_MOST_WORDS))
     # As of labels: people count what is rare
     word = min(words.most_common(_MOST_WORDS), key=lambda one: one[1])[0]

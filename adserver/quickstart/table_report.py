@@ -28,7 +28,7 @@ from maskedlark.encoding.close_names import fold, list_columns
 from maskedlark.encoding.encoder import MAX_WORD, TOP
 from maskedlark.encoding.fit import order_classes, spell_class
 from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifiers
-from maskedlark.encoding.table import Cells, Table
+from maskedlark.encoding.table import Cells, Table, is_number_as_written
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.terminal.plural import plural
@@ -64,7 +64,10 @@ _ID_NAME: Final = re.compile(
 )
 _TIME_NAME: Final = re.compile(r"(?i)time|date|seen|created|updated|epoch|unix|(?:^|[^a-z])(?:ts|at|on)$")
 # `EUR 5` has a unit, and `CMD-141998` is a name
-_UNIT: Final = re.compile(r"[$€£¥%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b(?!-)|[ ,'\u00a0\u202f](?=[0-9]{3})")
+_UNIT: Final = re.compile(r"[$€£¥₹%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b(?!-)")
+# Units of a column that a reason names
+_MOST_UNITS: Final = 4
+_SPACE_OF_THOUSANDS: Final = re.compile(r"(?<=[0-9])[ ,'\u00a0\u202f\u2019](?=[0-9]{3}(?![0-9]))")
 
 
 @unique
@@ -187,7 +190,7 @@ def read_report(table: Table, label: str) -> TableReport:
             classes={},
             other_labels={},
             unlabelled=len(table),
-            columns=tuple(_column(name, cells, unknown, unknown) for name, cells in table.columns.items()),
+            columns=tuple(_column(table, name, unknown, unknown) for name in table.columns),
         )
     if label not in table.columns:
         raise InvalidTask(
@@ -201,9 +204,7 @@ def read_report(table: Table, label: str) -> TableReport:
     if len(classes) < 2:
         classes = dict(counts)
     learned = [cell if cell in classes else None for cell in labels]
-    columns = tuple(
-        _column(name, cells, labels, learned) for name, cells in table.columns.items() if name != label
-    )
+    columns = tuple(_column(table, name, labels, learned) for name in table.columns if name != label)
     report = TableReport(
         rows=len(table),
         written=table.written,
@@ -240,10 +241,13 @@ def _check_label(table: str, label: str, counts: Counter[str]) -> None:
 
 
 def _column(
-    name: str, cells: Cells, labels: Sequence[str | None], learned: Sequence[str | None]
+    table: Table, name: str, labels: Sequence[str | None], learned: Sequence[str | None]
 ) -> ColumnReport:
+    cells = table.columns[name]
     counts = Counter(cell for cell in cells if cell is not None)
     use, why = _use(name, cells, counts)
+    if name in table.units and use is Use.NUMBER:
+        why = f"read without {table.units[name]!r}"
     follows = len(counts) > 0 and _follows(cells, labels)
     area = _rank(cells, learned, are_words=use is Use.WORDS or _are_words(counts)) if counts else None
     leak = f"ranks the label by itself (AUC {area:.3f})" if area and area > MAY_RANK_THE_LABEL else ""
@@ -289,6 +293,9 @@ def _use(name: str, cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
         return Use.LEFT_OUT, why
     if not _are_words(counts):
         return _use_of_numbers(name, counts)
+    short = sum(count for cell, count in counts.items() if dates.has_short_year(cell))
+    if short >= MOSTLY * counts.total():
+        return Use.LEFT_OUT, "dates with years of two digits: write four"
     try:
         if dates.are_dates(cells):
             return Use.DATE, ""
@@ -328,20 +335,20 @@ def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
     filled = counts.total()
     numeric = sum(count for cell, count in counts.items() if number(cell) is not None)
     found = identifiers(cells)
-    if numeric >= MOSTLY * filled:
-        word = next(cell for cell in counts if number(cell) is None)
-        said = (
-            f"numbers in {numeric} cells and words in {filled - numeric}, such as {word!r}: empty those cells"
-        )
+    words = [cell for cell in counts if number(cell) is None]
+    # One word among numbers stands for a gap, however many it has
+    if numeric >= MOSTLY * filled or (len(words) == 1 and numeric > filled / 2):
+        rest = filled - numeric
+        others = f"{words[0]!r} in {rest}" if len(words) == 1 else f"words in {rest}, such as {words[0]!r}"
+        said = f"numbers in {numeric} cells and {others}: empty those cells"
         if found or len(counts) > MOST_CLASSES:
             return Use.LEFT_OUT, said
         # Codes such as `4G` beside `5` may be meant, so it is not left out.
         return Use.WORDS, f"{said} if it is a column of numbers"
+    if (found or len(counts) > MOST_CLASSES) and (told := describe_units(counts)):
+        return Use.LEFT_OUT, told
     if found is None:
         return Use.WORDS, ""
-    bare = sum(count for cell, count in counts.items() if number(_UNIT.sub("", cell).strip()) is not None)
-    if bare >= MOSTLY * filled:
-        return Use.LEFT_OUT, "numbers with a unit or parted thousands: write the numbers alone"
     dated = sum(count for cell, count in counts.items() if dates.is_date(cell))
     if dated >= MOSTLY * filled:
         return (
@@ -349,6 +356,27 @@ def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
             f"dates in {dated} cells and something else in {filled - dated}: empty those cells",
         )
     return Use.LEFT_OUT, f"looks like identifiers: {found}"
+
+
+def describe_units(counts: Counter[str]) -> str:
+    """Return what keeps a column's amounts from being numbers, and what to do; empty if it has none.
+
+    `parse_table` reads those that all have one currency or %.
+    """
+    units = Counter[str]()
+    for cell, count in counts.items():
+        if is_number_as_written(_SPACE_OF_THOUSANDS.sub("", _UNIT.sub("", cell).strip())):
+            found = _UNIT.search(cell)
+            units[found[0] if found else ""] += count
+    if units.total() < MOSTLY * counts.total():
+        return ""
+    named = ", ".join(repr(unit) for unit, _ in units.most_common(_MOST_UNITS) if unit)
+    if not named:
+        return "numbers with parted thousands or decimal commas: write them as 1234.5"
+    if len(units) > 1:
+        what = f"with and without a unit, {named}" if "" in units else f"with several units, {named}"
+        return f"amounts {what}: write the numbers alone, all in one unit"
+    return f"amounts with a unit, {named}: write the numbers alone, as 1234.5"
 
 
 def _follows(cells: Cells, labels: Sequence[str | None]) -> bool:

@@ -33,6 +33,10 @@ _TIME: Final = (
 _ISO: Final = re.compile(rf"([0-9]{{4}})[-/.]([0-9]{{1,2}})[-/.]([0-9]{{1,2}}){_TIME}")
 _DOTTED: Final = re.compile(rf"([0-9]{{1,2}})\.([0-9]{{1,2}})\.([0-9]{{4}}){_TIME}")
 _SLASHED: Final = re.compile(rf"([0-9]{{1,2}})[/-]([0-9]{{1,2}})[/-]([0-9]{{4}}){_TIME}")
+_FOUR_DIGITS: Final = "with years of two digits: write four, as 2026-11-28"
+# Where the day stands, and of which century the year is, a cell does not say
+_DAY_OR_MONTH: Final = "(?:0?[1-9]|[12][0-9]|3[01])"
+_SHORT_YEAR: Final = re.compile(rf"{_DAY_OR_MONTH}([./-]){_DAY_OR_MONTH}\1[0-9]{{2}}{_TIME}")
 # Seconds since 1973, so that years and small ids are no dates; or milliseconds, of more digits.
 _UNIX: Final = re.compile(r"([0-9]{9,10})(?:\.[0-9]+)?|([0-9]{12,13})")
 
@@ -72,6 +76,11 @@ def is_date(cell: str) -> bool:
     return bool(_UNIX.fullmatch(cell)) or any(_moment(cell, order) is not None for order in _Order)
 
 
+def has_short_year(cell: str) -> bool:
+    """Return True if a cell looks like a date whose year has two digits, which is not read."""
+    return bool(_SHORT_YEAR.fullmatch(cell))
+
+
 def wrong_dates(cells: Cells) -> dict[str, str]:
     """Return the cells that keep `parts` from reading the other ones, each with the reason.
 
@@ -79,7 +88,11 @@ def wrong_dates(cells: Cells) -> dict[str, str]:
     slashes where nothing shows whether the day or the month stands first.
     """
     counts = Counter(cell for cell in cells if cell is not None)
-    wrong = {cell: "it holds no date" for cell in counts if not is_date(cell)}
+    wrong = {
+        cell: f"it holds a date {_FOUR_DIGITS}" if has_short_year(cell) else "it holds no date"
+        for cell in counts
+        if not is_date(cell)
+    }
     unix = {cell for cell in counts if _UNIX.fullmatch(cell)}
     written = counts.keys() - wrong.keys() - unix
     rarer = min(unix, written, key=lambda form: sum(counts[cell] for cell in form))
@@ -103,6 +116,8 @@ def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]
         moments = _moments({cell for cell in cells if cell is not None})
     except InvalidTask as error:
         raise InvalidTask(f"column {name!r}: {error}") from None
+    if moments is None and any(cell is not None and has_short_year(cell) for cell in cells):
+        raise InvalidTask(f"column {name!r} holds dates {_FOUR_DIGITS}")
     if moments is None:
         raise InvalidTask(
             f"column {name!r} holds a cell that is no date: write dates as 2026-11-28 or 2026-11-28 04:50"

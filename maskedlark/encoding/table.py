@@ -1,8 +1,8 @@
 r"""A table as people export it, read from a file's bytes into columns of cells.
 
 How the file was written is detected and named: its encoding (UTF-8, UTF-16, Windows-1252), the character
-between cells (comma, semicolon, tab, bar), and, where cells are not parted by commas, numbers with a decimal
-comma.
+between cells (comma, semicolon, tab, bar), where cells are not parted by commas numbers with a decimal comma,
+and columns of amounts with one currency or %, which are read as numbers without it.
 
 >>> table = parse_table("Größe;Stadt\n1,5;Köln\n".encode("cp1252"), "export.csv")
 >>> table.columns, table.written
@@ -13,7 +13,7 @@ import csv
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from io import StringIO
 from itertools import islice
@@ -41,7 +41,16 @@ _NO_TEXT: Final = {
 }
 # The share of filled cells that are numbers, above which a column is one of numbers
 _MOSTLY: Final = 0.5
-_DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
+# Points or commas between thousands; no thousands begin with 0
+_DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
+_DECIMAL_POINT: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
+# No letters but these: others may be names, such as A 5
+_CURRENCY: Final = "[$€£¥₹%]|AUD|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EUR|GBP|INR|JPY|MXN|NOK|NZD|PLN|SEK|USD"
+_FIGURES: Final = r"[0-9](?:[0-9.,' \u00a0\u202f\u2019]*[0-9])?"
+_AMOUNT: Final = re.compile(
+    rf"([+-]?)(?:({_CURRENCY})[ \u00a0\u202f]?([+-]?{_FIGURES})|({_FIGURES})[ \u00a0\u202f]?({_CURRENCY}))"
+)
+_SPACE_OF_THOUSANDS: Final = re.compile(r"(?<=[0-9])[' \u00a0\u202f\u2019](?=[0-9]{3}(?![0-9]))")
 # The first line by which Excel says what parts cells
 _SEP_LINE: Final = re.compile(r'\ufeff?sep=(\t|[^\s"])\r?\n')
 
@@ -71,6 +80,7 @@ class Table:
         lines: The line of the file that each row ends on, from 1.
         written: How the file was written, for people.
         form: The same for `append_columns`.
+        units: The currency or % of each column of amounts, which its cells are without.
     """
 
     name: str
@@ -78,6 +88,7 @@ class Table:
     lines: Sequence[int] = field(repr=False)
     written: str = ""
     form: TableForm = TableForm()
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -90,6 +101,7 @@ class Table:
             lines=[self.lines[row] for row in rows],
             written=self.written,
             form=self.form,
+            units=self.units,
         )
 
     def cells(self, column: str) -> Cells:
@@ -159,8 +171,19 @@ def parse_table(content: bytes, name: str) -> Table:
     if with_points:
         columns |= with_points
         written.append("decimal commas")
-    form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points))
-    return Table(name=name, columns=columns, lines=lines, written=", ".join(written), form=form)
+    amounts = {one: found for one, cells in columns.items() if (found := _read_amounts(cells))}
+    columns |= {one: found.cells for one, found in amounts.items()}
+    units = {one: found.unit for one, found in amounts.items()}
+    if units:
+        written.append(f"amounts without {' and '.join(dict.fromkeys(units.values()))}")
+    have_commas = any(found.have_commas for found in amounts.values()) and delimiter != ","
+    form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas)
+    return Table(name=name, columns=columns, lines=lines, written=", ".join(written), form=form, units=units)
+
+
+def is_number_as_written(cell: str) -> bool:
+    """Return True if a cell is a number, or one with a decimal comma."""
+    return bool(number(cell) is not None or _DECIMAL_COMMA.fullmatch(cell))
 
 
 def append_columns(content: bytes, table: Table, added: Mapping[str, Sequence[str | float]]) -> bytes:
@@ -280,11 +303,66 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
     for name, cells in columns.items():
         filled = [cell for cell in cells if cell is not None]
         # A stray word among them stays one, and costs its own row alone.
-        numbers = sum(1 for cell in filled if _DECIMAL_COMMA.fullmatch(cell) or number(cell) is not None)
+        numbers = sum(1 for cell in filled if is_number_as_written(cell))
         if numbers > _MOSTLY * len(filled) and any(
             "," in cell and _DECIMAL_COMMA.fullmatch(cell) for cell in filled
         ):
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
+
+
+@frozen
+class _Amounts:
+    """A column of amounts as numbers.
+
+    Attributes:
+        unit: What each amount has.
+        cells: Without it, and with decimal points.
+        have_commas: Whether decimal commas were written.
+    """
+
+    unit: str
+    cells: list[str | None]
+    have_commas: bool
+
+
+def _read_amounts(cells: Cells) -> _Amounts | None:
+    """Read a column whose numbers all have one and the same unit; None for others.
+
+    As of decimal commas, a stray word stays one. Numbers without a unit, or points and commas that may part
+    thousands as well as decimals, are not guessed at: the column stays as it is.
+    """
+    first = next((cell for cell in cells if cell is not None), None)
+    if first is None or is_number_as_written(first):  # most columns, without a look at each cell
+        return None
+    counts = Counter(cell for cell in cells if cell is not None)
+    found = {cell: one for cell in counts if (one := _AMOUNT.fullmatch(cell))}
+    units = {one[2] or one[5] for one in found.values()}
+    rows = sum(counts[cell] for cell in found)
+    if len(units) != 1 or rows <= _MOSTLY * counts.total() or any(map(is_number_as_written, counts)):
+        return None
+    figures = {cell: _SPACE_OF_THOUSANDS.sub("", one[1] + (one[3] or one[4])) for cell, one in found.items()}
+    are_commas_decimal = have_decimal_commas(figures.values())
+    if are_commas_decimal is None:
+        return None
+    read = {
+        cell: _use_decimal_point(one) if are_commas_decimal else one.replace(",", "")
+        for cell, one in figures.items()
+    }
+    return _Amounts(
+        unit=units.pop(),
+        cells=[None if cell is None else read.get(cell, cell) for cell in cells],
+        have_commas=are_commas_decimal and any("," in one for one in figures.values()),
+    )
+
+
+def have_decimal_commas(numbers: Collection[str]) -> bool | None:
+    """Return whether numbers have decimal commas or points; None if nothing shows it or some have others."""
+    with_comma = all(_DECIMAL_COMMA.fullmatch(one) for one in numbers)
+    with_point = all(_DECIMAL_POINT.fullmatch(one) for one in numbers)
+    if with_comma and with_point:
+        # 1.234 is either, and 1234 the same in both
+        return None if any("." in one or "," in one for one in numbers) else False
+    return with_comma if with_comma or with_point else None
 
 
 def _use_decimal_point(cell: str) -> str:

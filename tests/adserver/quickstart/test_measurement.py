@@ -179,6 +179,7 @@ def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
         ([{"column": "campaign==rare"}], [], "'campaign==rare', which is no column: to count a word's rows"),
         ([{"column": "sold=rare"}], [], "values names 'sold=rare', but shop.csv has no such column"),
         ([{"column": "stray"}], [], "'stray' holds numbers, and 1 word, the first in line 61: empty those"),
+        ([{"column": "weight"}], [], "'weight' holds amounts with a unit, 'kg': write the numbers alone, as"),
         ([{"column": "gaps"}], [], "column 'gaps' is empty: measure another one"),
         ([{"column": "bought", "word": "maybe"}], [], "no row of column 'bought' has 'maybe'"),
         ([{"column": "revenue", "most": 1e9}], [], "more than 2.14748e.07"),
@@ -199,7 +200,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     wide = table(
         **SHOP.columns,
         mail=["ann@mail.example"] * 60, fine=["0.1234567"] * 60, stray=[*["1"] * 59, "N.N."],
-        gaps=[None] * 60,
+        gaps=[None] * 60, weight=["1.5 kg", "2 kg"] * 30,
     )  # fmt: skip
     cells = {name: ["" if cell is None else cell for cell in column] for name, column in wide.columns.items()}
     asked = MeasureSettings(values=tuple(Measured(**value) for value in values), keys=tuple(keys))

@@ -33,9 +33,19 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
         ("created_at", "1{unix}", Use.DATE, ""),
         ("seen", "2026-11-{day} 10:00", Use.DATE, ""),
         ("seen", "{month}/{month}/2026", Use.LEFT_OUT, "day or the month stands first"),
-        ("price", "{some}.{few} €", Use.LEFT_OUT, "with a unit"),
+        ("price", "{some}.{few} €", Use.NUMBER, "read without '€'"),
+        ("price", "{some}.{few} kg", Use.LEFT_OUT, "amounts with a unit, 'kg': write the numbers alone"),
+        ("price", "{some}.{few} {unit}", Use.LEFT_OUT, "amounts with several units, '€', '$': write"),
+        ("price", "{some}.{few}{bare}", Use.LEFT_OUT, "amounts with and without a unit, '€': write"),
+        ("price", "1 {some:03}.{few}", Use.LEFT_OUT, "numbers with parted thousands"),
+        ("price", '"{some},{few}"', Use.LEFT_OUT, "or decimal commas: write them as 1234.5"),
+        ("share", "{few} kg", Use.WORDS, ""),
+        ("seen", "{day}.12.25 18:{day}", Use.LEFT_OUT, "dates with years of two digits: write four"),
+        ("seen", "{month}/{month}/25", Use.LEFT_OUT, "dates with years of two digits: write four"),
+        ("rating", "{gap}", Use.WORDS, "numbers in 300 cells and 's/d' in 100: empty those cells if it is"),
+        ("plan", "{plan}", Use.WORDS, ""),
         ("order", "CMD-{row}", Use.LEFT_OUT, "looks like identifiers: 400 different words"),
-        ("price", "EUR {some}.{few}", Use.LEFT_OUT, "with a unit"),
+        ("price", "EUR {some}.{few}", Use.NUMBER, "read without 'EUR'"),
         ("price", "{some}.{few}{odd}", Use.LEFT_OUT, "words in 10, such as"),
         ("age", "{few}{odd}", Use.WORDS, "empty those cells if it is a column of numbers"),
         ("seen", "2026-11-{day} 10:{row}{odd}", Use.LEFT_OUT, "looks like identifiers"),
@@ -49,7 +59,8 @@ def test_columns(name: str, cells: str, use: Use, why: str) -> None:
         return cells.format(
             row=row, big=chance.randrange(10**9, 10**10), few=row % 7, some=chance.randrange(300),
             unix=f"{chance.randrange(6 * 10**8, 9 * 10**8):09}", day=f"{1 + row % 30:02}", month=1 + row % 12,
-            odd="" if row % 40 else " or so",
+            odd="" if row % 40 else " or so", unit="€$"[row % 2], bare=" €" if row % 3 else "",
+            gap=1 + row % 5 if row % 4 else "s/d", plan=(1, 2, "basic", "more")[row % 4],
         )  # fmt: skip
 
     found, said = use_of(name, with_column(name, cell))

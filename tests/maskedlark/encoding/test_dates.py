@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskedlark.encoding.dates import are_dates, part_of, parts, with_parts, wrong_dates
+from maskedlark.encoding.dates import are_dates, has_short_year, part_of, parts, with_parts, wrong_dates
 from maskedlark.errors import InvalidTask
 
 DAY = "20785"
@@ -85,6 +85,33 @@ def test_the_cells_without_which_a_column_can_be_read(cells: list[str | None], w
     assert all(wrong[cell] in why for cell, why in found.items())
     read = parts({"seen": [None if cell in found else cell for cell in cells]}, "seen")["seen@day"]
     assert [day is None for day in read] == [cell is None or cell in found for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_short"),
+    [
+        ("27.12.25 18:08", True),
+        ("12/27/25", True),
+        ("7-1-05", True),
+        ("27.12.2025", False),
+        ("32.12.25", False),
+        ("27.12/25", False),
+        ("0.1.25", False),
+        ("27.12.25 25:00", False),
+        ("10.5", False),
+    ],
+)
+def test_a_year_of_two_digits_is_known_and_not_read(cell: str, is_short: bool) -> None:
+    assert has_short_year(cell) is is_short
+    if is_short:
+        assert not are_dates([cell])
+        assert wrong_dates([cell]) == {
+            cell: "it holds a date with years of two digits: write four, as 2026-11-28"
+        }
+        with pytest.raises(
+            InvalidTask, match="column 'seen' holds dates with years of two digits: write four"
+        ):
+            parts({"seen": [None, cell]}, "seen")
 
 
 def test_only_the_parts_that_are_wanted_and_lacking_are_made() -> None:

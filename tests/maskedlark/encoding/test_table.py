@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from maskedlark.encoding.table import append_columns, parse_table
+from maskedlark.encoding.table import append_columns, have_decimal_commas, parse_table
 from maskedlark.errors import InvalidTask
 
 ROWS = "Größe{0}Stadt{0}y\n1{0}Köln{0}no\n2{0}Århus{0}yes\n"
@@ -44,6 +44,7 @@ def test_encodings_and_delimiters_are_found_and_named(
         ("a;b\n1,5;1.234,5\n2;7\n", {"a": ["1.5", "2"], "b": ["1234.5", "7"]}, [2, 3]),
         ("a;b\n1,5;x\nmany;y\n", {"a": ["1,5", "many"], "b": ["x", "y"]}, [2, 3]),
         ("a;b\n1,5;x\nk.A.;x\n1.000,25;x\n", {"a": ["1.5", "k.A.", "1000.25"], "b": ["x"] * 3}, [2, 3, 4]),
+        ("a;b\n1,5;x\n0.125;y\n", {"a": ["1.5", "0.125"], "b": ["x", "y"]}, [2, 3]),
         ("only\n1\n\n2\n", {"only": ["1", "2"]}, [2, 4]),
         ("a,b\n", {"a": [], "b": []}, []),
         ("a\tb,c\n1\t2\n", {"a": ["1"], "b,c": ["2"]}, [2]),
@@ -52,6 +53,78 @@ def test_encodings_and_delimiters_are_found_and_named(
 def test_cells_and_their_lines(text: str, columns: dict[str, list[str]], lines: list[int]) -> None:
     table = parse_table(text.encode(), "a.csv")
     assert (dict(table.columns), table.lines) == (columns, lines)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize(
+    ("cells", "read", "unit"),
+    [
+        (["846,60 €", "1.234,50 €", "7 €"], ["846.60", "1234.50", "7"], "€"),
+        (["€ 1.234,50", "€-3,5", "€ -4,5"], ["1234.50", "-3.5", "-4.5"], "€"),
+        (["1 234,50\u202f€", "1\u00a0234\u00a0567 €"], ["1234.50", "1234567"], "€"),
+        (["$1,234.50", "-$7"], ["1234.50", "-7"], "$"),
+        (["CHF 1'234.50", "2 CHF"], ["1234.50", "2"], "CHF"),
+        (["USD 5", "6USD", ""], ["5", "6", None], "USD"),
+        (["12 %", "12.5%", "0.125 %"], ["12", "12.5", "0.125"], "%"),
+        (["1.234.567 €", "1.234 €"], ["1234567", "1234"], "€"),
+        (["1,5 €", "2,5 €", "k.A."], ["1.5", "2.5", "k.A."], "€"),
+    ],
+)
+def test_amounts_of_one_unit_are_read_as_numbers_without_it(
+    cells: list[str], read: list[str | None], unit: str, delimiter: str
+) -> None:
+    content = f"a{delimiter}b\n" + "".join(f'"{cell}"{delimiter}x\n' for cell in cells)
+    table = parse_table(content.encode(), "a.csv")
+    assert (table.columns["a"], table.units) == (read, {"a": unit})
+    assert table.written.endswith(f"amounts without {unit}")
+    are_commas_decimal = delimiter == ";" and any(",5" in cell for cell in cells)
+    assert table.form.are_commas_decimal is are_commas_decimal
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1 €", "2 $"],
+        ["1 €", "2 €", "3"],
+        ["1 €", "3", "x"],
+        ["1.234 €", "5 €"],
+        ["1.234,5 €", "1,234.5 €"],
+        ["1 €", "x"],
+        ["5 kg", "6 kg"],
+        ["A 5", "A 6"],
+        ["--5 €", "+-6 €"],
+        ["1.2.3 €", "4 €"],
+        ["12 34 €", "5 €"],
+        ["€ 5 €", "6 €"],
+        ["", ""],
+        [f"{'9' * 500} x €", "x"],
+    ],
+)
+def test_amounts_that_could_mean_something_else_stay_as_they_are(cells: list[str]) -> None:
+    table = parse_table(("a;b\n" + "".join(f"{cell};y\n" for cell in cells)).encode(), "a.csv")
+    assert table.columns["a"] == [cell or None for cell in cells]
+    assert not table.units
+    assert table.written == "UTF-8, cells parted by semicolons"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "have"),
+    [
+        (["1,5", "2"], True),
+        (["1.234,5"], True),
+        (["1.5", "0.125"], False),
+        (["1,234.5"], False),
+        (["1", "-2"], False),
+        (["1.234"], None),
+        (["1,234"], None),
+        (["1,5", "1.5"], None),
+        (["x"], None),
+    ],
+)
+def test_decimal_commas_are_told_from_points_where_the_numbers_show_it(
+    numbers: list[str], have: bool | None
+) -> None:
+    assert have_decimal_commas(numbers) is have
 
 
 @pytest.mark.parametrize(
