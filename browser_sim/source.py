@@ -91,12 +91,14 @@ class SourceRecords:
 
     Attributes:
         encoder: The digest of the encoder that made the features; None: no encoder did.
+        lines: Shape int64 (n,), the lines of the table's file; None: no table.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
     labels: NDArray[np.float64] = field(repr=False)
     measured: MeasuredRecords | None = None
     encoder: bytes | None = None
+    lines: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -109,6 +111,7 @@ class SourceRecords:
             labels=self.labels[rows],
             measured=measured and MeasuredRecords(keys=measured.keys[rows], values=measured.values[rows]),
             encoder=self.encoder,
+            lines=None if self.lines is None else self.lines[rows],
         )
 
     def save(self, path: Path, kind: LabelKind) -> None:
@@ -117,7 +120,7 @@ class SourceRecords:
         `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
 
         With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V); of an encoder also its
-        digest, `encoder` u8 (32,).
+        digest, `encoder` u8 (32,); of a table also `lines` int64 (n,) of its file.
         """
         labels = self.labels if kind is LabelKind.VALUES else self.labels.astype(np.int64)
         arrays: dict[str, NDArray[np.generic]] = {"features": self.features, "labels": labels}
@@ -125,6 +128,8 @@ class SourceRecords:
             arrays |= {"keys": self.measured.keys, "values": self.measured.values}
         if self.encoder is not None:
             arrays["encoder"] = np.frombuffer(self.encoder, np.uint8)
+        if self.lines is not None:
+            arrays["lines"] = self.lines
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:  # savez adds a suffix to names, not to files
             np.savez(file, **arrays)  # type: ignore[arg-type]

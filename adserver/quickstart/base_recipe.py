@@ -15,12 +15,14 @@ from typing import Any, Final, Generic, TypeVar
 from adserver.quickstart.check import read_table
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
+from adserver.quickstart.people import take_reported
 from adserver.quickstart.project import Project
 from adserver.quickstart.runs import NOTHING_ASKED, REPORTED, Rows, RunOptions, RunResult, Steps
 from adserver.quickstart.settings import DataSettings
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobState
 from adserver.views.printing import check_parts
+from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
@@ -156,7 +158,9 @@ class BaseRecipe(ABC, Generic[_Result]):
         # Sent again, each row would be reported twice: a run that was cut off here is not gone on with.
         sent = steps.do("reports", lambda: self._report(task, panel), is_begun_once=True)
         dataset = steps.do("dataset", lambda: self._seal(task))
-        measured = steps.do("measured", lambda: self._measure(task, dataset)) if self._measured else None
+        measured = (
+            steps.do("measured", lambda: self._measure(task, dataset, panel)) if self._measured else None
+        )
         return SealedReports(task_id=task, sent=sent, dataset=dataset, measured=measured)
 
     def _task(self, described: TableDescription, *updates: str) -> str:
@@ -249,7 +253,15 @@ class BaseRecipe(ABC, Generic[_Result]):
         write_durably(path, self._measured.file)
         return ("--measurement", str(path))
 
-    def _measure(self, task: str, dataset: dict[str, Any]) -> dict[str, Any]:
+    def _reported(self, panel: Path | None) -> Table:
+        """Return the rows of the table that browsers reported: those that the panel's file does not have."""
+        import numpy as np
+
+        data = self._project.settings.data
+        lines = np.load(panel, allow_pickle=False)["lines"].tolist() if panel else ()
+        return take_reported(read_table(self._project.path(data.csv)), data, frozenset(lines))
+
+    def _measure(self, task: str, dataset: dict[str, Any], panel: Path | None) -> dict[str, Any]:
         """Measure the dataset, write table and picture, and return what the summary says of it."""
         from adserver.messages.query import ResultMessage
         from adserver.quickstart.measurement_forecast import (
@@ -273,12 +285,11 @@ class BaseRecipe(ABC, Generic[_Result]):
         result = plan.in_units(ResultMessage.model_validate(said).value())
         files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
         files |= {"png": picture} if (picture := self._picture("measured")) else {}
-        table, reported = read_table(self._project.path(settings.data.csv)), dataset["admitted"]
-        forecasts = forecast_groups(table, settings.data, settings.measure, settings.task, reported=reported)
-        groups = [row.group for row in result.rows]
+        data, measure, table = settings.data, settings.measure, self._reported(panel)
+        forecasts = forecast_groups(table, data, measure, settings.task, reported=len(table), plan=plan)
         remarks = Remarks(
-            lines=describe_measurement(table, settings.data, settings.measure, forecasts),
-            columns=cut_off_by_group(table, plan, settings.measure, groups, reported),
+            lines=describe_measurement(table, data, measure, forecasts, plan),
+            columns=cut_off_by_group(table, plan, measure, [row.group for row in result.rows]),
         )
         for path in files.values():
             write_result(result, path, means_in(result, plan.filled), remarks)
@@ -288,7 +299,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         )
         return {
             **{kind: str(path) for kind, path in files.items()},
-            "clipped_rows": plan.beyond,
+            "clipped_rows": {one.name: one.clipping.rows for one in forecasts if one.clipping is not None},
             "clipped": {
                 one.name: {**asdict(one.clipping), "half_width": one.half_width}
                 for one in forecasts

@@ -54,7 +54,6 @@ class MeasurementPlan:
         filled: For each value of a column with gaps the value that counts the rows without one, both by the
             names of results: a mean divides by it.
         keys: For each declared key its column, the coarsest first.
-        beyond: Rows that hold more than the most that counts, by column.
     """
 
     declared: Measurement
@@ -64,7 +63,6 @@ class MeasurementPlan:
     names: dict[str, str]
     filled: dict[str, str]
     keys: dict[str, str]
-    beyond: dict[str, int]
 
     @property
     def file(self) -> bytes:
@@ -221,7 +219,6 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         names=names,
         filled={names[name]: one.shown for name, one in filled.items()},
         keys=keys,
-        beyond={one.column: one.beyond for one in values if one.beyond},
     )
 
 
@@ -239,7 +236,6 @@ class _PlannedValue:
     low: int
     high: int
     unit: int
-    beyond: int
     is_word: bool = False
 
 
@@ -258,7 +254,6 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
             low=0,
             high=1,
             unit=1,
-            beyond=0,
             is_word=True,
         )
     filled = [value for value in _numbers(table, one.column) if value is not None]
@@ -280,7 +275,6 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
         low=-high if min(filled) < 0 else 0,
         high=high,
         unit=unit,
-        beyond=sum(abs(value) > one.bound for value in filled),
     )
 
 
@@ -294,7 +288,6 @@ def _count_filled(column: str, taken: set[str]) -> _PlannedValue:
         low=0,
         high=1,
         unit=1,
-        beyond=0,
         is_word=True,
     )
 

@@ -98,7 +98,13 @@ class GroupForecast:
 
 
 def forecast_groups(
-    table: Table, data: DataSettings, measure: MeasureSettings, task: TaskSettings, *, reported: int
+    table: Table,
+    data: DataSettings,
+    measure: MeasureSettings,
+    task: TaskSettings,
+    *,
+    reported: int,
+    plan: MeasurementPlan | None = None,
 ) -> tuple[GroupForecast, ...]:
     """Return a forecast of each value and of the count; none where `[measure]` names nothing.
 
@@ -108,6 +114,7 @@ def forecast_groups(
         measure: What is measured.
         task: What both helpers sign: the budgets.
         reported: Rows that browsers will report.
+        plan: As a run had it, of which the table has some rows; None: as of this table.
 
     Raises:
         InvalidTask: as `plan_measurement`, or epsilon is over the task's budget.
@@ -117,7 +124,7 @@ def forecast_groups(
     from adserver.measuring.intervals import half_width
     from maskedlark.privacy.mechanism import Mechanism
 
-    plan = plan_measurement(table, data, measure)
+    plan = plan or plan_measurement(table, data, measure)
     if plan is None:
         return ()
     errors = _plan_errors(plan, task, measure.epsilon, reported)
@@ -186,10 +193,17 @@ def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
 
 
 def describe_measurement(
-    table: Table, data: DataSettings, measure: MeasureSettings, forecasts: Sequence[GroupForecast]
+    table: Table,
+    data: DataSettings,
+    measure: MeasureSettings,
+    forecasts: Sequence[GroupForecast],
+    plan: MeasurementPlan | None = None,
 ) -> tuple[str, ...]:
-    """Say what the owner's table tells of the results: what is cut off, and where gaps and rare words are."""
-    plan = plan_measurement(table, data, measure)
+    """Say what the owner's table tells of the results: what is cut off, and where gaps and rare words are.
+
+    Args as of `forecast_groups`.
+    """
+    plan = plan or plan_measurement(table, data, measure)
     if plan is None:
         return ()
     return (
@@ -205,16 +219,14 @@ def cut_off_by_group(
     plan: MeasurementPlan,
     measure: MeasureSettings,
     groups: Sequence[Sequence[str]],
-    reported: int,
 ) -> dict[str, list[float | None]]:
     """Return what bounds cut off the sum of each group of a result, by a name for each such value.
 
     Args:
-        table: The owner's.
+        table: The owner's rows that browsers reported.
         plan: As its run had it.
         measure: What is measured.
         groups: Those of the result's rows. Of the rest of a group it is not known, hence None.
-        reported: Rows that browsers reported.
     """
     found = dict[str, list[float | None]]()
     for value in measure.values:
@@ -225,10 +237,7 @@ def cut_off_by_group(
         for group, one in zip(group_rows(table, plan), beyond, strict=True):
             for level in range(len(group) + 1):
                 lost[*group[:level], *(ALL,) * (len(group) - level)] += one
-        share = reported / len(table)
-        found[f"{value.column} cut off"] = [
-            None if REST in group else share * lost[tuple(group)] for group in groups
-        ]
+        found[f"{value.column} cut off"] = [None if REST in group else lost[tuple(group)] for group in groups]
     return found
 
 

@@ -8,7 +8,7 @@ A person is on one side only, so that the panel tests what the model does for pe
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from io import StringIO
 from typing import Final
 
@@ -71,6 +71,12 @@ def count_rows(table: Table, data: DataSettings) -> tuple[int, Mapping[str, int]
     """Return how many rows browsers report or the panel has, and how many are left out, by reason."""
     left_out = Counter(why_not_learned(table, data))
     return left_out.pop("", 0), left_out
+
+
+def take_reported(table: Table, data: DataSettings, panel: Collection[int]) -> Table:
+    """Return the rows that browsers report: all that are learned, but for those on the panel's lines."""
+    learned = zip(why_not_learned(table, data), table.lines, strict=True)
+    return table.take([row for row, (why, line) in enumerate(learned) if not why and line not in panel])
 
 
 def why_not_learned(table: Table, data: DataSettings) -> Iterator[str]:

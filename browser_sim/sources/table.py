@@ -121,7 +121,10 @@ def load_table(settings: TableSettings) -> Source:
             **dates.with_parts(table.columns, [column.name for column in encoder.columns]),
         }
         records = SourceRecords(
-            features=encoder.features(cells), labels=encoder.labels(cells), encoder=encoder.digest
+            features=encoder.features(cells),
+            labels=encoder.labels(cells),
+            encoder=encoder.digest,
+            lines=np.array(table.lines, np.int64),
         )
     classes = encoder.label.classes if isinstance(encoder.label, ClassLabel) else ()
     return Source(
@@ -148,7 +151,9 @@ def _load_measured_alone(table: Table, settings: TableSettings) -> Source:
     return Source(
         name=f"csv:{table.name} without a label",
         records=SourceRecords(
-            features=np.zeros((len(table), 1), np.uint8), labels=np.zeros(len(table), np.float64)
+            features=np.zeros((len(table), 1), np.uint8),
+            labels=np.zeros(len(table), np.float64),
+            lines=np.array(table.lines, np.int64),
         ),
         feature_names=("nothing",),
         label_names=("none", "unused"),

@@ -187,9 +187,10 @@ def test_a_value_outside_strict_bounds_stops_the_run(tmp_path: Path) -> None:
         sums(of, source(tmp_path).with_measurement(of.task))
 
 
-def test_records_in_clear_hold_keys_and_values(tmp_path: Path) -> None:
+def test_records_in_clear_hold_keys_values_and_lines(tmp_path: Path) -> None:
     records = source(tmp_path).with_measurement(measuring().task).records
     records.take(np.array([2, 0])).save(tmp_path / "clear.npz", LabelKind.CLASSES)
     stored = np.load(tmp_path / "clear.npz")
     assert stored["keys"].tolist() == [[5, 1], [3, 1]]
     assert stored["values"].tolist() == [[99], [10]]
+    assert stored["lines"].tolist() == [5, 2]

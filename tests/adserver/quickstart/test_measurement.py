@@ -59,7 +59,6 @@ def test_a_plan_says_the_same_to_the_task_to_browsers_and_to_the_query() -> None
     assert plan.browser_options == (*secret, "--key", "campaign=campaign")
     summed = ("--value", "revenue_x100", "--value", "yes", "--value", "count")
     assert plan.query_options == (*summed, "--group-by", "campaign", "--roll-up")
-    assert plan.beyond == {"revenue": 19}
 
 
 def test_sums_come_back_in_the_units_and_under_the_names_of_their_columns() -> None:

@@ -6,10 +6,14 @@ from random import Random
 
 import pytest
 
+from adserver.measuring.result import ALL, REST
+from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
+    cut_off_by_group,
     describe_clipping,
     describe_forecasts,
+    describe_measurement,
     forecast_groups,
     suggest_bounds,
     suggest_values,
@@ -150,6 +154,23 @@ def test_a_bound_that_cuts_off_less_than_the_noise_is_left_alone() -> None:
     above_all, _ = measured_at(0.5, 1e4)
     assert above_all.clipping is None
     assert describe_clipping([above_all]) == ()
+
+
+def test_what_is_said_of_a_result_is_of_its_own_groups_and_rows() -> None:
+    whole = table(region=["north"] * 60 + ["south"] * 30, paid=[1] * 60 + [9] * 30)
+    measure = MeasureSettings(values=(Measured(column="paid", most=5),), keys=("region",))
+    plan = plan_measurement(whole, DATA, measure)
+    assert plan is not None
+    some = whole.take([*range(50), *range(60, 72)])  # 12 of the south, which `plan_measurement` would hide
+    groups = [("north",), ("south",), (ALL,), (REST,)]
+    assert cut_off_by_group(some, plan, measure, groups) == {"paid cut off": [0, 48, 48, None]}
+    [paid, _] = forecast_groups(some, DATA, measure, TASK, reported=len(some), plan=plan)
+    assert paid.clipping is not None
+    assert (paid.clipping.rows, paid.clipping.lost) == (12, 48)
+    assert describe_measurement(some, DATA, measure, (), plan) == ()
+    assert describe_measurement(some, DATA, measure, ()) == (
+        "'region': the group 'other' is 12 rows of 1 rare word ('south')",
+    )
 
 
 def test_nothing_is_forecast_where_nothing_is_measured() -> None:

@@ -3,14 +3,17 @@
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from adserver.quickstart.people import Division, count_rows, divide, write_table
+from adserver.quickstart.people import Division, count_rows, divide, take_reported, write_table
 from adserver.quickstart.sample_table import PEOPLE, sample_table
 from adserver.quickstart.settings import DataSettings
 from browser_sim.devices.device_data import table_by_user
-from browser_sim.sources.table import TableSettings
+from browser_sim.draws import Draws
+from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.encoding.table import Table, parse_table
+from maskedlark.reports.task_kinds import LabelKind
 
 DATA = DataSettings(label="bought", classes=("no", "1"), panel=0.25)
 LABELS = ("no", "1.0", "", "later")
@@ -71,6 +74,22 @@ def test_rows_are_left_out_as_devices_leave_them_out(
     assert devices.rows is not None
     assert devices.rows.left_out == {}
     assert (len(devices.population), len(devices.labels)) == (division.people, len(division.on_devices))
+
+
+def test_rows_that_are_reported_are_those_that_browsers_report(table: Table, tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").write_text(visits())
+    settings = TableSettings(
+        path=tmp_path / "visits.csv", label="bought", classes=DATA.classes, ignore=("who",)
+    )
+    split = load_table(settings).split_panel(DATA.panel, Draws(seed=1))
+    assert split.panel is not None
+    split.panel.save(tmp_path / "panel.npz", LabelKind.CLASSES)
+    panel = frozenset(np.load(tmp_path / "panel.npz")["lines"].tolist())
+    assert split.reported.lines is not None
+    assert [*take_reported(table, DATA, panel).lines] == split.reported.lines.tolist()
+    assert len(panel) == 90 < len(split.reported)
+    whole = take_reported(table, DataSettings(), frozenset())
+    assert whole.lines == table.lines
 
 
 def test_a_table_that_is_written_is_read_as_the_same_cells() -> None:
