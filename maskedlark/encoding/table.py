@@ -310,6 +310,19 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
 
 
+def read_numbers(cells: Cells) -> Cells:
+    """Return a column of numbers without its currency or %, and with points for decimal commas.
+
+    Unlike a file's, its decimal commas are read only where the numbers show that they are no points.
+    """
+    if amounts := _read_amounts(cells):
+        return amounts.cells
+    numbers = {cell for cell in cells if cell is not None and is_number_as_written(cell)}
+    if not have_decimal_commas(numbers):
+        return cells
+    return [None if cell is None else _use_decimal_point(cell) for cell in cells]
+
+
 @frozen
 class _Amounts:
     """A column of amounts as numbers.

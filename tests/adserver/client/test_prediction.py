@@ -258,3 +258,19 @@ def test_a_file_of_features_needs_its_encoder_and_a_loss_its_outputs() -> None:
         predict(model(), ROWS)
     with pytest.raises(InvalidModel, match="needs an output for each class: the model has 1"):
         predict(model(), ROWS, encoder=ENCODER, loss="cross_entropy")
+
+
+@pytest.mark.parametrize("pages", [["2,5", "", "0", "9"], ["€ 2,50", "", "€ 0", "€ 9,00"]])
+def test_numbers_that_are_text_may_have_decimal_commas_and_a_currency(pages: list[str]) -> None:
+    graph = from_columns(model(), ENCODER)
+    rows = [row | {"pages": cell} for row, cell in zip(ROWS, pages, strict=True)]
+    assert predict(graph, rows).tolist() == predict(graph, ROWS).tolist()
+    assert predict(graph, pd.DataFrame(rows)).tolist() == predict(graph, ROWS).tolist()
+
+
+@pytest.mark.parametrize("pages", [["1,234"], ["2,5", "2.5"], ["1,234", 7.5]])
+def test_a_comma_that_could_part_thousands_costs_its_row_the_prediction(pages: list[Any]) -> None:
+    rows = [row | {"pages": cell} for row, cell in zip(ROWS, pages, strict=False)]
+    with pytest.warns(UserWarning, match="1 row is not scored: column 'pages': it holds a word"):
+        chances = predict(from_columns(model(), ENCODER), rows)
+    assert np.isnan(chances).tolist() == ["," in str(cell) for cell in pages]
