@@ -35,7 +35,7 @@ MIN_CELL_COUNT: Final = 20
 """Groups of fewer reports are hidden, and are in the rest of their table."""
 MOST_CATEGORIES: Final = 1_000
 OTHER: Final = "other"
-_MOST_DECIMALS: Final = 6
+MOST_DECIMALS: Final = 6
 # Words of a column that a message names
 _MOST_WORDS: Final = 4
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
@@ -350,9 +350,9 @@ def _decimals(table: Table, column: str, most: float) -> int:
     cells = {cell for cell in table.columns[column] if cell is not None and cell.lower() not in _TRUTHS}
     exponents = [Decimal(cell).normalize().as_tuple().exponent for cell in (*cells, repr(most))]
     decimals = max((-int(one) for one in exponents), default=0)
-    if decimals > _MOST_DECIMALS:
+    if decimals > MOST_DECIMALS:
         raise InvalidTask(
-            f"[measure] values: column {column!r} has {decimals} decimals: round it to {_MOST_DECIMALS} or "
+            f"[measure] values: column {column!r} has {decimals} decimals: round it to {MOST_DECIMALS} or "
             "fewer"
         )
     return max(decimals, 0)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from adserver.measuring.result import ALL, REST
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.measurement import (
+    MOST_DECIMALS,
     MeasurementPlan,
     cut_off,
     describe_gaps,
@@ -237,7 +238,10 @@ def cut_off_by_group(
         for group, one in zip(group_rows(table, plan), beyond, strict=True):
             for level in range(len(group) + 1):
                 lost[*group[:level], *(ALL,) * (len(group) - level)] += one
-        found[f"{value.column} cut off"] = [None if REST in group else lost[tuple(group)] for group in groups]
+        # As exact as cells are: sums of floats end in digits of no meaning
+        found[f"{value.column} cut off"] = [
+            None if REST in group else round(lost[tuple(group)], MOST_DECIMALS) for group in groups
+        ]
     return found
 
 

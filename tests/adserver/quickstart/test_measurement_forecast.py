@@ -164,6 +164,8 @@ def test_what_is_said_of_a_result_is_of_its_own_groups_and_rows() -> None:
     some = whole.take([*range(50), *range(60, 72)])  # 12 of the south, which `plan_measurement` would hide
     groups = [("north",), ("south",), (ALL,), (REST,)]
     assert cut_off_by_group(some, plan, measure, groups) == {"paid cut off": [0, 48, 48, None]}
+    cents = table(region=["north"] * 30, paid=[5.1] * 30)
+    assert cut_off_by_group(cents, plan, measure, groups[:1]) == {"paid cut off": [3.0]}
     [paid, _] = forecast_groups(some, DATA, measure, TASK, reported=len(some), plan=plan)
     assert paid.clipping is not None
     assert (paid.clipping.rows, paid.clipping.lost) == (12, 48)
