@@ -76,6 +76,6 @@ def test_a_command_waits_for_helpers_as_long_as_it_is_asked_to(
     (server,) = made
     monkeypatch.setattr(LocalMeasuring, "_task", lambda *_: None)
     monkeypatch.setattr(TaskStore, "encoder", lambda *_: None)
-    dataset: Any = SimpleNamespace(task_id=b"")
+    dataset: Any = SimpleNamespace(task_id=b"", dataset_id=b"")
     for asker in (server.measuring.measurer(dataset), server.measuring.evaluator(dataset)):
         assert asker.backoff.give_up_after_s == longest.give_up_after_s
