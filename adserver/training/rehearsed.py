@@ -121,7 +121,7 @@ class Rehearsed:
         return max(0.0, self.value - ERRORS_OF_99 * error), min(1.0, self.value + ERRORS_OF_99 * error)
 
     def is_better_than(self, other: "Rehearsed") -> bool:
-        """Return whether this setting scores higher than another of its name by more than chance.
+        """Return whether this setting scores higher than another one by more than chance.
 
         Seed for seed both train and test with the same examples, samples and noise, so their differences
         are compared and not their means. They count if the mean is beyond the 95 % quantile of Student's t
@@ -130,8 +130,8 @@ class Rehearsed:
         that their own spread is too small. One seed tells nothing. A rate that the first seed left far
         behind was not repeated, and is worse.
         """
-        if len(other.scores) < len(self.scores):
-            return True
+        if len(other.scores) != len(self.scores):
+            return len(other.scores) < len(self.scores)
         from scipy.special import stdtrit
 
         differences = np.array([one.value for one in self.scores]) - [one.value for one in other.scores]
@@ -224,8 +224,8 @@ class Rehearsal:
             best = self.best(name)
             if best.epsilon is None or not best.scores:
                 continue
-            if alone.scores and best.value <= alone.value:
-                lines.append(f"{name}: the examples alone do as well: {alone.value:.4f} and {best.value:.4f}")
+            if alone.scores and alone.is_better_than(best):
+                lines.append(f"{name}: the examples alone do better: {alone.value:.4f} and {best.value:.4f}")
             elif alone.scores and not best.is_better_than(alone):
                 lines.append(
                     f"{name}: {best.value:.4f} cannot be told apart from the examples alone, "

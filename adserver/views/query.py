@@ -154,8 +154,8 @@ def print_groups(
     Args:
         result: What was measured.
         statistics: Further columns.
-        is_all_shown: Whether groups that may be hidden, or without an interval for each statistic, are rows,
-            too.
+        is_all_shown: Whether groups that may be hidden, or of which a statistic is unknown and each estimate
+            may be 0, are rows, too.
         where: Where all are, for the line that counts those that are not shown.
     """
     derived = [one.estimates(result) for one in statistics]
@@ -167,11 +167,16 @@ def print_groups(
             *(UNKNOWN if row.may_be_hidden or one.no_interval else format_estimate(one) for one in more),
         )
         for row, more in zip(result.rows, further, strict=True)
-        if is_all_shown or not (row.may_be_hidden or any(one.no_interval for one in more))
+        if is_all_shown
+        or not (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
     ]
     print_table((*result.group_by, *_names(result, statistics)), shown)
     if hidden := len(result.rows) - len(shown):
         typer.echo(f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: {where}")
+
+
+def _may_be_empty(row: ResultRow) -> bool:
+    return all(one.low <= 0 <= one.high for one in row.estimates)
 
 
 def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[str, ...]:

@@ -45,7 +45,10 @@ _MOSTLY: Final = 0.5
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
 _DECIMAL_POINT: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
 # No letters but these: others may be names, such as A 5
-_CURRENCY: Final = "[$€£¥₹%]|AUD|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EUR|GBP|INR|JPY|MXN|NOK|NZD|PLN|SEK|USD"
+_CURRENCY: Final = (
+    r"[$€£¥₹%]|(?:R|A|C|US)\$|kr|zł|Kč|"
+    "AUD|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EUR|GBP|INR|JPY|MXN|NOK|NZD|PLN|SEK|USD"
+)
 _FIGURES: Final = r"[0-9](?:[0-9.,' \u00a0\u202f\u2019]*[0-9])?"
 _AMOUNT: Final = re.compile(
     rf"([+-]?)(?:({_CURRENCY})[ \u00a0\u202f]?([+-]?{_FIGURES})|({_FIGURES})[ \u00a0\u202f]?({_CURRENCY}))"

@@ -237,6 +237,16 @@ def test_what_is_not_known_is_an_empty_cell_and_unknown_in_print(
     assert left_out == "1 group of too few reports, not shown: r.csv has all"
 
 
+def test_a_group_with_a_sure_sum_is_shown_though_a_mean_of_it_is_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sure = result({"paid": [0.5, 900.0], "count": [1.0, 2.0]})
+    print_groups(sure, [Statistic.mean("paid")], is_all_shown=False)
+    _names, group, left_out = capsys.readouterr().out.splitlines()
+    assert group.split() == ["b", "900.0", "±", "3.0", "2.0", "±", "3.0", "unknown"]
+    assert left_out.startswith("1 group of too few reports, not shown")
+
+
 def test_a_picture_has_the_largest_cells_first_and_nothing_below_0_of_what_cannot_be() -> None:
     many = result({"paid": [5.0, 7.0], "count": [-1.0, 9.0]})
     paid, count = many.columns

@@ -336,6 +336,26 @@ def test_heads_score_by_their_mean_area() -> None:
     assert scored.mean_over_rate is None
 
 
+def test_examples_alone_that_say_nothing_score_a_half_though_their_best_moment_counts() -> None:
+    chance = np.random.default_rng(5)
+    noise = EvalSet(
+        features=chance.integers(0, 256, (160, WIDTH)).astype(np.uint8), labels=chance.integers(0, 2, 160)
+    )
+    scores = list[float]()
+    for seed in range(24):
+        alone = RehearsalTraining(
+            model=SUBMISSION.model,
+            examples=noise,
+            plan=_plan(SUBMISSION, task_of(), 5_000, 0.03, 8.0),
+            name=ALONE,
+            seed=seed,
+        )
+        score = alone.train().score
+        assert score is not None
+        scores.append(score.measured)
+    assert float(np.mean(scores)) == pytest.approx(0.5, abs=0.03)
+
+
 def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
     found = examples()
     scored = _score(SUBMISSION.model, found, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
