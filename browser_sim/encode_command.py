@@ -66,7 +66,7 @@ def _encode_command(
         # Rows whose label is not learned are told here, before browsers leave them out.
         fitted = fit_counting(table(fit))
         _write(fitted.encoder, out)
-        told = _of_encoder(fitted.encoder) | {"rows": _of_rows(fitted.rows)}
+        told = _of_encoder(fitted.encoder) | {"rows": _of_rows(fitted.rows), "notes": list(fitted.notes)}
         if (wanted := _predicted(fitted.encoder)) is not None and not as_json:
             told["predicted"] = wanted
     elif csv is not None and encoder is not None:

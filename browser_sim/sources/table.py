@@ -3,6 +3,7 @@
 One that was fitted before, or one that is fitted to this table.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
@@ -87,10 +88,11 @@ class TableSettings:
 
 @frozen
 class _FittedEncoder:
-    """An encoder, and what became of the rows that it was fitted to."""
+    """An encoder, what became of the rows that it was fitted to, and which of their words have no code."""
 
     encoder: Encoder
     rows: RowCounts
+    notes: tuple[str, ...] = ()
 
 
 def load_table(settings: TableSettings) -> Source:
@@ -193,7 +195,23 @@ def fit_counting(settings: TableSettings) -> _FittedEncoder:
     table, rows = _select_labelled(whole, settings.label, settings)
     encoder = _fit(table, settings, settings.label)
     _check_public(encoder, table, settings.publish)
-    return _FittedEncoder(encoder=encoder, rows=rows)
+    return _FittedEncoder(encoder=encoder, rows=rows, notes=tuple(_describe_others(encoder, table)))
+
+
+def _describe_others(encoder: Encoder, table: Table) -> Iterator[str]:
+    """Say of each column of more words than it has codes for how many rows are *other*."""
+    for column in encoder.columns:
+        if not isinstance(column, CategoryColumn | IdColumn) or column.name not in table.columns:
+            continue
+        counts = Counter(cell for cell in table.columns[column.name] if cell is not None)
+        rows = sum(counts[word] for word in counts.keys() - set(column.words))
+        if rows:
+            more = f"; --words {column.name}={len(counts)} tells them apart"
+            yield (
+                f"{column.name!r} has {len(counts)} words: {len(column.words)} have codes of their own; the "
+                f"others, in {rows / counts.total():.1%} of its rows, share one"
+                + ("" if isinstance(column, IdColumn) else more)
+            )
 
 
 def _select_labelled(whole: Table, label: str | None, settings: TableSettings) -> tuple[Table, RowCounts]:

@@ -255,6 +255,24 @@ def test_dates_become_numbers_and_words_for_every_later_table(tmp_path: Path) ->
         features(path, encoder)
 
 
+def test_a_fit_says_which_words_have_no_code_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "sites.csv"
+    # 250 words of three rows and 20 of one: of 254 codes the last are the first of these by the alphabet
+    sites = [f"site {row % 250}" for row in range(750)] + [f"rare {row:02}" for row in range(20)]
+    path.write_text("site,y\n" + "".join(f"{site},{row % 2}\n" for row, site in enumerate(sites)))
+    fit = ("encode", "--fit", path, "--label", "y")
+    (note,) = json.loads(invoke(*fit, "--json").stdout)["notes"]
+    encoder = fit_counting(TableSettings(path=path, label="y")).encoder
+    known = len(encoder.columns[0].words)
+    others = sum(site not in encoder.columns[0].words for site in sites)
+    assert 0 < others < 20
+    assert note == (
+        f"'site' has 270 words: {known} have codes of their own; the others, in {others / 770:.1%} of its "
+        "rows, share one; --words site=270 tells them apart"
+    )
+    assert json.loads(invoke(*fit, "--words", "site=270", "--json").stdout)["notes"] == []
+
+
 def test_the_command_says_what_became_of_the_rows(tmp_path: Path) -> None:
     path, out = table(tmp_path, [*ROWS, "20,Private,3,", "20,Private,3,maybe"]), tmp_path / "encoder.json"
     chosen = ("--label", "y", "--class", "no", "--class", "yes", "--json")
