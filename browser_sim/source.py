@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +123,7 @@ class SourceRecords:
         digest, `encoder` u8 (32,); of a table also `lines` int64 (n,) of its file.
         """
         labels = self.labels if kind is LabelKind.VALUES else self.labels.astype(np.int64)
-        arrays: dict[str, NDArray[np.generic]] = {"features": self.features, "labels": labels}
+        arrays: dict[str, Any] = {"features": self.features, "labels": labels}
         if self.measured is not None:
             arrays |= {"keys": self.measured.keys, "values": self.measured.values}
         if self.encoder is not None:
@@ -132,7 +132,7 @@ class SourceRecords:
             arrays["lines"] = self.lines
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:  # savez adds a suffix to names, not to files
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, **arrays)
 
 
 @frozen

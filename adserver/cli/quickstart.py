@@ -3,15 +3,24 @@
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from adserver.cli.options import JsonOption
+from adserver.cli.quickstart_output import (
+    describe_features,
+    show_forecasts,
+    show_measured,
+    show_report,
+    show_runs,
+    show_warnings,
+    summary_rows,
+)
 from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
 from maskedlark.terminal.options import option
@@ -20,48 +29,8 @@ from maskedlark.terminal.plural import plural
 if TYPE_CHECKING:
     from adserver.quickstart.measurement_forecast import GroupForecast
     from adserver.quickstart.project import Project
-    from adserver.quickstart.runs import RunResult
-    from adserver.quickstart.settings import DataSettings, MeasureSettings
+    from adserver.quickstart.settings import DataSettings
     from adserver.quickstart.table_report import TableReport
-    from maskedlark.encoding.encoder import Encoder
-
-_NAMES: Final = {
-    "read": "rows read",
-    "reported": "rows reported",
-    "panel": "rows of the panel",
-    "auc": "AUC",
-    "last_auc": "last AUC",
-    "collusion_epsilon": "epsilon with one helper",
-}
-# A job's own figures, in `job show`, `job compare` and the dashboard, are those before calibration
-_NAMES_CALIBRATED: Final = {"loss": "loss, calibrated", "last_loss": "last loss, calibrated"}
-_NAMES_WITH_MEASUREMENT: Final = {
-    "epsilon": "epsilon of training",
-    "collusion_epsilon": "epsilon of training with one helper",
-    "epsilon_with_measurement": "epsilon of training and measurement",
-    "collusion_epsilon_with_measurement": "the same with one helper",
-}
-_NAMES_ON_DEVICES: Final = {
-    "reported": "rows on devices",
-    "epsilon": "epsilon of a person",
-    "collusion_epsilon": "the same with one helper",
-}
-# Of what `status` knows of a run, what is no column of the table
-_BELOW_THE_RUNS: Final = (
-    "epsilon_with_measurement",
-    "is_calibrated",
-    "private_minus_plain",
-    "private_minus_panel_alone",
-    "verdict",
-    "measured_csv",
-    "why",
-)
-# Characters of a dataset's id that are shown
-_ID: Final = 12
-# Characters of an example cell that are shown
-_EXAMPLE: Final = 30
-# Columns whose places are listed: a picture has one for each pixel
-_MOST_COLUMNS: Final = 50
 
 quickstart_app = typer.Typer(
     no_args_is_help=True,
@@ -259,17 +228,17 @@ def _make_project(
     )
     # Shown once the project is made: an error would be overlooked below a table of columns
     if report is not None:
-        _show_report(report)
+        show_report(report)
     for line in found_in_table:
         typer.echo(escape(line))
-    _show_forecasts(forecasts, measure)
-    _show_warnings(warnings)
+    show_forecasts(forecasts, measure)
+    show_warnings(warnings)
     # Told and not refused: the file stays, and is what its owner corrects
     if model is not None:
         found = check(project)
         for problem in found.problems:
             typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
-        _show_warnings(found.warnings)
+        show_warnings(found.warnings)
     return project
 
 
@@ -286,14 +255,14 @@ def _check_command(folder: FolderArgument) -> None:
     if found.problems:
         _refuse(found.problems)
     if found.encoder is not None:
-        told = _features_of(found.encoder)
+        told = describe_features(found.encoder)
         typer.echo(f"features, those of words with the rows of a table for them: {told}")
     if found.why_general is not None:
         from adserver.views.plan import describe_path
 
         typer.echo("\n".join(describe_path(found.why_general)))
-    _show_warnings((*found.table_warnings, *found.warnings))
-    _show_forecasts(found.forecasts, project.settings.measure, found.measured_notes)
+    show_warnings((*found.table_warnings, *found.warnings))
+    show_forecasts(found.forecasts, project.settings.measure, found.measured_notes)
     if found.loss is None:
         typer.echo(
             f"{plural(found.rows, 'row')}, all of them reported and measured; no model is trained, since "
@@ -315,38 +284,6 @@ def _refuse(problems: Sequence[str]) -> NoReturn:
     for problem in problems:
         typer.secho(f"InvalidTask: {escape(problem)}", fg="red", err=True)
     raise typer.Exit(1)
-
-
-def _show_forecasts(
-    forecasts: "Sequence[GroupForecast]", measure: "MeasureSettings", notes: Sequence[str] = ()
-) -> None:
-    from adserver.quickstart.measurement_forecast import describe_forecasts, warn_of_width
-
-    if forecasts:
-        typer.echo(escape(describe_forecasts(forecasts, measure)))
-    for note in notes:
-        typer.echo(escape(f"[measure] {note}"))
-    _show_warnings(warn_of_width(forecasts, measure))
-
-
-def _show_warnings(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        typer.secho(f"warning: {escape(warning)}", fg="yellow", err=True)
-
-
-def _features_of(encoder: "Encoder") -> str:
-    """Return each column's places among the features, and of words the rows that an `nn.Embedding` needs."""
-    from maskedlark.encoding.encoder import CategoryColumn, HashColumn, IdColumn
-
-    place, told = 0, list[str]()
-    for column in encoder.columns:
-        if len(told) == _MOST_COLUMNS:
-            return f"{', '.join(told)}, ... up to {encoder.num_features - 1}"
-        last = place + column.num_bytes - 1
-        rows = f" ({column.rows} rows)" if isinstance(column, CategoryColumn | IdColumn | HashColumn) else ""
-        told.append(f"{place}{f' to {last}' if last > place else ''} {column.name}{rows}")
-        place = last + 1
-    return ", ".join(told)
 
 
 @quickstart_app.command("run")
@@ -383,7 +320,7 @@ def _run_command(
         return
     print_table(("", ""), summary_rows(result))
     if result.measured:
-        _show_measured(result.measured)
+        show_measured(result.measured)
     if isinstance(result, Trained) and result.encoder:
         files = shlex.join([result.model, "--encoder", result.encoder])
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
@@ -454,27 +391,7 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
         ],
     )
     typer.echo()
-    print_table(
-        (
-            "run",
-            "state",
-            "name",
-            "dataset",
-            "auc",
-            "plain auc",
-            "panel auc",
-            "base rate",
-            "loss",
-            "accuracy",
-            "epsilon",
-            "note",
-        ),
-        [tuple(_cell_of_run(one, name) for name in one if name not in _BELOW_THE_RUNS) for one in runs],
-    )
-    for one in runs:
-        sums = one["measured_csv"] and f"sums by groups in {one['measured_csv']}"
-        for line in filter(None, (one["verdict"], sums, one["why"])):
-            typer.echo(escape(f"run {one['run']}: {line}"))
+    show_runs(runs)
 
 
 @quickstart_app.command("logs")
@@ -536,108 +453,6 @@ def _notes(report: "TableReport") -> dict[str, str]:
     """Return the comment of each value that `_data_settings` names."""
     of_columns = {column.name: column.why for column in report.columns if column.why}
     return {name: plural(count, "row") for name, count in report.classes.items()} | of_columns
-
-
-def _show_report(report: "TableReport") -> None:
-    """Print what the table holds and, with a label, what becomes of it."""
-    written = f"{plural(report.rows, 'row')}, read as {report.written}"
-    if not report.label:
-        print_table(
-            ("column", "different", "gaps", "for example"),
-            [(one.name, one.distinct, one.gaps, one.example[:_EXAMPLE]) for one in report.columns],
-        )
-        typer.echo(written)
-        return
-    print_table(
-        ("column", "becomes", "different", "gaps", "for example", "why"),
-        [
-            (one.name, one.use.value, one.distinct, one.gaps, one.example[:_EXAMPLE], one.why)
-            for one in report.columns
-        ],
-    )
-    typer.echo(written)
-    classes = ", ".join(f"{name!r} {count}" for name, count in report.classes.items())
-    typer.echo(escape(f"label {report.label!r}: {classes}; empty in {plural(report.unlabelled, 'row')}"))
-    if len(report.classes) == 2:
-        predicted = list(report.classes)[1]
-        typer.echo(escape(f"the model will give the chance of {predicted!r}, the second of `classes`"))
-    if report.other_labels:
-        others = ", ".join(f"{name!r} {count}" for name, count in report.other_labels.items())
-        typer.echo(escape(f"left out, since too few rows have these labels: {others}"))
-
-
-def summary_rows(result: "RunResult") -> list[tuple[str, object]]:
-    """Return what a run's summary shows to people, each with its name."""
-    told = asdict(result)
-    rows, plain = told.pop("rows"), told.pop("plain", None) or {}
-    alone, told["verdict"] = plain.pop("panel_alone", None) or {}, plain.pop("verdict", "")
-    uncalibrated = told.pop("calibration", None) or {}
-    # The warning of a panel that does as well has the verdict in it
-    if any(told["verdict"] and told["verdict"] in one for one in told["warnings"]):
-        del told["verdict"]
-    told["warnings"] = "; ".join(told["warnings"])
-    for figures in (told, plain, alone):
-        # Beside the AUC: a panel of few positives leaves it open by more than runs differ
-        if (interval := figures.pop("auc_interval", None)) is not None:
-            figures["auc"] = "{:.4g} (99 %: {:.3f} to {:.3f})".format(figures["auc"], *interval)
-        # Paired on the same rows, so it is narrower
-        if (paired := figures.pop("private_minus_this", None)) is not None:
-            name = f"private model's {_NAMES.get(paired['metric'], paired['metric'])} less this"
-            figures[name] = "{difference:+.4f} (95 %: {low:+.4f} to {high:+.4f})".format(**paired)
-    names = _NAMES | (_NAMES_CALIBRATED if uncalibrated else {})
-    if told.get("devices") is not None:
-        names |= _NAMES_ON_DEVICES
-        # Devices send no reports and there is no dataset: zeros would read as a failure
-        del told["reports"], told["dataset_size"]
-    if told.pop("measured") and told.get("epsilon_with_measurement") is not None:
-        names |= _NAMES_WITH_MEASUREMENT
-    return [
-        *((names[name], rows[name]) for name in ("read", "reported", "panel")),
-        *((f"rows left out: {reason}", count) for reason, count in rows["left_out"].items()),
-        *(
-            (names.get(name, name.replace("_", " ")), _figure(value))
-            for name, value in told.items()
-            if value not in ("", None)
-        ),
-        *(
-            (f"before calibration: {name.replace('_', ' ')}", _figure(uncalibrated[name]))
-            for name in ("mean_over_rate", "loss", "accuracy")
-            if name in uncalibrated
-        ),
-        *(
-            (f"{what}: {name.replace('_', ' ')}", _figure(value))
-            for what, figures in (("without privacy", plain), ("panel alone", alone))
-            for name, value in figures.items()
-        ),
-    ]
-
-
-def _cell_of_run(one: Mapping[str, Any], name: str) -> object:
-    """Return what the table of runs has for a figure of one."""
-    value, both = one[name], one["epsilon_with_measurement"]
-    if name == "dataset_id":
-        return (value or "")[:_ID]
-    if name == "loss" and one["is_calibrated"]:
-        return f"{_figure(value)}, calibrated"
-    if name == "epsilon" and both is not None:
-        return f"{_figure(value)}, with measurement {_figure(both)}"
-    return _figure(value)
-
-
-def _figure(value: object) -> object:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
-
-
-def _show_measured(measured: Mapping[str, Any]) -> None:
-    """Print the groups of a measurement, and how it is read."""
-    from adserver.messages.query import ResultMessage
-    from adserver.views.query import means_in, print_groups, summary_lines
-
-    result = ResultMessage.model_validate_json(Path(measured["json"]).read_bytes()).value()
-    statistics = means_in(result, measured["counted_by"])
-    print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
-    for line in (*summary_lines(result), *measured["notes"]):
-        typer.echo(escape(line))
 
 
 def _tell(what: str) -> None:

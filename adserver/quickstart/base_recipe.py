@@ -121,11 +121,15 @@ class BaseRecipe(ABC, Generic[_Result]):
         """
         self._leave_job_that_is_over()
         try:
-            return self._run()
+            result = self._run()
         except MaskedLarkError as error:
             # For `status`: the terminal that showed it may be closed.
             self._steps.stop(str(error))
             raise
+        self._steps.finish(asdict(result))
+        for warning in result.warnings:
+            self._tell(f"warning: {warning}")
+        return result
 
     def _leave_job_that_is_over(self) -> None:
         """Begin a new run in place of one whose job can never be done, and say which run goes on."""
@@ -140,7 +144,7 @@ class BaseRecipe(ABC, Generic[_Result]):
 
     @abstractmethod
     def _run(self) -> _Result:
-        """Run all steps that are not done yet, and write the summary."""
+        """Run all steps that are not done yet."""
 
     @property
     def _is_compared(self) -> bool:

@@ -6,42 +6,47 @@
 A setting's type and range are checked when `lark.toml` is read (`adserver.quickstart.wrong_settings`).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import field, fields, replace
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
+from adserver.quickstart.column_check import (
+    feature_columns,
+    find_measure_problems,
+    find_named_problems,
+    find_table_problems,
+    fit_encoder,
+    warn_of_codes,
+    warn_of_panel,
+)
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
     describe_measurement,
     forecast_groups,
     plan_measured_query,
-    suggest_bounds,
 )
-from adserver.quickstart.people import count_rows, divide, why_not_learned
+from adserver.quickstart.model_check import (
+    choose_loss,
+    find_model_problems,
+    read_own_model,
+    warn_of_own_model,
+)
+from adserver.quickstart.people import count_rows, divide
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TrainingSettings
-from adserver.quickstart.table_report import TableReport, Use, read_report
+from adserver.quickstart.table_report import read_report
 from adserver.quickstart.wrong_settings import WrongSetting
-from maskedlark.encoding import dates
-from maskedlark.encoding.close_names import list_columns
-from maskedlark.encoding.column_kinds import ColumnKind
-from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Encoder
-from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.encoding.table import Table, parse_table
-from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss, check_loss
-from maskedlark.terminal.exit_status import how_to_install
-from maskedlark.terminal.plural import plural
+from maskedlark.model.losses import Loss
 
 if TYPE_CHECKING:
-    from adserver.training.model_file import PreparedModel
     from maskedlark.privacy.accounting import Charge
 
 SAMPLE_ROWS: Final = 569
@@ -49,7 +54,6 @@ SAMPLE_FEATURES: Final = 30
 # Reports have a feature and two classes at least: where nothing is learned, both are 0 in every report.
 MEASURED_FEATURES: Final = 1
 MEASURED_CLASSES: Final = 2
-_FEWEST_OF_PANEL: Final = 100
 _DECIDE_OF_ROWS: Final = frozenset(
     {"data", "measure", "values", "federated", "person", *(one.name for one in fields(DataSettings))}
 )
@@ -132,25 +136,20 @@ def check(project: Project) -> Checked:
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
-        kept = _feature_columns(table, settings)
-        problems += _problems_of_columns(table, report, settings.data, kept)
-        problems += _problems_of_words(settings.data)
-        problems += _problems_of_federated(table, settings)
-        counts = {**report.classes, **report.other_labels}
-        chosen = settings.data.classes or tuple(counts)
-        problems += _problems_of_classes(counts, settings.data)
-        classes = len(chosen)
+        kept = feature_columns(table, settings)
+        problems += find_table_problems(table, report, settings, kept)
+        classes = len(settings.data.classes or {**report.classes, **report.other_labels})
         rows, reported, devices, left_out = _divide_rows(table, settings)
-        problems += _problems_of_measure(table, settings, reported)
+        problems += find_measure_problems(table, settings, reported)
         table_warnings = (
             *report.warn_of_leaks(kept),
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
-            *_warn_of_codes(report, settings.data, kept),
-            *_warn_of_panel(settings.data, rows - reported),
+            *warn_of_codes(report, settings.data, kept),
+            *warn_of_panel(settings.data, rows - reported),
         )
         if not problems:
             planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
-            encoder = _fit(_select_learned(table, settings.data), kept, settings.data, planned)
+            encoder = fit_encoder(table, kept, settings.data, planned)
             features = encoder.num_features
     loss = choose_loss(project, features, classes)
     problems += _problems_of_training(settings, reported)
@@ -162,13 +161,18 @@ def check(project: Project) -> Checked:
         problems += refused
     # How many features a table has is known once its columns are right
     if encoder is not None or not settings.data.csv:
-        problems += _problems_of_model(project, features, classes, loss, encoder)
+        problems += find_model_problems(project, features, classes, loss, encoder)
     elif settings.model.onnx and not (path := project.path(settings.model.onnx)).is_file():
         problems.append(f"[model] onnx: cannot read {path}: there is no such file")
     is_own = bool(settings.model.onnx) and not problems
-    own = _own_model(project, features, encoder) if is_own else None
+    own = read_own_model(project, features, encoder) if is_own else None
     is_on_devices = bool(settings.federated.person)
-    why_general = None if own is None or is_on_devices else _why_general(own.parsed, loss)
+    why_general: tuple[str, ...] | None = None
+    if own is not None and not is_on_devices:
+        # Loads numpy, which light commands do without.
+        from maskedlark.model import exactness
+
+        why_general = exactness.why_general(own.parsed, loss)
     if not problems:
         problems += _problems_of_budgets(table, settings, reported, devices, why_general or ())
     return Checked(
@@ -182,7 +186,7 @@ def check(project: Project) -> Checked:
         encoder=encoder,
         why_general=None if problems else why_general,
         left_out=left_out,
-        warnings=() if own is None else tuple(_warn_of_own(own, loss, classes, encoder)),
+        warnings=() if own is None else tuple(warn_of_own_model(own, loss, classes, encoder)),
         table_warnings=table_warnings,
         forecasts=forecasts,
         measured_notes=measured_notes,
@@ -196,8 +200,8 @@ def _check_measured_alone(project: Project) -> Checked:
     reported = len(table)
     problems = [
         *_problems_without_label(settings),
-        *_problems_of_named(table, settings.data),
-        *_problems_of_measure(table, settings, reported),
+        *find_named_problems(table, settings.data),
+        *find_measure_problems(table, settings, reported),
         *_problems_of_task(settings, reported, None),
     ]
     forecasts: tuple[GroupForecast, ...] = ()
@@ -270,34 +274,6 @@ def _count_reported(rows: int, settings: Settings) -> int:
     return rows - round(settings.data.panel_share * rows)
 
 
-def choose_loss(project: Project, features: int, classes: int) -> Loss:
-    """Return the loss that the settings name, or the usual one for the classes and the model's outputs."""
-    from adserver.training.model_file import why_loss_misfits
-
-    settings = project.settings
-    usual = usual_loss(classes, is_on_devices=bool(settings.federated.person))
-    if settings.training.loss or not settings.model.onnx or usual is Loss.CROSS_ENTROPY:
-        return settings.training.loss or usual
-    try:
-        model = _own_model(project, features).parsed
-    except (OSError, InvalidModel, InvalidTask):
-        return usual  # what is wrong with the file has a line of its own
-    if model.output_width == classes:
-        return Loss.CROSS_ENTROPY
-    return Loss.BINARY_CROSS_ENTROPY if why_loss_misfits(model, usual) else usual
-
-
-def usual_loss(num_classes: int, *, is_on_devices: bool = False) -> Loss:
-    """Return the usual loss for so many classes, for a model with linear outputs; devices know one only."""
-    is_binary = num_classes == 2 and not is_on_devices
-    return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if is_binary else Loss.CROSS_ENTROPY
-
-
-def usual_outputs(num_classes: int, *, is_on_devices: bool = False) -> int:
-    """Return the width of the output of a model for the usual loss."""
-    return num_classes if usual_loss(num_classes, is_on_devices=is_on_devices) is Loss.CROSS_ENTROPY else 1
-
-
 def _problems_of_names(settings: Settings) -> Iterator[str]:
     data, person = settings.data, settings.federated.person
     if person and not data.csv:
@@ -323,166 +299,6 @@ def _problems_without_label(settings: Settings) -> Iterator[str]:
             f"{name} is for training, but [data] label is empty, so columns are measured and no model is "
             "trained: remove it, or set label to the label column of your table"
         )
-
-
-def _feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
-    """Return the columns that become features: those that are measured are secret."""
-    data, measured = settings.data, {one.column for one in settings.measure.values}
-    others = {data.label, *data.ignore, *measured}
-    others |= {settings.federated.person} - {""}
-    return tuple(name for name in table.columns if name not in others)
-
-
-def _warn_of_codes(report: TableReport, data: DataSettings, kept: Collection[str]) -> Iterator[str]:
-    for column in report.columns:
-        is_code = column.name in data.codes and column.name in kept
-        if is_code and column.distinct > TOP and column.name not in data.vocabularies():
-            yield (
-                f"[data] codes: column {column.name!r} holds {column.distinct:,} different words, of which "
-                f"the encoder tells the {TOP} most frequent apart: add {column.name + '=planned'!r} to words"
-            )
-
-
-def _warn_of_panel(data: DataSettings, panel: int) -> Iterator[str]:
-    if panel < _FEWEST_OF_PANEL and data.panel < DataSettings().panel:
-        yield (
-            f"[data] panel is {data.panel:g}, which is {plural(panel, 'row')} to test and calibrate the "
-            f"model on: raise it to {DataSettings().panel:g}, or to {_FEWEST_OF_PANEL} rows"
-        )
-
-
-def _problems_of_measure(table: Table, settings: Settings, reported: int) -> Iterator[str]:
-    whole = settings.measure
-    values = [replace(whole, values=(one,), keys=()) for one in whole.values]
-    keys = [replace(whole, values=(), keys=(one,)) for one in whole.keys]
-    found = list[str]()
-    # One by one, because a plan ends with its first error; then all, since no key may be a value
-    for one in (*values, *keys, whole):
-        try:
-            plan_measurement(table, settings.data, one)
-        except InvalidTask as error:
-            found.append(str(error))
-    yield from dict.fromkeys(found)
-    unbounded = [one.column for one in whole.values if one.most is None and not one.word]
-    if not unbounded:
-        return
-    best = dict[str, str]()
-    with suppress(InvalidTask, JobRefused):  # what is wrong has a line of its own
-        suggested = suggest_bounds(table, settings.data, whole, settings.task, reported=reported)
-        best = {one.column: f": write most = {one.most:g}" for one in suggested if not one.word}
-    for column in unbounded:
-        yield f"[measure] values: {column!r} has no most, the most that a row counts{best.get(column, '')}"
-
-
-def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
-    person, training = settings.federated.person, settings.training
-    if not person:
-        return
-    if person not in table.columns:
-        known = list_columns(person, table.columns)
-        yield f"[federated] person names {person!r}, but {table.name} has no such column; {known}"
-    elif person == settings.data.label:
-        yield f"[federated] person names {person!r}, which is the label: name the column of the person"
-    if settings.measure.is_asked:
-        yield "[measure] needs reports, but devices send updates only: empty values and keys, or person"
-    for name in ("learning_rate", "batch_size"):
-        if getattr(training, name) is not None:
-            yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
-    if find_spec("torch") is None:
-        yield f"[federated] person: {how_to_install('torch', __name__, needs='training on devices')}"
-
-
-def _named_columns(data: DataSettings) -> list[tuple[str, str]]:
-    """Return each setting of `[data]` that lists columns, with each column that it names."""
-    lists = {
-        "ignore": data.ignore,
-        "dates": data.dates,
-        "codes": data.codes,
-        "publish": data.publish,
-        "words": tuple(data.vocabularies()),
-    }
-    return [(setting, name) for setting, names in lists.items() for name in names]
-
-
-def _problems_of_named(table: Table, data: DataSettings) -> Iterator[str]:
-    """Yield which columns that `[data]` names do not exist, or are the label."""
-    for setting, name in _named_columns(data):
-        if name not in table.columns:
-            known = list_columns(name, table.columns)
-            yield f"[data] {setting} names {name!r}, but {table.name} has no such column; {known}"
-        elif data.label and name == data.label:
-            yield f"[data] {setting} names {name!r}, which is the label: remove it there"
-
-
-def _problems_of_columns(
-    table: Table, report: TableReport, data: DataSettings, kept: Collection[str]
-) -> Iterator[str]:
-    """Yield what is wrong with the columns that `[data]` names, and with those that become features."""
-    yield from _problems_of_named(table, data)
-    is_name_missing = any(name not in table.columns for _, name in _named_columns(data))
-    if not kept:
-        yield "[data] ignore leaves out every column: leave out fewer"
-    for column in report.columns:
-        if column.name not in kept:
-            continue
-        if column.use is Use.LEFT_OUT and not column.name:
-            yield '[data] ignore must name the column without a name, "": it is no feature'
-        is_named = column.name in data.dates or column.name in data.publish
-        # A misspelled name may have been meant for this column: it has its line already
-        if column.looks_like and not is_named and not is_name_missing:
-            settings = "dates, ignore" if column.use is Use.DATE else "ignore"
-            yield (
-                f"[data] column {column.name!r} looks like identifiers ({column.looks_like}), and the "
-                f"encoder is public: name it in {settings} or publish"
-            )
-    for name in data.dates:
-        if name in kept and (why := _why_no_dates(table, name)):
-            yield f"[data] dates names {name!r}: {why}"
-
-
-def _problems_of_words(data: DataSettings) -> Iterator[str]:
-    for name, count in data.vocabularies().items():
-        if count is not None and count > MAX_ROWS - ID_ROWS:
-            yield f"[data] words has {count} for {name!r}: a column has rows for {MAX_ROWS - ID_ROWS} words"
-        if name in data.dates:
-            yield f"[data] words names {name!r}, which dates names too: remove it in one of them"
-    if len(data.vocabularies()) < len(data.words):
-        yield "[data] words names a column twice: keep one of them"
-
-
-def _why_no_dates(table: Table, name: str) -> str:
-    try:
-        dates.parts(table.columns, name)
-    except InvalidTask as error:
-        return str(error)
-    return ""
-
-
-def _select_learned(table: Table, data: DataSettings) -> Table:
-    """Return the rows whose label is learned, as `browser-sim encode` takes them."""
-    return table.take([row for row, why in enumerate(why_not_learned(table, data)) if not why])
-
-
-def _fit(learned: Table, kept: Collection[str], data: DataSettings, planned: PlannedTraining) -> Encoder:
-    """Return the encoder that a run fits to the same rows with `browser-sim encode`."""
-    columns = dict[str, Sequence[str | None]]()
-    for name in kept:
-        if name in data.dates:
-            columns |= dates.parts(learned.columns, name)
-        else:
-            columns[name] = learned.columns[name]
-    kinds = dict.fromkeys((name for name in data.codes if name in columns), ColumnKind.CATEGORY)
-    words = {name: most for name, most in data.vocabularies().items() if name in columns}
-    return fit(columns, FitSettings(kinds=kinds, words=words, training=planned))
-
-
-def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:
-    for name in data.classes:
-        if name not in counts:
-            known = ", ".join(list(counts)[:10])
-            yield f"[data] classes names {name!r}, but no row has this label; there are {known}"
-    if len(set(data.classes)) == 1:
-        yield "[data] classes names one class only: name two or more, or none for all"
 
 
 def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
@@ -541,76 +357,3 @@ def _problems_of_budgets(
         task = unsigned_task(settings.task, measurement=plan.declared)
         measured = plan_measured_query(plan, task, measure.epsilon, reported).charges(task, 1)
     yield from why_over_budget(settings, task, measured=measured, reports=reported, why_general=why_general)
-
-
-def _own_model(project: Project, features: int, encoder: Encoder | None = None) -> "PreparedModel":
-    """Read the model that the settings name.
-
-    Raises:
-        OSError, InvalidModel, InvalidTask: it cannot be read, is no model of so many features, or has a
-            table with fewer rows than a column of the encoder names.
-    """
-    from adserver.training.model_file import prepare_model, read_model
-
-    given = read_model(project.path(project.settings.model.onnx))
-    return prepare_model(given, num_features=features, encoder=encoder)
-
-
-def _warn_of_own(own: "PreparedModel", loss: Loss, classes: int, encoder: Encoder | None) -> Iterator[str]:
-    # Loads onnxruntime, which light commands do without.
-    from adserver.training.column_uses import warn_of_columns
-    from adserver.training.model_file import warn_of_loss
-
-    if line := warn_of_loss(own.parsed, loss, classes):
-        yield line
-    if encoder is not None:
-        yield from warn_of_columns(own.file, encoder)
-
-
-def _why_general(model: Model, loss: Loss) -> tuple[str, ...]:
-    # Loads numpy, which light commands do without.
-    from maskedlark.model.exactness import why_general
-
-    return why_general(model, loss)
-
-
-def _problems_of_model(
-    project: Project, features: int, classes: int, loss: Loss, encoder: Encoder | None
-) -> Iterator[str]:
-    """Yield what is wrong with the model, and with the loss for it."""
-    from adserver.training.model_file import why_loss_misfits
-    from maskedlark.model.dense import dense_network
-    from maskedlark.model.onnx_file import parse
-
-    settings = project.settings.model
-    where = "[model] onnx" if settings.onnx else "[model] hidden"
-    try:
-        if settings.onnx:
-            model = _own_model(project, features, encoder).parsed
-        else:
-            # The encoder of the default network does not exist yet: a dense one has the same outputs.
-            outputs = usual_outputs(classes, is_on_devices=bool(project.settings.federated.person))
-            encoded = dense_network(
-                [features, *(settings.hidden or ()), outputs], "relu", seed=settings.seed, final="linear"
-            )
-            model = parse(encoded, num_features=features)
-    except OSError as error:
-        yield f"{where}: cannot read {project.path(settings.onnx)}: {error.strerror}"
-        return
-    except (InvalidModel, InvalidTask) as error:
-        yield f"{where}: {error} (reports have {features} features)"
-        return
-    try:
-        check_loss(model, loss, classes)
-    except InvalidModel as error:
-        yield f"[training] loss: {error}"
-        return
-    if why := why_loss_misfits(model, loss):
-        yield f"[training] loss: {why}"
-    # Devices train any model themselves; helpers only add up their updates.
-    is_of_reports = not project.settings.federated.person
-    if is_of_reports and (reasons := _why_general(model, loss)) and find_spec("torch") is None:
-        yield (
-            f"{where}: {'; '.join(reasons)}: change that, or install torch for the helpers: "
-            f"{how_to_install('torch', __name__, needs='this model')}"
-        )

@@ -3,7 +3,6 @@
 From the user's table to its sums: task, browsers, dataset, measurement.
 """
 
-from dataclasses import asdict
 from typing import Final
 
 from adserver.quickstart.base_recipe import BaseRecipe, TableDescription
@@ -29,7 +28,7 @@ class MeasuringRecipe(BaseRecipe[MeasuredRun]):
         sealed = self._collect(_NOTHING_LEARNED, None)
         if sealed.measured is None:
             raise AssertionError("only a project with [measure] has no label")
-        result = MeasuredRun(
+        return MeasuredRun(
             run=steps.folder.name,
             task_id=sealed.task_id,
             rows=sealed.rows,
@@ -43,7 +42,3 @@ class MeasuringRecipe(BaseRecipe[MeasuredRun]):
             name=steps.options.name,
             note=steps.options.note,
         )
-        steps.finish(asdict(result))
-        for warning in result.warnings:
-            self._tell(f"warning: {warning}")
-        return result

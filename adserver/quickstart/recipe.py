@@ -4,15 +4,16 @@ From the user's table to a trained model: encode, task, browsers, dataset, job, 
 """
 
 import json
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from adserver.quickstart.base_recipe import BaseRecipe, TableDescription
-from adserver.quickstart.check import check, choose_loss, usual_outputs
+from adserver.quickstart.check import check
 from adserver.quickstart.commands import describe_refusal
 from adserver.quickstart.finishing import ModelFinisher
+from adserver.quickstart.model_check import choose_loss, usual_outputs
 from adserver.quickstart.runs import REPORTED, Rows, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
@@ -90,7 +91,7 @@ class Recipe(BaseRecipe[Trained]):
         )
         # Rows in clear: deleted before `finish`, after which no run would come back to do it.
         (folder / REPORTED).unlink(missing_ok=True)
-        result = Trained(
+        return Trained(
             run=folder.name,
             **pick_attributes(
                 ran,
@@ -125,10 +126,6 @@ class Recipe(BaseRecipe[Trained]):
             name=steps.options.name,
             note=steps.options.note,
         )
-        steps.finish(asdict(result))
-        for warning in result.warnings:
-            self._tell(f"warning: {warning}")
-        return result
 
     def _train(self, described: TableDescription, loss: Loss) -> FinishedJob:
         """Run everything up to the job's end: with reports, a dataset of them, and a job over it."""

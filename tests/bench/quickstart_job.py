@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.quickstart.check import usual_loss
+from adserver.quickstart.model_check import usual_loss
 from adserver.quickstart.settings import TaskSettings
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind

@@ -272,13 +272,13 @@ def test_evaluate_takes_the_loss_that_the_file_says(notes: dict[str, str], tmp_p
 
 
 def test_evaluate_refuses_records_of_another_encoder_than_the_models(tmp_path: Path) -> None:
-    rows = {"features": np.arange(24, dtype=np.uint8).reshape(8, 3), "labels": np.arange(8) % 2}
+    features, labels = np.arange(24, dtype=np.uint8).reshape(8, 3), np.arange(8) % 2
     loss = {LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS.value}
     (tmp_path / "model.onnx").write_bytes(model(notes={**loss, ENCODER_IS: bytes(32).hex()}))
     asked = ["model", "evaluate", str(tmp_path / "model.onnx"), "--eval-set", str(tmp_path / "panel.npz")]
     for first, ended in ((0, 0), (1, 1)):
         digest = np.array([first, *bytes(31)], np.uint8)
-        np.savez(tmp_path / "panel.npz", **rows, encoder=digest)  # type: ignore[arg-type]
+        np.savez(tmp_path / "panel.npz", features=features, labels=labels, encoder=digest)
         found = CliRunner().invoke(app, asked)
         assert found.exit_code == ended
     assert "encoder 01000000, but the model's is 00000000" in str(found.exception)

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
-from adserver.cli.quickstart import _features_of
+from adserver.cli.quickstart_output import describe_features
 from adserver.quickstart.check import Checked, check
 from adserver.quickstart.project import CONFIG, Project
 from adserver.quickstart.settings import DataSettings
@@ -394,7 +394,7 @@ def test_devices_need_torch_and_a_table(tmp_path: Path, monkeypatch: pytest.Monk
     project = Project.open(tmp_path / "play")
     no_table = replace(project, settings=replace(project.settings, data=DataSettings()))
     assert "[federated] person is 'who', but [data] csv is empty" in check(no_table).problems[0]
-    monkeypatch.setattr("adserver.quickstart.check.find_spec", lambda _: None)
+    monkeypatch.setattr("adserver.quickstart.column_check.find_spec", lambda _: None)
     [problem] = check(project).problems
     assert problem.startswith("[federated] person: torch is not installed")
 
@@ -411,7 +411,7 @@ def test_a_model_on_the_general_path_needs_torch_before_anything_is_started(
     assert made.exit_code == 0, made.output
     project = Project.open(tmp_path / "play")
     assert not check(project).problems
-    monkeypatch.setattr("adserver.quickstart.check.find_spec", lambda _: None)
+    monkeypatch.setattr("adserver.quickstart.model_check.find_spec", lambda _: None)
     [problem] = check(project).problems
     assert "pip install torch==" in problem
     assert "Gelu" in problem
@@ -762,6 +762,6 @@ def test_the_sample_needs_no_table(tmp_path: Path) -> None:
 
 def test_of_many_columns_the_first_places_are_told() -> None:
     columns = tuple(NumberColumn(name=f"p{n}", first=0, missing=0, edges=(1.0,)) for n in range(784))
-    told = _features_of(Encoder(columns=columns, label=None))
+    told = describe_features(Encoder(columns=columns, label=None))
     assert told.startswith("0 p0, 1 p1, ")
     assert told.endswith("49 p49, ... up to 783")

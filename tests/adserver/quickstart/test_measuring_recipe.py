@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.cli.quickstart import summary_rows
+from adserver.cli.quickstart_output import summary_rows
 from adserver.quickstart.measuring_recipe import MeasuringRecipe
 from adserver.quickstart.project import Project
 from adserver.quickstart.project_run import run_project

@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.cli.quickstart import summary_rows
+from adserver.cli.quickstart_output import summary_rows
 from adserver.quickstart import commands as module
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.device_recipe import DeviceRecipe

@@ -1,0 +1,204 @@
+"""What is wrong with the columns of a project's table, and with the settings that name them.
+
+problems = list(find_table_problems(table, report, settings, kept))
+# ("[data] ignore names 'agee', but visits.csv has no such column; did you mean 'age'? ...",)
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Final
+
+from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.measurement_forecast import suggest_bounds
+from adserver.quickstart.people import why_not_learned
+from adserver.quickstart.settings import DataSettings, Settings
+from adserver.quickstart.table_report import TableReport, Use
+from maskedlark.encoding import dates
+from maskedlark.encoding.close_names import list_columns
+from maskedlark.encoding.column_kinds import ColumnKind
+from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Encoder
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
+from maskedlark.encoding.table import Table
+from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.terminal.exit_status import how_to_install
+from maskedlark.terminal.plural import plural
+
+_FEWEST_OF_PANEL: Final = 100
+
+
+def find_table_problems(
+    table: Table, report: TableReport, settings: Settings, kept: Collection[str]
+) -> Iterator[str]:
+    """Yield what is wrong with the columns and classes that a project names, apart from its measurement.
+
+    Args:
+        table: The project's.
+        report: What it holds.
+        settings: The project's.
+        kept: The columns that become features.
+    """
+    yield from _problems_of_columns(table, report, settings.data, kept)
+    yield from _problems_of_words(settings.data)
+    yield from _problems_of_federated(table, settings)
+    yield from _problems_of_classes({**report.classes, **report.other_labels}, settings.data)
+
+
+def feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
+    """Return the columns that become features: those that are measured are secret."""
+    data, measured = settings.data, {one.column for one in settings.measure.values}
+    others = {data.label, *data.ignore, *measured}
+    others |= {settings.federated.person} - {""}
+    return tuple(name for name in table.columns if name not in others)
+
+
+def warn_of_codes(report: TableReport, data: DataSettings, kept: Collection[str]) -> Iterator[str]:
+    """Yield a line for each column of codes that has more words than bytes."""
+    for column in report.columns:
+        is_code = column.name in data.codes and column.name in kept
+        if is_code and column.distinct > TOP and column.name not in data.vocabularies():
+            yield (
+                f"[data] codes: column {column.name!r} holds {column.distinct:,} different words, of which "
+                f"the encoder tells the {TOP} most frequent apart: add {column.name + '=planned'!r} to words"
+            )
+
+
+def warn_of_panel(data: DataSettings, panel: int) -> Iterator[str]:
+    """Yield a line if a panel that was made smaller has few rows."""
+    if panel < _FEWEST_OF_PANEL and data.panel < DataSettings().panel:
+        yield (
+            f"[data] panel is {data.panel:g}, which is {plural(panel, 'row')} to test and calibrate the "
+            f"model on: raise it to {DataSettings().panel:g}, or to {_FEWEST_OF_PANEL} rows"
+        )
+
+
+def find_measure_problems(table: Table, settings: Settings, reported: int) -> Iterator[str]:
+    """Yield what is wrong with the columns that `[measure]` names, and which bounds are missing."""
+    whole = settings.measure
+    values = [replace(whole, values=(one,), keys=()) for one in whole.values]
+    keys = [replace(whole, values=(), keys=(one,)) for one in whole.keys]
+    found = list[str]()
+    # One by one, because a plan ends with its first error; then all, since no key may be a value
+    for one in (*values, *keys, whole):
+        try:
+            plan_measurement(table, settings.data, one)
+        except InvalidTask as error:
+            found.append(str(error))
+    yield from dict.fromkeys(found)
+    unbounded = [one.column for one in whole.values if one.most is None and not one.word]
+    if not unbounded:
+        return
+    best = dict[str, str]()
+    with suppress(InvalidTask, JobRefused):  # what is wrong has a line of its own
+        suggested = suggest_bounds(table, settings.data, whole, settings.task, reported=reported)
+        best = {one.column: f": write most = {one.most:g}" for one in suggested if not one.word}
+    for column in unbounded:
+        yield f"[measure] values: {column!r} has no most, the most that a row counts{best.get(column, '')}"
+
+
+def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
+    person, training = settings.federated.person, settings.training
+    if not person:
+        return
+    if person not in table.columns:
+        known = list_columns(person, table.columns)
+        yield f"[federated] person names {person!r}, but {table.name} has no such column; {known}"
+    elif person == settings.data.label:
+        yield f"[federated] person names {person!r}, which is the label: name the column of the person"
+    if settings.measure.is_asked:
+        yield "[measure] needs reports, but devices send updates only: empty values and keys, or person"
+    for name in ("learning_rate", "batch_size"):
+        if getattr(training, name) is not None:
+            yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
+    if find_spec("torch") is None:
+        yield f"[federated] person: {how_to_install('torch', __name__, needs='training on devices')}"
+
+
+def _named_columns(data: DataSettings) -> list[tuple[str, str]]:
+    """Return each setting of `[data]` that lists columns, with each column that it names."""
+    lists = {
+        "ignore": data.ignore,
+        "dates": data.dates,
+        "codes": data.codes,
+        "publish": data.publish,
+        "words": tuple(data.vocabularies()),
+    }
+    return [(setting, name) for setting, names in lists.items() for name in names]
+
+
+def find_named_problems(table: Table, data: DataSettings) -> Iterator[str]:
+    """Yield which columns that `[data]` names do not exist, or are the label."""
+    for setting, name in _named_columns(data):
+        if name not in table.columns:
+            known = list_columns(name, table.columns)
+            yield f"[data] {setting} names {name!r}, but {table.name} has no such column; {known}"
+        elif data.label and name == data.label:
+            yield f"[data] {setting} names {name!r}, which is the label: remove it there"
+
+
+def _problems_of_columns(
+    table: Table, report: TableReport, data: DataSettings, kept: Collection[str]
+) -> Iterator[str]:
+    """Yield what is wrong with the columns that `[data]` names, and with those that become features."""
+    yield from find_named_problems(table, data)
+    is_name_missing = any(name not in table.columns for _, name in _named_columns(data))
+    if not kept:
+        yield "[data] ignore leaves out every column: leave out fewer"
+    for column in report.columns:
+        if column.name not in kept:
+            continue
+        if column.use is Use.LEFT_OUT and not column.name:
+            yield '[data] ignore must name the column without a name, "": it is no feature'
+        is_named = column.name in data.dates or column.name in data.publish
+        # A misspelled name may have been meant for this column: it has its line already
+        if column.looks_like and not is_named and not is_name_missing:
+            settings = "dates, ignore" if column.use is Use.DATE else "ignore"
+            yield (
+                f"[data] column {column.name!r} looks like identifiers ({column.looks_like}), and the "
+                f"encoder is public: name it in {settings} or publish"
+            )
+    for name in data.dates:
+        if name in kept and (why := _why_no_dates(table, name)):
+            yield f"[data] dates names {name!r}: {why}"
+
+
+def _problems_of_words(data: DataSettings) -> Iterator[str]:
+    for name, count in data.vocabularies().items():
+        if count is not None and count > MAX_ROWS - ID_ROWS:
+            yield f"[data] words has {count} for {name!r}: a column has rows for {MAX_ROWS - ID_ROWS} words"
+        if name in data.dates:
+            yield f"[data] words names {name!r}, which dates names too: remove it in one of them"
+    if len(data.vocabularies()) < len(data.words):
+        yield "[data] words names a column twice: keep one of them"
+
+
+def _why_no_dates(table: Table, name: str) -> str:
+    try:
+        dates.parts(table.columns, name)
+    except InvalidTask as error:
+        return str(error)
+    return ""
+
+
+def fit_encoder(table: Table, kept: Collection[str], data: DataSettings, planned: PlannedTraining) -> Encoder:
+    """Return the encoder that a run fits with `browser-sim encode`, to the rows that are learned."""
+    learned = table.take([row for row, why in enumerate(why_not_learned(table, data)) if not why])
+    columns = dict[str, Sequence[str | None]]()
+    for name in kept:
+        if name in data.dates:
+            columns |= dates.parts(learned.columns, name)
+        else:
+            columns[name] = learned.columns[name]
+    kinds = dict.fromkeys((name for name in data.codes if name in columns), ColumnKind.CATEGORY)
+    words = {name: most for name, most in data.vocabularies().items() if name in columns}
+    return fit(columns, FitSettings(kinds=kinds, words=words, training=planned))
+
+
+def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:
+    for name in data.classes:
+        if name not in counts:
+            known = ", ".join(list(counts)[:10])
+            yield f"[data] classes names {name!r}, but no row has this label; there are {known}"
+    if len(set(data.classes)) == 1:
+        yield "[data] classes names one class only: name two or more, or none for all"
