@@ -151,16 +151,22 @@ def test_a_job_that_is_refused_is_no_job_that_was_trained(site: Site, client: Cl
     assert client.job(job.job_id.hex()).state is JobState.REFUSED
 
 
-def test_a_module_is_evaluated_without_what_torch_notes_of_its_authors_code(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[bytes] = []
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The models that are to be evaluated, where each evaluation is then refused."""
+    models: list[bytes] = []
 
     def plan(model: bytes, **_: Any) -> None:
-        sent.append(model)
+        models.append(model)
         raise InvalidTask("enough")
 
     monkeypatch.setattr(local_measuring, "plan_evaluation", plan)
+    return models
+
+
+def test_a_module_is_evaluated_without_what_torch_notes_of_its_authors_code(
+    client: Client, sent: list[bytes]
+) -> None:
     given = as_onnx(module(), OF.of.task.num_features)
     with pytest.raises(InvalidTask, match="enough"):
         client.evaluate(given)
@@ -169,15 +175,8 @@ def test_a_module_is_evaluated_without_what_torch_notes_of_its_authors_code(
 
 
 def test_an_export_over_bytes_or_columns_is_evaluated_as_the_model_behind_it_and_not_trained(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, sent: list[bytes]
 ) -> None:
-    sent: list[bytes] = []
-
-    def plan(model: bytes, **_: Any) -> None:
-        sent.append(model)
-        raise InvalidTask("enough")
-
-    monkeypatch.setattr(local_measuring, "plan_evaluation", plan)
     features = OF.of.task.num_features
     given = as_onnx(module(), features)
     with pytest.raises(InvalidTask, match="enough"):
