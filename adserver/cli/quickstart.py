@@ -148,7 +148,7 @@ def _make_project(
         forecast_groups,
         suggest_values,
     )
-    from adserver.quickstart.people import count_rows
+    from adserver.quickstart.people import count_reported
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
     from adserver.quickstart.settings import (
@@ -188,8 +188,7 @@ def _make_project(
         bounds = {one.column: note for one in measured if (note := describe_bound(table, one))}
         measure = replace(measure, values=measured)
         # Its errors too: a project whose measurement cannot run is not made
-        used, _ = count_rows(table, data)
-        reported = used - round(data.panel_share * used)
+        reported = count_reported(table, data)
         forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported)
         secret = {one.column for one in measured}
         learned = {*table.columns} - {*data.ignore} if label else set()

@@ -150,11 +150,11 @@ class BaseRecipe(ABC, Generic[_Result]):
     def _is_compared(self) -> bool:
         return self._steps.options.compare_plain
 
-    def _collect(self, described: TableDescription, panel: Path | None) -> SealedReports:
+    def _collect(self, described: tuple[str, ...], panel: Path | None) -> SealedReports:
         """Let both helpers sign a task, browsers report the table, and measure the reports once sealed.
 
         Args:
-            described: The features and labels of a report.
+            described: The options of `task create` for the features and labels of a report.
             panel: Where to write the rows that are not reported; None if all are.
         """
         steps = self._steps
@@ -167,7 +167,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         )
         return SealedReports(task_id=task, sent=sent, dataset=dataset, measured=measured)
 
-    def _task(self, described: TableDescription, *updates: str) -> str:
+    def _task(self, described: tuple[str, ...], *updates: str) -> str:
         task = self._project.settings.task
         made: str = self._commands.read(
             "adserver",
@@ -178,7 +178,7 @@ class BaseRecipe(ABC, Generic[_Result]):
             f"{self._project.folder.name[:_MOST_NAME]}, run {self._steps.folder.name}",
             "--origin",
             ORIGIN,
-            *described.arguments,
+            *described,
             *self._declaration(),
             *updates,
             "--min-batch-size",
@@ -241,13 +241,17 @@ class BaseRecipe(ABC, Generic[_Result]):
         return dataset
 
     @cached_property
+    def _table(self) -> Table:
+        """The project's table, with the rows that are not reported."""
+        return read_table(self._project.path(self._project.settings.data.csv))
+
+    @cached_property
     def _measured(self) -> MeasurementPlan | None:
         """The columns to measure, with `[measure]`'s words for them."""
         settings = self._project.settings
         if not settings.measure.is_asked:
             return None
-        table = read_table(self._project.path(settings.data.csv))
-        return plan_measurement(table, settings.data, settings.measure)
+        return plan_measurement(self._table, settings.data, settings.measure)
 
     def _declaration(self) -> tuple[str, ...]:
         """Return the option of `task create` for the measurement's file, which is written here."""
@@ -261,9 +265,8 @@ class BaseRecipe(ABC, Generic[_Result]):
         """Return the rows of the table that browsers reported: those that the panel's file does not have."""
         import numpy as np
 
-        data = self._project.settings.data
         lines = np.load(panel, allow_pickle=False)["lines"].tolist() if panel else ()
-        return take_reported(read_table(self._project.path(data.csv)), data, frozenset(lines))
+        return take_reported(self._table, self._project.settings.data, frozenset(lines))
 
     def _measure(self, task: str, dataset: dict[str, Any], panel: Path | None) -> dict[str, Any]:
         """Measure the dataset, write table and picture, and return what the summary says of it."""

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
 from adserver.quickstart.column_check import (
     feature_columns,
-    find_measure_problems,
     find_named_problems,
     find_table_problems,
     fit_encoder,
+    plan_measured,
     warn_of_codes,
     warn_of_panel,
 )
-from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.measurement import MeasurementPlan
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
     describe_measurement,
@@ -34,10 +34,10 @@ from adserver.quickstart.model_check import (
     read_own_model,
     warn_of_own_model,
 )
-from adserver.quickstart.people import count_rows, divide
+from adserver.quickstart.people import count_use
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TrainingSettings
-from adserver.quickstart.table_report import read_report
+from adserver.quickstart.table_report import read_report, warn_of_spellings
 from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import PlannedTraining
@@ -127,11 +127,12 @@ def check(project: Project) -> Checked:
         return _check_measured_alone(project)
     problems = list(_problems_of_names(settings))
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
-    reported, devices = _count_reported(rows, settings), None
+    reported, devices = settings.data.count_reported(rows), None
     encoder: Encoder | None = None
     table_warnings: tuple[str, ...] = ()
     left_out: Mapping[str, int] = {}
     table: Table | None = None
+    plan: MeasurementPlan | None = None
     # Without a label, reading the table would raise and hide the other problems.
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
@@ -139,8 +140,10 @@ def check(project: Project) -> Checked:
         kept = feature_columns(table, settings)
         problems += find_table_problems(table, report, settings, kept)
         classes = len(settings.data.classes or {**report.classes, **report.other_labels})
-        rows, reported, devices, left_out = _divide_rows(table, settings)
-        problems += find_measure_problems(table, settings, reported)
+        use = count_use(table, settings)
+        rows, reported, devices, left_out = use.rows, use.reported, use.devices, use.left_out
+        plan, refused = plan_measured(table, settings, reported)
+        problems += refused
         table_warnings = (
             *report.warn_of_leaks(kept),
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
@@ -156,8 +159,8 @@ def check(project: Project) -> Checked:
     problems += _problems_of_task(settings, reported, devices)
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
-    if table is not None and not problems:
-        forecasts, measured_notes, refused = _forecast(table, settings, reported)
+    if table is not None and plan is not None and not problems:
+        forecasts, measured_notes, refused = _forecast(table, plan, settings, reported)
         problems += refused
     # How many features a table has is known once its columns are right
     if encoder is not None or not settings.data.csv:
@@ -174,7 +177,7 @@ def check(project: Project) -> Checked:
 
         why_general = exactness.why_general(own.parsed, loss)
     if not problems:
-        problems += _problems_of_budgets(table, settings, reported, devices, why_general or ())
+        problems += _problems_of_budgets(plan, settings, reported, devices, why_general or ())
     return Checked(
         problems=tuple(problems),
         rows=rows,
@@ -198,16 +201,17 @@ def _check_measured_alone(project: Project) -> Checked:
     settings = project.settings
     table = read_table(project.path(settings.data.csv))
     reported = len(table)
+    plan, refused = plan_measured(table, settings, reported)
     problems = [
         *_problems_without_label(settings),
         *find_named_problems(table, settings.data),
-        *find_measure_problems(table, settings, reported),
+        *refused,
         *_problems_of_task(settings, reported, None),
     ]
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
-    if not problems:
-        forecasts, measured_notes, refused = _forecast(table, settings, reported)
+    if plan is not None and not problems:
+        forecasts, measured_notes, refused = _forecast(table, plan, settings, reported)
         problems += refused
     return Checked(
         problems=tuple(problems),
@@ -219,21 +223,22 @@ def _check_measured_alone(project: Project) -> Checked:
         loss=None,
         encoder=None,
         why_general=None,
-        table_warnings=read_report(table, "").warn_of_spellings(settings.measure.columns),
+        table_warnings=warn_of_spellings(table, settings.measure.columns),
         forecasts=forecasts,
         measured_notes=measured_notes,
     )
 
 
 def _forecast(
-    table: Table, settings: Settings, reported: int
-) -> tuple[tuple[GroupForecast, ...], tuple[str, ...], list[str]]:
+    table: Table, plan: MeasurementPlan, settings: Settings, reported: int
+) -> tuple[tuple[GroupForecast, ...], tuple[str, ...], tuple[str, ...]]:
     """Return `forecasts` and `measured_notes`, as of `Checked`, and why the measurement is refused."""
+    data, measure, task = settings.data, settings.measure, settings.task
     try:
-        forecasts = forecast_groups(table, settings.data, settings.measure, settings.task, reported=reported)
-        return forecasts, describe_measurement(table, settings.data, settings.measure, forecasts), []
+        forecasts = forecast_groups(table, data, measure, task, reported=reported, plan=plan)
+        return forecasts, describe_measurement(table, data, measure, forecasts, plan), ()
     except (InvalidTask, JobRefused) as error:
-        return (), (), [f"[measure] cannot be asked: {error}"]
+        return (), (), (f"[measure] cannot be asked: {error}",)
 
 
 def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
@@ -259,26 +264,11 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
     return told
 
 
-def _divide_rows(table: Table, settings: Settings) -> tuple[int, int, int | None, Mapping[str, int]]:
-    """Return `rows`, `reported`, `devices` and `left_out`, as of `Checked`."""
-    person = settings.federated.person
-    if person and person in table.columns:  # a column of row numbers often has an empty name
-        division = divide(table, settings.data, person)
-        reported = len(division.on_devices)
-        return reported + len(division.panel), reported, division.people, division.left_out
-    rows, left_out = count_rows(table, settings.data)
-    return rows, _count_reported(rows, settings), None, left_out
-
-
-def _count_reported(rows: int, settings: Settings) -> int:
-    return rows - round(settings.data.panel_share * rows)
-
-
 def _problems_of_names(settings: Settings) -> Iterator[str]:
     data, person = settings.data, settings.federated.person
     if person and not data.csv:
         yield f"[federated] person is {person!r}, but [data] csv is empty: name your table, or empty person"
-    if data.csv and not data.label:
+    if data.has_no_label:
         yield (
             "[data] label is empty: set it to the label column of your table, or to measure without training "
             "name columns in [measure] values or keys"
@@ -339,7 +329,7 @@ def _problems_of_task(settings: Settings, reported: int, devices: int | None) ->
 
 
 def _problems_of_budgets(
-    table: Table | None,
+    plan: MeasurementPlan | None,
     settings: Settings,
     reported: int,
     devices: int | None,
@@ -349,11 +339,9 @@ def _problems_of_budgets(
     if devices is not None:
         yield from why_devices_over_budget(settings, devices=devices)
         return
-    measure = settings.measure
-    plan = None if table is None else plan_measurement(table, settings.data, measure)
     task = unsigned_task(settings.task)
     measured: tuple[Charge, ...] = ()
-    if table is not None and plan is not None:
+    if plan is not None:
         task = unsigned_task(settings.task, measurement=plan.declared)
-        measured = plan_measured_query(plan, task, measure.epsilon, reported).charges(task, 1)
+        measured = plan_measured_query(plan, task, settings.measure.epsilon, reported).charges(task, 1)
     yield from why_over_budget(settings, task, measured=measured, reports=reported, why_general=why_general)

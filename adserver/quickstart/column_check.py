@@ -4,16 +4,16 @@ problems = list(find_table_problems(table, report, settings, kept))
 # ("[data] ignore names 'agee', but visits.csv has no such column; did you mean 'age'? ...",)
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
 
-from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.measurement_forecast import suggest_bounds
 from adserver.quickstart.people import why_not_learned
-from adserver.quickstart.settings import DataSettings, Settings
+from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use
 from maskedlark.encoding import dates
 from maskedlark.encoding.close_names import list_columns
@@ -73,28 +73,51 @@ def warn_of_panel(data: DataSettings, panel: int) -> Iterator[str]:
         )
 
 
-def find_measure_problems(table: Table, settings: Settings, reported: int) -> Iterator[str]:
-    """Yield what is wrong with the columns that `[measure]` names, and which bounds are missing."""
+def plan_measured(
+    table: Table, settings: Settings, reported: int
+) -> tuple[MeasurementPlan | None, tuple[str, ...]]:
+    """Plan what `[measure]` names; return the plan, if there is one, and what is wrong with the settings.
+
+    Args:
+        table: The project's.
+        settings: The project's.
+        reported: Rows that browsers will report.
+    """
     whole = settings.measure
-    values = [replace(whole, values=(one,), keys=()) for one in whole.values]
-    keys = [replace(whole, values=(), keys=(one,)) for one in whole.keys]
-    found = list[str]()
-    # One by one, because a plan ends with its first error; then all, since no key may be a value
-    for one in (*values, *keys, whole):
+    try:
+        plan = plan_measurement(table, settings.data, whole)
+    except InvalidTask as error:
+        found = (*_problems_of_each(table, settings), str(error))
+        return None, (*dict.fromkeys(found), *_missing_bounds(whole, {}))
+    if plan is None or all(one.most is not None or one.word for one in whole.values):
+        return plan, ()
+    best = dict[str, str]()
+    with suppress(InvalidTask, JobRefused):  # what is wrong has a line of its own
+        suggested = suggest_bounds(table, settings.data, whole, settings.task, reported=reported, plan=plan)
+        best = {one.column: f": write most = {one.most:g}" for one in suggested if not one.word}
+    return plan, (*_missing_bounds(whole, best),)
+
+
+def _problems_of_each(table: Table, settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with each value and key by itself, because a plan ends with its first error."""
+    whole = settings.measure
+    for one in (
+        *(replace(whole, values=(value,), keys=()) for value in whole.values),
+        *(replace(whole, values=(), keys=(key,)) for key in whole.keys),
+    ):
         try:
             plan_measurement(table, settings.data, one)
         except InvalidTask as error:
-            found.append(str(error))
-    yield from dict.fromkeys(found)
-    unbounded = [one.column for one in whole.values if one.most is None and not one.word]
-    if not unbounded:
-        return
-    best = dict[str, str]()
-    with suppress(InvalidTask, JobRefused):  # what is wrong has a line of its own
-        suggested = suggest_bounds(table, settings.data, whole, settings.task, reported=reported)
-        best = {one.column: f": write most = {one.most:g}" for one in suggested if not one.word}
-    for column in unbounded:
-        yield f"[measure] values: {column!r} has no most, the most that a row counts{best.get(column, '')}"
+            yield str(error)
+
+
+def _missing_bounds(measure: MeasureSettings, best: Mapping[str, str]) -> Iterator[str]:
+    for one in measure.values:
+        if one.most is None and not one.word:
+            yield (
+                f"[measure] values: {one.column!r} has no most, the most that a row counts"
+                f"{best.get(one.column, '')}"
+            )
 
 
 def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:

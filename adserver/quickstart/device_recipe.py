@@ -12,12 +12,10 @@ from typing import Any, Final
 
 from adserver.quickstart.base_recipe import TableDescription
 from adserver.quickstart.budget_check import FRAC_BITS_OF_UPDATES, strategy_settings
-from adserver.quickstart.check import read_table
 from adserver.quickstart.people import Division, divide, write_table
 from adserver.quickstart.recipe import FinishedJob, Recipe
 from adserver.quickstart.runs import REPORTED, Rows
 from adserver.training.defaults import Network
-from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
@@ -42,7 +40,7 @@ class DeviceRecipe(Recipe):
             self._encode(self._held, self._steps.folder / REPORTED)
         untrained = self._model(described, rows=len(division.on_devices))
         # After the model, because helpers sign how many parameters an update has.
-        task = steps.do("task", lambda: self._task(described, *self._updates(untrained)))
+        task = steps.do("task", lambda: self._task(described.arguments, *self._updates(untrained)))
         job_id = steps.do("job", lambda: self._submit_rounds(task, untrained))
         self._tell_of_training(job_id)
         told = steps.do("devices", lambda: self._answer_rounds(task, job_id))
@@ -65,10 +63,6 @@ class DeviceRecipe(Recipe):
             dataset_size=0,
             devices=told["devices"],
         )
-
-    @cached_property
-    def _table(self) -> Table:
-        return read_table(self._project.path(self._project.settings.data.csv))
 
     @cached_property
     def _division(self) -> Division:

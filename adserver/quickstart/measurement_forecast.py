@@ -29,6 +29,7 @@ from adserver.quickstart.measurement import (
     read_numbers,
     round_up,
 )
+from adserver.quickstart.people import count_reported
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
 from maskedlark.encoding.table import Table
 from maskedlark.frozen import frozen
@@ -293,19 +294,24 @@ def suggest_values(
         JobRefused: as `forecast_groups`.
     """
     asked = tuple(parse_value(table, column) for column in columns)
-    reported = round((1 - data.panel_share) * len(table))
     measure = MeasureSettings(values=asked, keys=keys)
-    return suggest_bounds(table, data, measure, TaskSettings(), reported=reported)
+    return suggest_bounds(table, data, measure, TaskSettings(), reported=count_reported(table, data))
 
 
 def suggest_bounds(
-    table: Table, data: DataSettings, measure: MeasureSettings, task: TaskSettings, *, reported: int
+    table: Table,
+    data: DataSettings,
+    measure: MeasureSettings,
+    task: TaskSettings,
+    *,
+    reported: int,
+    plan: MeasurementPlan | None = None,
 ) -> tuple[Measured, ...]:
     """Return the measured values, those of numbers with the bound of least squared error at this epsilon.
 
     Args and errors as of `forecast_groups`.
     """
-    plan = plan_measurement(table, data, measure)
+    plan = plan or plan_measurement(table, data, measure)
     if plan is None or not measure.values:
         return ()
     errors = _plan_errors(plan, task, measure.epsilon, reported)

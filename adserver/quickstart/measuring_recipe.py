@@ -5,17 +5,14 @@ From the user's table to its sums: task, browsers, dataset, measurement.
 
 from typing import Final
 
-from adserver.quickstart.base_recipe import BaseRecipe, TableDescription
+from adserver.quickstart.base_recipe import BaseRecipe
 from adserver.quickstart.check import MEASURED_CLASSES, MEASURED_FEATURES
 from adserver.quickstart.runs import MeasuredRun
 
-_NOTHING_LEARNED: Final = TableDescription(
-    num_features=MEASURED_FEATURES,
-    classes=("none", "unused"),
-    arguments=(
-        *("--num-features", str(MEASURED_FEATURES), "--classes", str(MEASURED_CLASSES)),
-        *("--default-label", "0"),
-    ),
+# What `browser-sim run` reports of a table without a label
+_NOTHING_LEARNED: Final = (
+    *("--num-features", str(MEASURED_FEATURES), "--classes", str(MEASURED_CLASSES)),
+    *("--default-label", "0"),
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from io import StringIO
 from typing import Final
 
-from adserver.quickstart.settings import DataSettings
+from adserver.quickstart.settings import DataSettings, Settings
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.table import Table
 from maskedlark.federated.local_training import shuffle
@@ -71,6 +71,45 @@ def count_rows(table: Table, data: DataSettings) -> tuple[int, Mapping[str, int]
     """Return how many rows browsers report or the panel has, and how many are left out, by reason."""
     left_out = Counter(why_not_learned(table, data))
     return left_out.pop("", 0), left_out
+
+
+def count_reported(table: Table, data: DataSettings) -> int:
+    """Return how many rows of a table browsers report."""
+    rows, _ = count_rows(table, data)
+    return data.count_reported(rows)
+
+
+@frozen
+class RowUse:
+    """What a project uses a table's rows for.
+
+    Attributes:
+        rows: Rows that are used: they have a label that is learned, and where devices train a person.
+        reported: Those that browsers report, or people's devices hold; the rest is the panel.
+        devices: How many people's devices train; None where browsers report.
+        left_out: How many rows are not used, by column and reason.
+    """
+
+    rows: int
+    reported: int
+    devices: int | None
+    left_out: Mapping[str, int]
+
+
+def count_use(table: Table, settings: Settings) -> RowUse:
+    """Count the rows that a project uses, and for what."""
+    data, person = settings.data, settings.federated.person
+    if person and person in table.columns:  # a column of row numbers often has an empty name
+        division = divide(table, data, person)
+        reported = len(division.on_devices)
+        return RowUse(
+            rows=reported + len(division.panel),
+            reported=reported,
+            devices=division.people,
+            left_out=division.left_out,
+        )
+    rows, left_out = count_rows(table, data)
+    return RowUse(rows=rows, reported=data.count_reported(rows), devices=None, left_out=left_out)
 
 
 def take_reported(table: Table, data: DataSettings, panel: Collection[int]) -> Table:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from adserver.quickstart.base_recipe import BaseRecipe, TableDescription
-from adserver.quickstart.check import check
 from adserver.quickstart.commands import describe_refusal
 from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.model_check import choose_loss, usual_outputs
+from adserver.quickstart.people import count_use
 from adserver.quickstart.runs import REPORTED, Rows, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
@@ -130,7 +130,7 @@ class Recipe(BaseRecipe[Trained]):
     def _train(self, described: TableDescription, loss: Loss) -> FinishedJob:
         """Run everything up to the job's end: with reports, a dataset of them, and a job over it."""
         steps = self._steps
-        sealed = self._collect(described, self._panel)
+        sealed = self._collect(described.arguments, self._panel)
         task, dataset, measured = sealed.task_id, sealed.dataset, sealed.measured
         # No step of its own: the same seed and panel make the same file again.
         untrained = self._model(described, rows=dataset["admitted"], loss=loss)
@@ -211,8 +211,9 @@ class Recipe(BaseRecipe[Trained]):
         """Return the options that say what vocabularies are planned for, if any is."""
         if None not in data.vocabularies().values():
             return ()
+        settings = self._project.settings
         # Planned for what browsers will report, not for the rows of the file: a part of them is the panel.
-        reports, epsilon = check(self._project).reported, self._project.settings.training.epsilon
+        reports, epsilon = count_use(self._table, settings).reported, settings.training.epsilon
         return ("--planned-reports", str(reports), "--planned-epsilon", str(epsilon))
 
     def _network(self, rows: int) -> Network:

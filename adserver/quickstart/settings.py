@@ -74,9 +74,13 @@ class DataSettings:
     panel: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
     @property
-    def panel_share(self) -> float:
-        """The share of rows that are not reported."""
-        return 0.0 if self.csv and not self.label else self.panel
+    def has_no_label(self) -> bool:
+        """Return whether a table is named and no label: nothing can be trained."""
+        return bool(self.csv) and not self.label
+
+    def count_reported(self, rows: int) -> int:
+        """Return how many of so many rows browsers report: those that are not in the panel."""
+        return rows if self.has_no_label else rows - round(self.panel * rows)
 
     def vocabularies(self) -> dict[str, int | None]:
         """Return how many words of each column of ids have rows; None: as many as are planned."""
@@ -210,5 +214,4 @@ class Settings:
     @property
     def is_measured_alone(self) -> bool:
         """Return whether a table's columns are measured and no model is trained."""
-        is_labelled = bool(self.data.label or not self.data.csv)
-        return self.measure.is_asked and not is_labelled and not self.federated.person
+        return self.measure.is_asked and self.data.has_no_label and not self.federated.person

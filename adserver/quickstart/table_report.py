@@ -153,12 +153,7 @@ class TableReport:
         """Return a warning for the label and each used column that has a word in several spellings."""
         spellings = {self.label: self.label_spellings}
         spellings |= {column.name: column.spellings for column in self.columns if column.name in used}
-        return tuple(
-            f"column {name!r} has words that differ in case, accents or space only: {told}; if they mean the "
-            "same, write them in one way"
-            for name, told in spellings.items()
-            if told
-        )
+        return _describe_spellings(spellings)
 
     def named(self, use: Use) -> tuple[str, ...]:
         """Return the columns of one use."""
@@ -265,6 +260,31 @@ def _column(
         looks_like=identifiers(cells) if _are_words(counts) else None,
         leak=leak,
         spellings="" if use is Use.DATE else _find_spellings(counts),
+    )
+
+
+def warn_of_spellings(table: Table, used: Collection[str]) -> tuple[str, ...]:
+    """Return a warning for each used column of a table that has a word in several spellings.
+
+    Columns that are not there, and dates, are passed over.
+    """
+    found = dict[str, str]()
+    for name in table.columns:
+        if name not in used:
+            continue
+        cells = table.columns[name]
+        counts = Counter(cell for cell in cells if cell is not None)
+        if (told := _find_spellings(counts)) and _use(name, cells, counts)[0] is not Use.DATE:
+            found[name] = told
+    return _describe_spellings(found)
+
+
+def _describe_spellings(spellings: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(
+        f"column {name!r} has words that differ in case, accents or space only: {told}; if they mean the "
+        "same, write them in one way"
+        for name, told in spellings.items()
+        if told
     )
 
 

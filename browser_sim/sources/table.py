@@ -148,7 +148,7 @@ def load_table(settings: TableSettings) -> Source:
 def _load_measured_alone(table: Table, settings: TableSettings) -> Source:
     """Return all rows with what is measured of them, and nothing else that tells one from another."""
     columns = _measured_columns(table, settings)
-    _check_columns(table, columns.values())
+    _check_columns(table, (*settings.ignore, *settings.dates, *columns.values()))
     _check_keys(settings.keys.values(), {columns[name] for name in settings.values})
     return Source(
         name=f"csv:{table.name} without a label",

@@ -74,6 +74,8 @@ def test_without_a_label_every_row_is_measured_and_nothing_else_is_in_a_report(t
         ({"values": {"spend": "paid"}, "classes": ("0", "1")}, "needs --label COLUMN"),
         ({"values": {"spend": "paid"}, "keys": {"month": "paid"}}, "'paid' is the label or a measured value"),
         ({"keys": {"month": "moon"}}, "has no column 'moon'"),
+        ({"keys": {"month": "month"}, "ignore": ("moon",)}, "has no column 'moon'"),
+        ({"keys": {"month": "month"}, "dates": ("moon",)}, "has no column 'moon'"),
     ],
 )
 def test_a_table_without_a_label_needs_columns_to_measure(

@@ -15,13 +15,15 @@ from typer.testing import CliRunner, Result
 from adserver.cli.main import app
 from adserver.cli.quickstart_output import describe_features
 from adserver.quickstart.check import Checked, check
+from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import CONFIG, Project
-from adserver.quickstart.settings import DataSettings
+from adserver.quickstart.settings import DataSettings, MeasureSettings
 from adserver.training.as_onnx import as_onnx
 from browser_sim.sources.table import TableSettings, fit_counting
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.encoding.fit import PlannedTraining
+from maskedlark.encoding.table import Table
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
 from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, Case, text, visits, with_gaps
@@ -489,6 +491,25 @@ def test_a_wrong_setting_of_a_project_without_a_label_has_one_line(
     assert refused.exit_code == 1
     [line] = refused.stderr.splitlines()
     assert why in line
+
+
+def test_a_measurement_is_planned_once_and_part_by_part_only_to_list_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert new_without_label(tmp_path).exit_code == 0
+    planned = list[MeasureSettings]()
+
+    def count(table: Table, data: DataSettings, measure: MeasureSettings) -> MeasurementPlan | None:
+        planned.append(measure)
+        return plan_measurement(table, data, measure)
+
+    for module in ("column_check", "measurement_forecast"):
+        monkeypatch.setattr(f"adserver.quickstart.{module}.plan_measurement", count)
+    project = Project.open(tmp_path / "play")
+    assert check(project).problems == ()
+    assert planned == [project.settings.measure]
+    change(tmp_path / "play", 'keys = ["device"]', 'keys = ["devise", "moon"]')
+    assert len(check(Project.open(tmp_path / "play")).problems) == 2
 
 
 def test_spellings_of_a_key_are_warned_of_without_a_label(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -25,6 +26,7 @@ from maskedlark.errors import InvalidTask, JobRefused
 from tests.adserver.quickstart.test_measurement import table
 
 TASK, DATA = TaskSettings(), DataSettings()
+PAID = Measured(column="paid")
 
 
 def shop(rows: int = 4_000) -> Table:
@@ -45,6 +47,14 @@ def errors_of(groups: Sequence[Sequence[float]], keys: tuple[str, ...], most: fl
     return sum(noise**2 + (0.8 * sum(max(0.0, one - most) for one in group)) ** 2 for group in groups) / len(
         groups
     )
+
+
+def test_the_bound_is_for_the_rows_that_are_reported_and_not_for_those_without_a_label() -> None:
+    visits = shop()
+    rare = replace(visits, columns={**visits.columns, "bought": [*["0", "1"] * 200, *[None] * 3_600]})
+    data, measure = DataSettings(csv="shop.csv", label="bought"), MeasureSettings(values=(PAID,))
+    assert suggest_values(rare, data, ["paid"], ()) == suggest_bounds(rare, data, measure, TASK, reported=320)
+    assert suggest_values(rare, data, ["paid"], ()) != suggest_values(visits, DATA, ["paid"], ())
 
 
 @pytest.mark.parametrize("keys", [(), ("region",)])

@@ -6,14 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adserver.quickstart.people import Division, count_rows, divide, take_reported, write_table
+from adserver.quickstart.people import (
+    Division,
+    count_reported,
+    count_rows,
+    count_use,
+    divide,
+    take_reported,
+    write_table,
+)
 from adserver.quickstart.sample_table import PEOPLE, sample_table
-from adserver.quickstart.settings import DataSettings
+from adserver.quickstart.settings import DataSettings, Settings
 from browser_sim.devices.device_data import table_by_user
 from browser_sim.draws import Draws
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.reports.task_kinds import LabelKind
+from tests.adserver.quickstart.test_project import SERVERS
 
 DATA = DataSettings(label="bought", classes=("no", "1"), panel=0.25)
 LABELS = ("no", "1.0", "", "later")
@@ -115,3 +124,7 @@ def test_rows_of_reports_add_up_to_those_used_and_those_left_out_by_reason() -> 
         16,
         {"column 'kind': no label": 1, "column 'kind': not a declared class": 1},
     )
+    data = DataSettings(csv="shop.csv", label="kind", classes=("no", "yes"))
+    assert count_reported(shop, data) == count_use(shop, Settings(servers=SERVERS, data=data)).reported == 13
+    # Without a label nothing is tested, so that all rows are reported
+    assert count_reported(shop, DataSettings(csv="shop.csv")) == 18

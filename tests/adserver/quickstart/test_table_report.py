@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from adserver.quickstart.table_report import Use, read_report
+from adserver.quickstart.table_report import Use, read_report, warn_of_spellings
 from maskedlark.encoding.table import parse_table
 from maskedlark.errors import InvalidTask
 from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, text, visits, with_column
@@ -91,6 +91,9 @@ def test_words_in_several_spellings_are_told_with_the_most_frequent_one(cells: l
     assert bool(shop.spellings) == bool(told)
     assert [told in one for one in report.warn_of_spellings(["shop"])] == [True] * bool(told)
     assert report.warn_of_spellings(["device"]) == ()
+    # The same of columns alone, where no report is needed
+    table = parse_table(content.encode(), "visits.csv")
+    assert warn_of_spellings(table, ["shop", "moon"]) == report.warn_of_spellings(["shop"])
 
 
 def test_a_label_in_several_spellings_is_warned_of_whatever_columns_are_used() -> None:
