@@ -9,6 +9,7 @@ The rows are scored as by `adserver.predict`. No ad server is asked.
 
 import warnings
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,14 @@ from adserver.client.tasks import read_encoder_of
 from adserver.training.model_file import read_model
 from adserver.training.paired_comparison import NAMES, PairedComparison, compare_scores
 from adserver.training.scoring import find_encoder
+from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.encoder import ClassLabel, Encoder
+from maskedlark.encoding.fit import spell_class
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.plural import plural
 
 # How libraries print a label that is missing
-_MISSING: Final = ("<NA>", "nan", "None")
+_MISSING: Final = ("<NA>", "NaT", "None", "nan")
 
 
 def compare(
@@ -40,18 +43,18 @@ def compare(
 ) -> PairedComparison:
     """Compare two models on the same labelled rows, with a 95 % interval of the difference.
 
-    Two classes are compared by AUC, with DeLong's interval; more by accuracy. As both are scored on the same
-    rows, the interval is several times narrower than those of the two figures. It is for other rows like
-    these, which neither model may have been trained on: it does not hold the noise of training, and rows of
-    one person count as those of several.
+    Two classes are compared by AUC, with DeLong's interval, which needs ten rows of each; more by accuracy.
+    As both are scored on the same rows, the interval is narrower than those of the two figures, the more
+    alike they rank. It is for other rows like these, which neither model may have been trained on: it does
+    not hold the noise of training, and rows of one person count as those of several.
 
     Args:
         model: An exported ONNX file or its bytes, as for `predict`; or scores of any other model, one for
             each row: (rows,), the higher the more likely class 1, or (rows, classes).
         other: The same of the other model.
         rows: What the files score, as for `predict`; None where both are scores.
-        labels: The class of each row: its code, True or False, or its word in the encoder. A row whose label
-            is missing is left out.
+        labels: The class of each row: its word in the encoder, or where classes are no numbers its code, True
+            or False. A row whose label is missing is left out.
         encoder: As for `predict`; of both files, where neither holds one.
         loss: As for `predict`.
         names: What the verdict calls them.
@@ -64,8 +67,8 @@ def compare(
     is left out for both, and a warning counts such rows.
 
     Raises:
-        InvalidTask: a model has not one score for each label, the labels are no classes of both models, or
-            fewer than two rows of either of two classes are left.
+        InvalidTask: a model has not one score for each label, the labels are no classes of both models, the
+            files' classes differ or are in different orders, or too few rows of a class are left.
         InvalidModel: as `predict`.
     """
     columns = read_encoder_of(encoder)
@@ -100,9 +103,23 @@ def compare(
 
 
 def _classes(models: list[Any], encoder: Encoder | None) -> tuple[str, ...]:
-    """Return the words of the classes by code; none where no file has an encoder."""
-    found = next((find_encoder(one, encoder) for one in models if isinstance(one, bytes)), encoder)
-    return found.label.classes if found is not None and isinstance(found.label, ClassLabel) else ()
+    """Return the words of the classes by code; none where no file has an encoder.
+
+    Raises:
+        InvalidTask: one file's class 1 is another's class 0.
+    """
+    files = [one for one in models if isinstance(one, bytes)]
+    encoders = [find_encoder(one, encoder) for one in files] if files else [encoder]
+    orders = dict.fromkeys(
+        one.label.classes for one in encoders if one is not None and isinstance(one.label, ClassLabel)
+    )
+    if len(orders) > 1:
+        both = " and ".join(", ".join(order) for order in orders)
+        raise InvalidTask(
+            f"the two files have other classes or another order of them, {both}: give the scores of one as "
+            "an array, in the order of the other"
+        )
+    return next(iter(orders), ())
 
 
 def _codes(labels: Any, classes: tuple[str, ...]) -> NDArray[np.float64]:
@@ -119,13 +136,22 @@ def _codes(labels: Any, classes: tuple[str, ...]) -> NDArray[np.float64]:
 
 
 def _code(label: Any, codes: Mapping[str, float]) -> float:
-    if isinstance(label, str) and label.strip() in codes:
-        return codes[label.strip()]
-    if isinstance(label, bool | int) or (isinstance(label, float) and label.is_integer()):
-        return float(label)
     if str(label) in _MISSING:
         return np.nan
+    value = float(label) if isinstance(label, Real) else None
+    # Where classes are numbers, a number is the name of one
+    word = said(str(label) if value is None else spell_class(repr(value)))
+    if word is None:
+        return np.nan
+    if (code := codes.get(word, codes.get(spell_class(word)))) is not None:
+        return code
     known = ", ".join(map(repr, codes)) or "of which none is given"
+    if any(number(one) is not None for one in codes):
+        raise InvalidTask(
+            f"the label {label!r} is none of the encoder's classes ({known}): give these, not codes"
+        )
+    if value is not None and value.is_integer():
+        return value
     raise InvalidTask(
         f"the label {label!r} is neither a class's code nor one of the encoder's words ({known}): give "
         "codes, True and False, or these words"

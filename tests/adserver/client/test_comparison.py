@@ -26,10 +26,14 @@ ENCODER = Encoder(
 COUNT = 400
 
 
-def model(seed: int, outputs: int = 1) -> bytes:
+def labelled(*classes: str) -> Encoder:
+    return Encoder(columns=ENCODER.columns, label=ClassLabel(name="bought", classes=classes))
+
+
+def model(seed: int, outputs: int = 1, encoder: Encoder = ENCODER) -> bytes:
     loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if outputs == 1 else Loss.CROSS_ENTROPY
     network = dense_network([3, 6, outputs], "relu", seed=seed, final="linear")
-    return from_columns(describe(network, **{ENCODER_IS: ENCODER.digest.hex(), LOSS_IS: loss.value}), ENCODER)
+    return from_columns(describe(network, **{ENCODER_IS: encoder.digest.hex(), LOSS_IS: loss.value}), encoder)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,38 @@ def test_labels_are_codes_truths_or_the_encoders_words(rows: pd.DataFrame, label
     assert compare(scores, predict(second, rows), None, words, encoder=encode_to(ENCODER)) == expected
 
 
+def test_where_classes_are_numbers_a_label_is_the_name_of_one(
+    rows: pd.DataFrame, labels: NDArray[np.int64]
+) -> None:
+    first, second = (model(seed, encoder=labelled("1", "2")) for seed in (1, 2))
+    expected = compare(model(1), model(2), rows, labels)
+    for given in (labels + 1, labels + 1.0, (labels + 1).astype(str), [f"{one + 1}.0" for one in labels]):
+        assert compare(first, second, rows, given) == expected
+    with pytest.raises(InvalidTask, match=r"the label 0 is none of the encoder's classes \('1', '2'\)"):
+        compare(first, second, rows, labels)
+    with pytest.raises(InvalidTask, match=r"the label 1\.5 is none of the encoder's classes"):
+        compare(first, second, rows, [1.5, *labels[1:] + 1])
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT, "N/A", " ", "?"], ids=repr)
+def test_a_label_is_missing_as_a_cell_is(missing: Any, rows: pd.DataFrame, labels: NDArray[np.int64]) -> None:
+    first, second = model(1), model(2)
+    with pytest.warns(UserWarning, match="1 row is left out for both models: without a label"):
+        found = compare(first, second, rows, [missing, *np.where(labels == 1, "yes", "no")[1:].tolist()])
+    assert found == compare(first, second, rows.iloc[1:], labels[1:])
+
+
+def test_files_whose_classes_are_in_different_orders_are_refused(
+    rows: pd.DataFrame, labels: NDArray[np.int64]
+) -> None:
+    first, other = model(1), model(2, encoder=labelled("yes", "no"))
+    with pytest.raises(InvalidTask, match="another order of them, no, yes and yes, no: give the scores"):
+        compare(first, other, rows, labels)
+    # As the refusal says
+    found = compare(first, 1 - predict(other, rows), rows, np.where(labels == 1, "yes", "no"))
+    assert found == compare(first, 1 - predict(other, rows), rows, labels)
+
+
 def encode_to(encoder: Encoder) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(encode(encoder))
     return found
@@ -126,5 +162,5 @@ def test_what_cannot_be_compared_is_refused(rows: pd.DataFrame, labels: NDArray[
         compare(model(1), labels[1:], rows, labels, names=("private", "plain training"))
     with pytest.raises(InvalidTask, match=r"labels have the shape \(400, 1\)"):
         compare(model(1), labels, rows, labels[:, None])
-    with pytest.raises(InvalidTask, match="expected at least two of each class"):
+    with pytest.raises(InvalidTask, match="expected at least 10 of each class"):
         compare(labels, labels, None, np.zeros(COUNT))

@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import norm, t
 
 from adserver.training.paired_comparison import (
-    ERRORS_OF_95,
     PairedComparison,
     compare_scores,
     describe_comparisons,
@@ -28,6 +28,18 @@ def two_models(rows: int, *, seed: int = 3, gap: float = 0.6) -> tuple[Scores, S
     return first, np.round(4 * (shared + random.normal(0, 0.3, rows))), labels
 
 
+def floor(labels: NDArray[np.int64]) -> float:
+    """The least variance of a difference: a tenth of a row of each class."""
+    ones = int(labels.sum())
+    return (0.1 / ones) ** 2 + (0.1 / (len(labels) - ones)) ** 2
+
+
+def half_width(error: float, labels: NDArray[np.int64]) -> float:
+    """What a 95 % interval has on either side, by Student's t for the rows of the rarer class."""
+    rarer = min(int(labels.sum()), int((1 - labels).sum()))
+    return float(t.ppf(0.975, rarer - 1)) * error
+
+
 def area(scores: Scores, labels: NDArray[np.int64]) -> float:
     """The share of pairs in order, pair by pair."""
     pairs = [
@@ -39,7 +51,7 @@ def area(scores: Scores, labels: NDArray[np.int64]) -> float:
 
 
 def by_definition(first: Scores, second: Scores, labels: NDArray[np.int64]) -> tuple[float, float]:
-    """DeLong's difference and standard error from the definitions of both structural components."""
+    """The difference and its standard error from the definitions of both structural components."""
 
     def psi(one: float, other: float) -> float:
         return 1.0 if one > other else 0.5 if one == other else 0.0
@@ -55,7 +67,8 @@ def by_definition(first: Scores, second: Scores, labels: NDArray[np.int64]) -> t
     ]
     covariance = np.cov(of_positives) / len(positives) + np.cov(of_negatives) / len(negatives)
     contrast = np.array([1.0, -1.0])
-    return area(first, labels) - area(second, labels), math.sqrt(contrast @ covariance @ contrast)
+    variance = contrast @ covariance @ contrast + floor(labels)
+    return area(first, labels) - area(second, labels), math.sqrt(variance)
 
 
 def test_the_interval_of_an_auc_difference_is_delongs() -> None:
@@ -65,21 +78,52 @@ def test_the_interval_of_an_auc_difference_is_delongs() -> None:
     assert found.value == pytest.approx(area(first, labels))
     assert found.other_value == pytest.approx(area(second, labels))
     assert found.difference == pytest.approx(difference)
-    assert (found.low, found.high) == pytest.approx(
-        (difference - ERRORS_OF_95 * error, difference + ERRORS_OF_95 * error)
-    )
+    half = half_width(error, labels)
+    assert (found.low, found.high) == pytest.approx((difference - half, difference + half))
     assert (found.metric, found.examples, found.is_rough) == ("auc", 150, False)
 
 
-def test_five_cases_by_hand() -> None:
+def test_five_cases_ten_times_by_hand() -> None:
     """Positives 4 and 2, negatives 3, 1 and 0; the other model swaps nothing but 2 and 1."""
-    labels = np.array([1, 1, 0, 0, 0])
-    found = compare_scores(np.array([4.0, 2.0, 3.0, 1.0, 0.0]), np.array([4.0, 1.0, 3.0, 2.0, 0.0]), labels)
+    labels = np.tile([1, 1, 0, 0, 0], 10)
+    first, second = np.tile([4.0, 2.0, 3.0, 1.0, 0.0], 10), np.tile([4.0, 1.0, 3.0, 2.0, 0.0], 10)
+    found = compare_scores(first, second, labels)
     assert (found.value, found.other_value) == pytest.approx((5 / 6, 4 / 6))
     # Placements differ by 0 and 1/3 for positives, by 0, 1/2 and 0 for negatives
-    error = math.sqrt(np.var([0, 1 / 3], ddof=1) / 2 + np.var([0, 1 / 2, 0], ddof=1) / 3)
-    assert found.high == pytest.approx(1 / 6 + 1.96 * error)
-    assert found.is_rough
+    variance = np.var([0, 1 / 3] * 10, ddof=1) / 20 + np.var([0, 1 / 2, 0] * 10, ddof=1) / 30
+    error = math.sqrt(variance + (0.1 / 20) ** 2 + (0.1 / 30) ** 2)
+    assert found.high == pytest.approx(1 / 6 + 2.0930 * error, rel=1e-4)
+    assert not found.is_rough
+
+
+def test_models_that_rank_all_rows_alike_have_a_narrow_interval_but_no_certainty() -> None:
+    labels = np.array([1] * 30 + [0] * 60)
+    found = compare_scores(np.arange(90.0), np.arange(90.0), labels)
+    half = half_width(math.sqrt((0.1 / 30) ** 2 + (0.1 / 60) ** 2), labels)
+    assert (found.low, found.difference, found.high) == pytest.approx((-half, 0, half))
+    assert 0.005 < half < 0.01
+
+
+@pytest.mark.parametrize(
+    ("positives", "gap", "least"), [(10, 0.3, 0.93), (15, 0.3, 0.93), (20, 0.3, 0.93), (10, 0.0, 0.95)]
+)
+def test_an_interval_of_few_rows_covers_what_it_says(positives: int, gap: float, least: float) -> None:
+    """Of a difference that is known: chances of normal scores' order, with models that share their errors."""
+    random = np.random.default_rng(6)
+    labels = np.array([1] * positives + [0] * 200)
+    shared, own = 1.0, 0.5
+    # A pair's scores differ by their means and both rows' noise
+    spread = math.sqrt(2 * (shared**2 + own**2))
+    expected = norm.cdf((1 + gap) / spread) - norm.cdf(1 / spread)
+    covered = 0
+    for _ in range(600):
+        noise = random.normal(0, shared, len(labels))
+        first, second = (
+            mean * labels + noise + random.normal(0, own, len(labels)) for mean in (1 + gap, 1.0)
+        )
+        found = compare_scores(first, second, labels)
+        covered += found.low <= expected <= found.high
+    assert covered / 600 > least
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -123,6 +167,14 @@ def test_only_the_order_of_scores_counts_and_two_outputs_are_one() -> None:
     found = compare_scores(first, second, labels)
     assert compare_scores(np.exp(first / 9), second[:, None], labels) == found
     assert compare_scores(np.stack([first * 0, first], axis=1), second, labels) == found
+
+
+def test_infinite_scores_are_the_highest_but_not_two_of_one_row() -> None:
+    first, second, labels = two_models(100)
+    highest = np.where(first == first.max(), np.inf, first)
+    assert compare_scores(highest, second, labels) == compare_scores(first, second, labels)
+    with pytest.raises(InvalidTask, match="the scores of the model hold NaN"):
+        compare_scores(np.full((100, 2), np.inf), second, labels)
 
 
 def test_classes_of_which_no_row_tells_the_models_apart_leave_an_interval_open() -> None:
@@ -212,7 +264,7 @@ def test_few_rows_of_a_class_are_said() -> None:
         (np.arange(3.0), [0, 1, 0, 1], "expected one row for each of 4 labels"),
         (np.array([1.0, np.nan, 0.0, 2.0]), [0, 1, 0, 1], "hold NaN"),
         (np.arange(4.0), [0, 1, 2, 1], r"labels are other than the codes 0..1 of 2 classes"),
-        (np.arange(4.0), [0, 0, 0, 1], "of 4 rows 1 are of class 1: expected at least two of each"),
+        (np.arange(4.0), [0, 0, 0, 1], "of 4 rows 1 are of class 1: expected at least 10 of each"),
         (np.ones((4, 3)), [0, 1, 0, 1], "of 3 and 2 classes"),
         (np.ones((4, 0)), [0, 1, 0, 1], "have the shape"),
     ],
@@ -220,6 +272,14 @@ def test_few_rows_of_a_class_are_said() -> None:
 def test_scores_that_cannot_be_compared_are_refused(scores: Scores, labels: list[int], says: str) -> None:
     with pytest.raises(InvalidTask, match=says):
         compare_scores(scores, np.arange(4.0), np.array(labels))
+
+
+def test_without_rows_nothing_is_compared() -> None:
+    nothing = np.array([], np.int64)
+    with pytest.raises(InvalidTask, match="of 0 rows 0 are of class 1"):
+        compare_scores(np.ones(0), np.ones(0), nothing)
+    with pytest.raises(InvalidTask, match="there are no labelled rows"):
+        compare_scores(np.ones((0, 3)), np.ones((0, 3)), nothing)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
