@@ -1,5 +1,6 @@
 """What `adserver quickstart` prints of a table, a measurement and its runs."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -127,8 +128,13 @@ def show_measured(measured: Mapping[str, Any]) -> None:
     result = ResultMessage.model_validate_json(Path(measured["json"]).read_bytes()).value()
     statistics = means_in(result, measured["counted_by"])
     print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
-    for line in (*summary_lines(result), *measured["notes"]):
+    own_table = json.loads(Path(measured["own_table"]).read_bytes())
+    for line in summary_lines(result):
         typer.echo(escape(line))
+    if own_table["notes"]:
+        typer.echo(escape(f"of your own table, exact and no part of epsilon ({measured['own_table']}):"))
+    for note in own_table["notes"]:
+        typer.echo(escape(f"  {note}"))
 
 
 def summary_rows(result: "RunResult") -> list[tuple[str, object]]:

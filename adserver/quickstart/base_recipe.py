@@ -3,6 +3,7 @@
 A run goes on where it was interrupted; `adserver.quickstart.runs` keeps what it has done.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -271,16 +272,15 @@ class BaseRecipe(ABC, Generic[_Result]):
     def _measure(self, task: str, dataset: dict[str, Any], panel: Path | None) -> dict[str, Any]:
         """Measure the dataset, write table and picture, and return what the summary says of it."""
         from adserver.messages.query import ResultMessage
-        from adserver.quickstart.measurement_forecast import (
-            cut_off_by_group,
-            describe_measurement,
-            forecast_groups,
-        )
-        from adserver.views.query import Remarks, means_in, write_result
+        from adserver.views.query import means_in, write_result
 
         settings, plan = self._project.settings, self._measured
         if plan is None:
             raise AssertionError("only a project with [measure] is measured")
+        # Before the query: what fails here has cost nothing
+        own_table = self._describe_own_table(plan, panel)
+        files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
+        files |= {"png": picture} if (picture := self._picture("measured")) else {}
         said = self._commands.read(
             *("adserver", "aggregate", "--dataset", dataset["dataset_id"], *plan.query_options),
             *("--epsilon", str(settings.measure.epsilon)),
@@ -290,33 +290,28 @@ class BaseRecipe(ABC, Generic[_Result]):
         # Derived from the sums, and no field of the message that is read back.
         said.pop("statistics")
         result = plan.in_units(ResultMessage.model_validate(said).value())
-        files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
-        files |= {"png": picture} if (picture := self._picture("measured")) else {}
-        data, measure, table = settings.data, settings.measure, self._reported(panel)
-        forecasts = forecast_groups(table, data, measure, settings.task, reported=len(table), plan=plan)
-        remarks = Remarks(
-            lines=describe_measurement(table, data, measure, forecasts, plan),
-            columns=cut_off_by_group(table, plan, measure, [row.group for row in result.rows]),
-        )
         for path in files.values():
-            write_result(result, path, means_in(result, plan.filled), remarks)
+            write_result(result, path, means_in(result, plan.filled))
         self._tell(
             f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}: "
             f"see {files['csv']}"
         )
         return {
             **{kind: str(path) for kind, path in files.items()},
-            "clipped_rows": {one.name: one.clipping.rows for one in forecasts if one.clipping is not None},
-            "clipped": {
-                one.name: {**asdict(one.clipping), "half_width": one.half_width}
-                for one in forecasts
-                if one.clipping is not None
-            },
-            "notes": remarks.lines,
+            "own_table": str(own_table),
             "counted_by": plan.filled,
             "epsilon": result.cost.ad_server,
             "collusion_epsilon": result.cost.colluding,
         }
+
+    def _describe_own_table(self, plan: MeasurementPlan, panel: Path | None) -> Path:
+        """Write what the owner's table tells of the results; apart from them, since it is not private."""
+        from adserver.quickstart.measurement_forecast import describe_own_table
+
+        settings, path = self._project.settings, self._steps.folder / "own-table.json"
+        told = describe_own_table(self._reported(panel), settings.data, settings.measure, settings.task, plan)
+        write_durably(path, (json.dumps(told, indent=2) + "\n").encode())
+        return path
 
     def _picture(self, name: str) -> Path | None:
         """Return the file of a picture, or the reason why it could not be drawn."""

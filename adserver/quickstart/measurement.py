@@ -51,7 +51,7 @@ class MeasurementPlan:
         table_options: Those of `browser-sim encode` for the columns that are secret, and so no features.
         units: For each declared value, how many of its units its column's own unit has.
         names: For each declared value its column, or COLUMN==WORD.
-        filled: For each value of a column with gaps the value that counts the rows without one, both by the
+        filled: For each value of a column with gaps the value that counts the rows that have one, both by the
             names of results: a mean divides by it.
         keys: For each declared key its column, the coarsest first.
     """

@@ -10,11 +10,12 @@ The noise is that of the query which a run asks, planned by the same functions f
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import accumulate
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.result import ALL, REST
+from adserver.measuring.result import ALL
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.measurement import (
     MOST_DECIMALS,
@@ -44,8 +45,10 @@ _HALVINGS: Final = 40
 _LEAST_BOUND: Final = 1e-6
 # Up to so many medians the largest value is the bound: of ratings, marks and scales none is cut off.
 _SHORT_SCALE: Final = 2.0
-_ONLY_HERE: Final = (
-    "what is cut off is known from your own table; where people's pages report, only the panel tells it"
+_ONLY_HERE: Final = "what is cut off is known from your own table; where people's pages report, "
+_NOT_PRIVATE: Final = (
+    "exact figures of the rows of your own table, of small groups too: no epsilon covers them, so share "
+    "measured.csv, measured.json and measured.png, and not this file"
 )
 
 
@@ -159,7 +162,7 @@ def _find_clipping(
     if not any(beyond):
         return None
     lost = {group: abs(sum(cut_off(of, most))) for group, of in groups.items()}
-    worst = max(lost, key=lambda group: lost[group])
+    worst = max(lost, key=lost.__getitem__)
     return Clipping(
         most=most,
         rows=sum(map(bool, beyond)),
@@ -173,8 +176,8 @@ def _find_clipping(
 
 
 def _divide(lost: float, numbers: Sequence[float]) -> float:
-    # By magnitudes: a sum of payments and refunds may be near 0
-    return lost / sum(map(abs, numbers))
+    # By magnitudes: a sum of payments and refunds may be near 0. All may be 0 where nothing is lost
+    return lost / sum(map(abs, numbers)) if lost else 0.0
 
 
 def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> str:
@@ -208,29 +211,65 @@ def describe_measurement(
     plan = plan or plan_measurement(table, data, measure)
     if plan is None:
         return ()
+    # Without a label there is no panel
+    whence = "only the panel tells it" if data.label else "nothing tells it"
     return (
         *describe_clipping(forecasts),
-        *([_ONLY_HERE] if any(one.clipping for one in forecasts) else ()),
+        *([_ONLY_HERE + whence] if any(one.clipping for one in forecasts) else ()),
         *describe_gaps(table, measure),
         *describe_rest(table, plan),
     )
 
 
-def cut_off_by_group(
+def describe_own_table(
     table: Table,
-    plan: MeasurementPlan,
+    data: DataSettings,
     measure: MeasureSettings,
-    groups: Sequence[Sequence[str]],
-) -> dict[str, list[float | None]]:
-    """Return what bounds cut off the sum of each group of a result, by a name for each such value.
+    task: TaskSettings,
+    plan: MeasurementPlan,
+) -> dict[str, Any]:
+    """Return what the owner's table tells of a run's results, as a JSON document: none of it is released.
+
+    Its figures are exact, also those of groups that the results hide; the first field says so.
+
+    Args:
+        table: The owner's rows that browsers reported.
+        data: Its columns.
+        measure: What is measured.
+        task: What both helpers sign: the budgets.
+        plan: As the run had it.
+
+    Raises:
+        InvalidTask, JobRefused: as `forecast_groups`.
+    """
+    forecasts = forecast_groups(table, data, measure, task, reported=len(table), plan=plan)
+    return {
+        "is_private": False,
+        "about": _NOT_PRIVATE,
+        "notes": describe_measurement(table, data, measure, forecasts, plan),
+        "clipped": {
+            one.name: {**asdict(one.clipping), "half_width": one.half_width}
+            for one in forecasts
+            if one.clipping is not None
+        },
+        "cut_off": [
+            {"group": dict(zip(plan.keys.values(), group, strict=True)), **lost}
+            for group, lost in cut_off_by_group(table, plan, measure).items()
+        ],
+    }
+
+
+def cut_off_by_group(
+    table: Table, plan: MeasurementPlan, measure: MeasureSettings
+) -> dict[tuple[str, ...], dict[str, float]]:
+    """Return what bounds cut off the sum of each group, and of the totals, of each value that they cut.
 
     Args:
         table: The owner's rows that browsers reported.
         plan: As its run had it.
         measure: What is measured.
-        groups: Those of the result's rows. Of the rest of a group it is not known, hence None.
     """
-    found = dict[str, list[float | None]]()
+    found = defaultdict[tuple[str, ...], dict[str, float]](dict)
     for value in measure.values:
         numbers = read_numbers(table, value)
         if value.word or not any(beyond := cut_off(numbers, value.bound)):
@@ -239,10 +278,9 @@ def cut_off_by_group(
         for group, one in zip(group_rows(table, plan), beyond, strict=True):
             for level in range(len(group) + 1):
                 lost[*group[:level], *(ALL,) * (len(group) - level)] += one
-        # As exact as cells are: sums of floats end in digits of no meaning
-        found[f"{value.column} cut off"] = [
-            None if REST in group else round(lost[tuple(group)], MOST_DECIMALS) for group in groups
-        ]
+        for of, one in lost.items():
+            # As exact as cells are: sums of floats end in digits of no meaning
+            found[of][value.column] = round(one, MOST_DECIMALS)
     return found
 
 

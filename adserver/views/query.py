@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -92,39 +91,20 @@ def means_in(result: AggregateResult, filled: Mapping[str, str] = NO_GAPS) -> tu
     )
 
 
-@frozen
-class Remarks:
-    """What is known of a result in addition to the answer, such as from the owner's own table.
-
-    Attributes:
-        lines: Sentences, which pictures and JSON have.
-        columns: Further columns of tables: a number for each row, or None.
-    """
-
-    lines: tuple[str, ...] = ()
-    columns: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+_Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic]]
 
 
-NO_REMARKS: Final = Remarks()
-_Written: TypeAlias = tuple[AggregateResult, Sequence[Statistic], Remarks]
-
-
-def write_result(
-    result: AggregateResult,
-    path: Path,
-    statistics: Sequence[Statistic] = (),
-    remarks: Remarks = NO_REMARKS,
-) -> None:
+def write_result(result: AggregateResult, path: Path, statistics: Sequence[Statistic] = ()) -> None:
     """Write a result in the form that the file's name ends with: .json, .csv, .parquet or .png.
 
-    Statistics follow the sums, with their intervals. A figure that is not known is an empty cell in tables,
-    and no bar in pictures.
+    A file has only what was released, so that its epsilon covers all figures in it. Statistics follow the
+    sums, with their intervals. A figure that is not known is an empty cell in tables, and no bar in pictures.
 
     Raises:
         InvalidTask: another ending.
     """
     writers = (_json, _csv, _parquet, _png)
-    write_as(dict(zip(ENDINGS, writers, strict=True)), (result, statistics, remarks), path, "a result is")
+    write_as(dict(zip(ENDINGS, writers, strict=True)), (result, statistics), path, "a result is")
 
 
 def json_of(result: AggregateResult, statistics: Sequence[Statistic]) -> dict[str, Any]:
@@ -281,16 +261,14 @@ def _cost_line(result: ReleasedResult) -> str:
 
 
 def _json(written: _Written) -> bytes:
-    result, statistics, remarks = written
-    document = json_of(result, statistics) | ({"notes": remarks.lines} if remarks.lines else {})
-    return (json.dumps(document, indent=2) + "\n").encode()
+    return (json.dumps(json_of(*written), indent=2) + "\n").encode()
 
 
 def _file_columns(written: _Written) -> list[str]:
-    result, _, remarks = written
-    figures = [f"{name} {figure}" for name in _names(*written[:2]) for figure in _FIGURES]
+    result, _ = written
+    figures = [f"{name} {figure}" for name in _names(*written) for figure in _FIGURES]
     bounds = [f"{column.name} {end}" for column in _clipped(result) for end in _BOUNDS]
-    return [*result.group_by, *figures, *bounds, *remarks.columns]
+    return [*result.group_by, *figures, *bounds]
 
 
 def _clipped(result: AggregateResult) -> list[Column]:
@@ -298,13 +276,13 @@ def _clipped(result: AggregateResult) -> list[Column]:
 
 
 def _file_rows(written: _Written) -> Iterator[list[Any]]:
-    result, statistics, remarks = written
+    result, statistics = written
     derived = [one.estimates(result) for one in statistics]
     bounds = [end for column in _clipped(result) for end in column.clipped_to or ()]
     for place, row in enumerate(result.rows):
         estimates = (*row.estimates, *(one[place] for one in derived))
         figures = [_figure(estimate, figure) for estimate in estimates for figure in _FIGURES]
-        yield [*row.group, *figures, *bounds, *(column[place] for column in remarks.columns.values())]
+        yield [*row.group, *figures, *bounds]
 
 
 def _figure(estimate: Estimate, name: str) -> float | None:
@@ -340,10 +318,10 @@ def _png(written: _Written) -> bytes:
 
     For each histogram a panel of its buckets in the coarsest cell.
     """
-    result, statistics, remarks = written
+    result, statistics = written
     panels = list(_panels(result, statistics))
     heights = [panel.height for panel in panels]
-    lines = [summary_lines(result)[-1], *clipped_lines(result), *remarks.lines]
+    lines = [summary_lines(result)[-1], *clipped_lines(result)]
     figure = new_figure(9, sum(heights) + 0.4 + 0.3 * len(lines))
     grid = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for axes, panel in zip(grid[:, 0], panels, strict=True):

@@ -22,7 +22,6 @@ from adserver.measuring.result import (
 )
 from adserver.messages.query import ResultMessage
 from adserver.views.query import (
-    Remarks,
     Statistic,
     _panels,
     format_estimate,
@@ -220,15 +219,11 @@ def test_what_is_not_known_is_an_empty_cell_and_unknown_in_print(
     shown = replace(one, rows=(replace(one.rows[0], may_be_hidden=True), one.rows[1]))
     mean = [Statistic.mean("paid")]
     for ending in ("csv", "parquet", "json"):
-        write_result(
-            shown, tmp_path / f"r.{ending}", mean, Remarks(lines=("a note",), columns={"lost": [None, 2.5]})
-        )
+        write_result(shown, tmp_path / f"r.{ending}", mean)
     hidden, clear = csv.DictReader(StringIO((tmp_path / "r.csv").read_text()))
     assert {hidden[f"mean of paid {figure}"] for figure in ("value", "standard_error", "low", "high")} == {""}
-    assert (hidden["lost"], clear["lost"]) == ("", "2.5")
     assert float(clear["mean of paid value"]) == 0.01
     assert parquet.read_table(tmp_path / "r.parquet").column("mean of paid low")[0].as_py() is None
-    assert json.loads((tmp_path / "r.json").read_text())["notes"] == ["a note"]
     print_groups(shown, mean)
     assert capsys.readouterr().out.splitlines()[1].split()[-1] == "unknown"
     print_groups(shown, is_all_shown=False, where="r.csv has all")

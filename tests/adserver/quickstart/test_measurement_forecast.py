@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from adserver.measuring.result import ALL, REST
+from adserver.measuring.result import ALL
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
@@ -172,16 +172,39 @@ def test_what_is_said_of_a_result_is_of_its_own_groups_and_rows() -> None:
     plan = plan_measurement(whole, DATA, measure)
     assert plan is not None
     some = whole.take([*range(50), *range(60, 72)])  # 12 of the south, which `plan_measurement` would hide
-    groups = [("north",), ("south",), (ALL,), (REST,)]
-    assert cut_off_by_group(some, plan, measure, groups) == {"paid cut off": [0, 48, 48, None]}
+    assert cut_off_by_group(some, plan, measure) == {
+        ("north",): {"paid": 0}, ("south",): {"paid": 48}, (ALL,): {"paid": 48},
+    }  # fmt: skip
     cents = table(region=["north"] * 30, paid=[5.1] * 30)
-    assert cut_off_by_group(cents, plan, measure, groups[:1]) == {"paid cut off": [3.0]}
+    assert cut_off_by_group(cents, plan, measure)[(ALL,)] == {"paid": 3.0}
     [paid, _] = forecast_groups(some, DATA, measure, TASK, reported=len(some), plan=plan)
     assert paid.clipping is not None
     assert (paid.clipping.rows, paid.clipping.lost) == (12, 48)
     assert describe_measurement(some, DATA, measure, (), plan) == ()
     assert describe_measurement(some, DATA, measure, ()) == (
         "'region': the group 'other' is 12 rows of 1 rare word ('south')",
+    )
+
+
+def test_what_is_cut_off_in_hidden_groups_alone_is_no_share_of_a_group_that_is_shown() -> None:
+    few = table(shop=["a"] * 200 + ["b"] * 5, paid=[0] * 200 + [1000] * 5)
+    measure = MeasureSettings(values=(Measured(column="paid", most=1),), keys=("shop",))
+    [paid, _] = forecast_groups(few, DATA, measure, TASK, reported=len(few))
+    cut = paid.clipping
+    assert cut is not None
+    assert (cut.lost, cut.worst_lost, cut.worst_share) == (5 * 999, 0, 0)
+    assert cut.lost_share == pytest.approx(0.999)
+
+
+@pytest.mark.parametrize(
+    ("label", "whence"), [("bought", "only the panel tells it"), ("", "nothing tells it")]
+)
+def test_where_rows_are_not_ones_own_only_a_panel_tells_what_is_cut_off(label: str, whence: str) -> None:
+    measure = MeasureSettings(values=(Measured(column="paid", most=5),), keys=("region",))
+    data = DataSettings(label=label)
+    forecasts = forecast_groups(shop(), data, measure, TASK, reported=3_200)
+    assert describe_measurement(shop(), data, measure, forecasts)[1].endswith(
+        f"people's pages report, {whence}"
     )
 
 

@@ -687,7 +687,13 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     options = [measured, f"--measurement {folder / 'measurement.json'}", f"{measured} --key device=device"]
     assert all(wanted in " ".join(asked) for wanted, asked in zip(options, commands.asked[:3], strict=True))
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["measured"]["epsilon"], summary["measured"]["clipped_rows"]) == (0.5, {"paid": 28})
+    assert summary["measured"] == {
+        **{kind: str(folder / f"measured.{kind}") for kind in ("csv", "json", "png")},
+        "own_table": str(folder / "own-table.json"),
+        "counted_by": {},
+        "epsilon": 0.5,
+        "collusion_epsilon": 0.7,
+    }
     spent = [summary[f"{name}_with_measurement"] for name in ("epsilon", "collusion_epsilon")]
     assert (summary["epsilon"], *spent) == (2.5, 2.6, 4.3)
     shown = dict(summary_rows(trained))
@@ -695,16 +701,19 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     assert (shown["epsilon of training with one helper"], shown["the same with one helper"]) == ("4", "4.3")
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
-        ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high,paid cut off"
+        ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high"
     )
+    # What is shared for an epsilon has nothing of the table's own rows
+    assert json.loads((folder / "measured.json").read_text()).keys() == ANSWER.keys()
+    own_table = json.loads((folder / "own-table.json").read_text())
+    assert next(iter(own_table.items())) == ("is_private", False)
     # The panel's rows are not in the results, and not in what is said of them
     lost = sum(max(0, row % 7 + 0.25 - 5) for row in range(100, 200, 2))
-    assert float(cells.rpartition(",")[2]) == pytest.approx(lost)
-    clipped = summary["measured"]["clipped"]["paid"]
-    assert (clipped["most"], clipped["worst_group"]) == (5, ["phone"])
+    assert {"group": {"device": "phone"}, "paid": lost} in own_table["cut_off"]
+    clipped = own_table["clipped"]["paid"]
+    assert (clipped["rows"], clipped["worst_group"]) == (28, ["phone"])
     assert clipped["worst_lost"] == pytest.approx(lost)
-    notes = summary["measured"]["notes"]
-    assert notes == json.loads((folder / "measured.json").read_text())["notes"]
+    notes = own_table["notes"]
     assert notes[0].startswith("'paid': most = 5 cuts off 21 (6.5%) of the sum, of a group")
     assert "from your own table" in notes[1]
     assert cells.split(",")[9] == "0.01"  # 1.50 over 150 rows
