@@ -278,7 +278,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         if plan is None:
             raise AssertionError("only a project with [measure] is measured")
         # Before the query: what fails here has cost nothing
-        own_table = self._describe_own_table(plan, panel)
+        own_table = self._write_own_table(plan, panel)
         files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
         files |= {"png": picture} if (picture := self._picture("measured")) else {}
         said = self._commands.read(
@@ -304,11 +304,11 @@ class BaseRecipe(ABC, Generic[_Result]):
             "collusion_epsilon": result.cost.colluding,
         }
 
-    def _describe_own_table(self, plan: MeasurementPlan, panel: Path | None) -> Path:
+    def _write_own_table(self, plan: MeasurementPlan, panel: Path | None) -> Path:
         """Write what the owner's table tells of the results; apart from them, since it is not private."""
         from adserver.quickstart.measurement_forecast import describe_own_table
 
-        settings, path = self._project.settings, self._steps.folder / "own-table.json"
+        settings, path = self._project.settings, self._steps.folder / "own-table-not-private.json"
         told = describe_own_table(self._reported(panel), settings.data, settings.measure, settings.task, plan)
         write_durably(path, (json.dumps(told, indent=2) + "\n").encode())
         return path

@@ -77,7 +77,7 @@ def test_an_interrupted_measurement_is_gone_on_with_and_no_row_is_sent_twice(
     with pytest.raises(KeyboardInterrupt):
         MeasuringRecipe(shop, lambda _: None).run()
     # What is known of the own table is computed before the query is charged
-    assert (shop.folder / "runs" / "1" / "own-table.json").exists()
+    assert (shop.folder / "runs" / "1" / "own-table-not-private.json").exists()
     commands.failing = {}
     assert MeasuringRecipe(shop, lambda _: None).run().run == "1"
     assert commands.ran == [*_STEPS, _STEPS[-1]]

@@ -689,7 +689,7 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["measured"] == {
         **{kind: str(folder / f"measured.{kind}") for kind in ("csv", "json", "png")},
-        "own_table": str(folder / "own-table.json"),
+        "own_table": str(folder / "own-table-not-private.json"),
         "counted_by": {},
         "epsilon": 0.5,
         "collusion_epsilon": 0.7,
@@ -705,7 +705,7 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     )
     # What is shared for an epsilon has nothing of the table's own rows
     assert json.loads((folder / "measured.json").read_text()).keys() == ANSWER.keys()
-    own_table = json.loads((folder / "own-table.json").read_text())
+    own_table = json.loads((folder / "own-table-not-private.json").read_text())
     assert next(iter(own_table.items())) == ("is_private", False)
     # The panel's rows are not in the results, and not in what is said of them
     lost = sum(max(0, row % 7 + 0.25 - 5) for row in range(100, 200, 2))
