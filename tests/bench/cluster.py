@@ -44,7 +44,7 @@ from tests.bench.cluster_updates import UpdateBench, updates_added
 from tests.bench.clustered_helper import ClusteredHelper, Site, sealed_site
 from tests.bench.drawn_records import differing
 from tests.bench.harness import bench_parser, show
-from tests.helper.executors.ray_machines import Machines, await_workers, machines
+from tests.helper.executors.ray_machines import Machines, machines
 from tests.progress import shown
 
 if TYPE_CHECKING:  # it imports ray, before `ray_machines` could say how that authenticates
@@ -162,7 +162,7 @@ def measured(sizes: Sizes, told: Told) -> Results:
             results |= _refused(made, workers, sizes, told)
             cluster = ClusterExecutor(workers, bench.local)
             with _turns(bench, cluster, dataset, made=made, results=results, sizes=sizes, told=told):
-                await_workers(workers, 2)
+                made.await_workers(workers, 2)
                 results["cancel_s"] = cancelled(bench, cluster, dataset)
                 add(cluster.masked_sum(bench.gradient, dataset, bench.sampled(1), never).vector, bench.noise)
                 updates = UpdateBench(Path(name) / "updates", workers)

@@ -30,7 +30,7 @@ from maskedlark.reports.share_seed import SEED_BYTES
 from maskedlark.reports.updates import SEED_ROLE, UpdateForm
 from tests.bench.cluster_records import CANARIES
 from tests.bench.harness import cpu_s, seconds
-from tests.helper.executors.ray_machines import Machines, await_workers
+from tests.helper.executors.ray_machines import Machines
 from tests.helper.stored import commit, vault_in
 
 if TYPE_CHECKING:  # it imports ray, before `ray_machines` could say how that authenticates
@@ -136,14 +136,14 @@ def updates_added(bench: UpdateBench, made: Machines, *, workers: int, kills: in
     usual_s, workers_s = time.perf_counter() - began_s, _workers_s(made) - began
     hit, late_s = 0, 0.0
     for attempt in range(MOST_TRIES * kills):
-        await_workers(bench.fleet, workers)
+        made.await_workers(bench.fleet, workers)
         pids, draw = made.worker_pids(), np.random.default_rng(attempt)
         is_hit, took_s = _sum_and_kill(bench, pids[attempt % len(pids)], usual_s * draw.random())
         if is_hit:
             hit, late_s = hit + 1, max(late_s, took_s - usual_s)
         if hit == kills:
             break
-    await_workers(bench.fleet, workers)
+    made.await_workers(bench.fleet, workers)
     return UpdateFigures(
         sums_compared=bench.compared,
         bytes_that_differ=bench.differ,

@@ -29,6 +29,7 @@ from tests.patience import HANGS_S
 OBJECT_STORE_BYTES = 80 << 20
 WORKER_BYTES = 64 << 20
 _STARTS = 3
+_MOST_REPLACED = 3
 LOOPBACK = "127.0.0.2"
 
 
@@ -40,6 +41,9 @@ class Machines:
     folder: Path
     certificates: Path
     nodes: list[Any] = field(default_factory=list)
+    replaced: int = 0
+    """How many machines ended by themselves."""
+    _starts: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     def add(
         self, cores: int = 1, certificates: Path | None = None, environment: Mapping[str, str] | None = None
@@ -59,6 +63,7 @@ class Machines:
             env_vars={TLS_VARIABLE: str(certificates or self.certificates), **(environment or {})},
         )
         self.nodes.append(node)
+        self._starts[node.node_id] = partial(self.add_once, cores, certificates, environment)
         return node
 
     def _end_late(self) -> None:
@@ -96,8 +101,36 @@ class Machines:
             capacity_bytes=worker_bytes,
             keepalive=keepalive or Keepalive(),
         ) as fleet:
-            await_workers(fleet, workers)
+            self.await_workers(fleet, workers)
             yield fleet
+
+    def await_workers(self, fleet: RayFleet, count: int) -> None:
+        """Return once exactly so many workers have joined."""
+        self.until(lambda: len(fleet.workers()) == count)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Return once something holds that machines bring about.
+
+        Ray's daemon has ended by itself, without a word, as it placed its first worker. Here another takes
+        its place, also in `nodes`: what a fleet does then is shown by the machines that a test removes.
+        """
+
+        def holds_of_those_that_run() -> bool:
+            for at, node in enumerate(self.nodes):
+                if not node.remaining_processes_alive():
+                    self._replace(at)
+            return holds()
+
+        until(holds_of_those_that_run)
+
+    def _replace(self, at: int) -> None:
+        self.replaced += 1
+        if self.replaced > _MOST_REPLACED:
+            raise RuntimeError(f"Ray's daemons ended by themselves {self.replaced} times: see {self.session}")
+        ended = self.nodes[at]
+        start = self._starts[ended.node_id]
+        self.remove(ended)
+        self.nodes.insert(at, self.nodes.pop(self.nodes.index(in_a_few_starts(start, self._end_late))))
 
     @property
     def address(self) -> str:
@@ -168,11 +201,6 @@ def _machines(folder: Path) -> Iterator[Machines]:
     finally:
         ray.shutdown()
         cluster.shutdown()
-
-
-def await_workers(fleet: RayFleet, count: int) -> None:
-    """Return once exactly so many workers have joined."""
-    until(lambda: len(fleet.workers()) == count)
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -31,8 +31,8 @@ pytest.importorskip("ray", reason="needs the extra `ray`: make setup-cluster")
 from tests.helper.executors.ray_machines import (  # needs ray
     LOOPBACK,
     Machines,
-    await_workers,
     machines,
+    raylet_pid,
     until,
 )
 
@@ -62,16 +62,25 @@ def test_workers_on_ray_sum_as_this_machine_does_while_they_come_are_killed_and_
     with ray_machines.fleet(1) as fleet:
         site.cluster = ClusterExecutor(fleet, site.local)
         site.assert_equal()
-        other = ray_machines.add()
-        await_workers(fleet, 2)
+        ray_machines.add()
+        ray_machines.await_workers(fleet, 2)
         site.assert_equal(seed=4)
         for pid in ray_machines.worker_pids():
             os.kill(pid, signal.SIGKILL)
         site.assert_equal(seed=5)
-        until(lambda: len(fleet.workers()) == 2)  # others in their places
+        ray_machines.await_workers(fleet, 2)  # others in their places
         site.assert_equal(seed=6)
-        ray_machines.remove(other)
+        ray_machines.remove(ray_machines.nodes[-1])
         site.assert_equal(seed=7)
+
+
+def test_a_machine_whose_daemon_ends_by_itself_is_replaced_while_a_test_waits(ray_machines: Machines) -> None:
+    with ray_machines.fleet(1) as fleet:
+        ended = ray_machines.nodes[0]
+        os.kill(raylet_pid(ended), signal.SIGKILL)
+        ray_machines.until(lambda: ray_machines.nodes[0] is not ended)
+        ray_machines.await_workers(fleet, 1)
+        assert len(ray_machines.nodes) == 1
 
 
 def test_a_round_that_is_left_is_ended_at_ray_workers_and_they_go_on(
@@ -101,7 +110,7 @@ def test_a_stopped_worker_process_holds_no_round_up_and_another_takes_its_place(
             found = site.cluster.masked_sum(site.gradient, site.records, sampled(0.5), never)
             assert found.vector.tobytes() == expected.vector.tobytes()
             assert before not in fleet.workers()
-            until(lambda: len(fleet.workers()) == 1)
+            ray_machines.await_workers(fleet, 1)
         finally:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -135,7 +144,7 @@ def test_workers_on_ray_add_updates_up_as_this_machine_does_and_others_do_when_o
         for pid in ray_machines.worker_pids():
             os.kill(pid, signal.SIGKILL)
         made.assert_equal()
-        until(lambda: len(fleet.workers()) == 1)
+        ray_machines.await_workers(fleet, 1)
         made.assert_equal()
 
 
@@ -416,11 +425,11 @@ def test_a_machine_without_a_certificate_of_the_cluster_is_refused(
         path = certified(ray_machines.folder / "open", LOOPBACK) / WORKERS
         (path / "tls.key").chmod(0o640)
     with ray_machines.fleet(1) as fleet:
-        node = ray_machines.add(certificates=path)
+        ray_machines.add(certificates=path)
         try:
-            until(lambda: node.node_id in fleet.refused)
+            ray_machines.until(lambda: ray_machines.nodes[-1].node_id in fleet.refused)
             site.cluster = ClusterExecutor(fleet, site.local)
             site.assert_equal()
             assert len(fleet.workers()) == 1
         finally:
-            ray_machines.remove(node)
+            ray_machines.remove(ray_machines.nodes[-1])
