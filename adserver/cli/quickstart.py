@@ -142,7 +142,6 @@ def _make_project(
     person: str = "",
 ) -> "Project":
     from adserver.quickstart.check import check, read_table
-    from adserver.quickstart.measurement import describe_bound
     from adserver.quickstart.measurement_forecast import (
         describe_measurement,
         forecast_groups,
@@ -166,7 +165,7 @@ def _make_project(
 
     _check_options(csv, label=label, model=model, is_measured=bool(values or keys), person=person)
     data, measure = DataSettings(), MeasureSettings(keys=tuple(keys))
-    notes, bounds, found_in_table = dict[str, str](), dict[str, str](), list[str]()
+    notes, found_in_table = dict[str, str](), list[str]()
     report: TableReport | None = None
     forecasts: tuple[GroupForecast, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -185,7 +184,6 @@ def _make_project(
         if label:
             data, notes = _data_settings(csv.resolve(), report), _notes(report)
         measured = suggest_values(table, data, values, measure.keys)
-        bounds = {one.column: note for one in measured if (note := describe_bound(table, one))}
         measure = replace(measure, values=measured)
         # Its errors too: a project whose measurement cannot run is not made
         reported = count_reported(table, data)
@@ -223,7 +221,6 @@ def _make_project(
             federated=FederatedSettings(person=person),
         ),
         notes,
-        bounds,
     )
     # Shown once the project is made: an error would be overlooked below a table of columns
     if report is not None:

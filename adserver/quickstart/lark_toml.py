@@ -20,10 +20,10 @@ _HEAD: Final = """\
 """
 
 
-def config_text(settings: Settings, notes: Mapping[str, str], bounds: Mapping[str, str]) -> str:
-    """Write `lark.toml` with comments: notes at values of `[data]`, bounds at those of `[measure]`."""
+def config_text(settings: Settings, notes: Mapping[str, str]) -> str:
+    """Write `lark.toml` with comments: notes at values of `[data]`."""
     if settings.is_measured_alone:
-        return _measuring_text(settings, bounds)
+        return _measuring_text(settings)
     data, task, model, training, measure, federated = (
         settings.data,
         settings.task,
@@ -59,7 +59,7 @@ seed = {model.seed}
 [training]
 rounds = {training.rounds}
 epsilon = {training.epsilon:g}            # what this job may cost
-{"" if federated.person else _of_reports(training, measure, bounds)}
+{"" if federated.person else _of_reports(training, measure)}
 [federated]            # people's devices train on their own rows, and send no report; nothing without person
 # Of [training], devices take rounds and epsilon only.
 person = {_text(federated.person)}            # the column that names the person: one device each
@@ -71,7 +71,7 @@ learning_rate = {federated.learning_rate:g}      # of those steps
 {_servers(settings.servers)}"""
 
 
-def _measuring_text(settings: Settings, bounds: Mapping[str, str]) -> str:
+def _measuring_text(settings: Settings) -> str:
     """Write the settings of a project that trains nothing, and none of training."""
     data, task = settings.data, settings.task
     return f"""\
@@ -86,7 +86,7 @@ min_batch_size = {task.min_batch_size}
 epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
 collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
 
-{_measure(settings.measure, bounds)}
+{_measure(settings.measure)}
 {_servers(settings.servers)}"""
 
 
@@ -101,7 +101,7 @@ dashboard = {_text(servers.dashboard)}  # `adserver quickstart up --dashboard` s
 """
 
 
-def _of_reports(training: TrainingSettings, measure: MeasureSettings, bounds: Mapping[str, str]) -> str:
+def _of_reports(training: TrainingSettings, measure: MeasureSettings) -> str:
     """Write the settings of jobs and queries over reports, which devices do not send."""
     return f"""\
 optimizer = {_text(training.optimizer)}
@@ -110,14 +110,14 @@ schedule = {_text(training.schedule)}
 # batch_size = 256     # expected reports in a round; without it, all of them
 # loss = "cross_entropy"  # without it: by the labels and the model's outputs
 
-{_measure(measure, bounds)}"""
+{_measure(measure)}"""
 
 
-def _measure(measure: MeasureSettings, bounds: Mapping[str, str]) -> str:
+def _measure(measure: MeasureSettings) -> str:
     return f"""\
 [measure]              # sums, counts and means by groups; keys alone: counts; nothing without either
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
-values = {_format_measured(measure.values, bounds)}
+values = {_format_measured(measure.values)}
 keys = {_list(measure.keys, {})}              # columns to group by, the coarsest first
 epsilon = {measure.epsilon:g}          # what this may cost
 """
@@ -158,9 +158,9 @@ def _rate(rate: float | None) -> str:
     return f"learning_rate = {rate:g}"
 
 
-def _format_measured(values: tuple[Measured, ...], bounds: Mapping[str, str]) -> str:
+def _format_measured(values: tuple[Measured, ...]) -> str:
     """Format a TOML list of tables, a line for each."""
-    lines = [f"  {_table(one)},{_note(one.column, bounds)}\n" for one in values]
+    lines = [f"  {_table(one)},\n" for one in values]
     return f"[\n{''.join(lines)}]" if lines else "[]"
 
 

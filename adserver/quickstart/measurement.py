@@ -20,7 +20,8 @@ from typing import Final
 from adserver.measuring.result import AggregateResult, Column, Estimate
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from adserver.quickstart.table_report import describe_units
-from adserver.records.plain_names import numbered_name, plain_name
+from adserver.records.defaults import GROUP, MAY_BE_HIDDEN
+from adserver.records.plain_names import distinct_names, numbered_name, plain_name
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import list_columns
@@ -39,6 +40,7 @@ MOST_DECIMALS: Final = 6
 # Words of a column that a message names
 _MOST_WORDS: Final = 4
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
+_WORDS_ALONE: Final = ("word without a group of its own", "words without a group of their own")
 
 
 @frozen
@@ -50,7 +52,8 @@ class MeasurementPlan:
         browser_options: The options of `browser-sim run` that say which column holds what.
         table_options: Those of `browser-sim encode` for the columns that are secret, and so no features.
         units: For each declared value, how many of its units its column's own unit has.
-        names: For each declared value its column, or COLUMN==WORD.
+        names: For each declared value its name in results and in all that is said of them: its column,
+            COLUMN==WORD, or `rows with COLUMN`; with a number where another has that name.
         filled: For each value of a column with gaps the value that counts the rows that have one, both by the
             names of results: a mean divides by it.
         keys: For each declared key its column, the coarsest first.
@@ -135,18 +138,19 @@ def numbers_by_group(
 
 
 def describe_gaps(table: Table, measure: MeasureSettings) -> tuple[str, ...]:
-    """Say how many rows lack a measured number, and what becomes of them."""
+    """Say how many of the table's rows lack a measured number, and what becomes of them."""
     gaps = {one.column: table.columns[one.column].count(None) for one in measure.values if not one.word}
     return tuple(
-        f"{plural(count, 'row has', 'rows have')} no {column!r}: they are reported, count in groups, "
-        "and add 0 to its sums; its mean is over the rows that have one"
+        f"of {plural(len(table), 'row')}, {plural(count, 'has', 'have')} no {column!r}: such a row is "
+        "reported, counts in groups, and adds 0 to its sums; the mean is over the others, whose count takes "
+        "a part of epsilon and so widens intervals"
         for column, count in gaps.items()
         if count
     )
 
 
 def describe_rest(table: Table, plan: MeasurementPlan) -> tuple[str, ...]:
-    """Say of each key which words are in its group `other`, and how many rows have none."""
+    """Say of each key how many of the table's rows are in its group `other`: with which words, or none."""
     told = []
     for column, key in zip(plan.keys.values(), plan.declared.keys, strict=True):
         cells = [None if cell is None else _spell(cell) for cell in table.columns[column]]
@@ -156,38 +160,28 @@ def describe_rest(table: Table, plan: MeasurementPlan) -> tuple[str, ...]:
         if rare:
             shown = ", ".join(repr(word) for word, _ in rare.most_common(_MOST_WORDS))
             parts.append(
-                f"{plural(rare.total(), 'row')} of {plural(len(rare), 'rare word')} "
+                f"{rare.total()} with {plural(len(rare), *_WORDS_ALONE)} "
                 f"({shown}{', ...' if len(rare) > _MOST_WORDS else ''})"
             )
         if gaps := cells.count(None):
-            parts.append(f"{plural(gaps, 'row')} without one")
+            parts.append(f"{gaps} with a gap")
         if parts:
-            told.append(f"{column!r}: the group {OTHER!r} is {' and '.join(parts)}")
+            told.append(f"{column!r}: {OTHER!r} has, of {plural(len(table), 'row')}, {' and '.join(parts)}")
     return tuple(told)
-
-
-def describe_bound(table: Table, value: Measured) -> str:
-    """Say how many rows have more than the most that counts, and by how much their sum is too small."""
-    filled = [] if value.word else [abs(one) for one in _numbers(table, value.column) if one is not None]
-    more = [one - value.bound for one in filled if one > value.bound]
-    if not more:
-        return ""
-    return (
-        f"{len(more) / len(filled):.2%} of the rows have more: the sum falls by {sum(more) / sum(filled):.2%}"
-    )
 
 
 def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings) -> MeasurementPlan | None:
     """Return what is measured, or None where `[measure]` names nothing.
 
     Raises:
-        InvalidTask: a column is missing, or holds no numbers where they are summed, or identifiers; or a key
-            is secret.
+        InvalidTask: a column is missing, is named twice, or holds no numbers where they are summed, or
+            identifiers; or a key is secret.
     """
     if not measure.is_asked:
         return None
-    _check_keys(measure, data)
-    taken = {COUNT}
+    _check_names(measure, data)
+    # A row of a result has other things under the last two
+    taken = {COUNT, GROUP, MAY_BE_HIDDEN}
     values = [_plan_value(table, one, taken) for one in measure.values]
     filled = {
         one.name: _count_filled(one.column, taken)
@@ -195,8 +189,8 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         if not one.is_word and None in table.columns[one.column]
     }
     values += filled.values()
-    # The count of rows has that name already
-    names = {one.name: one.name if one.shown == COUNT else one.shown for one in values}
+    shown = distinct_names((COUNT, GROUP, MAY_BE_HIDDEN, *(one.shown for one in values)))[3:]
+    names = dict(zip((one.name for one in values), shown, strict=True))
     keys = {_name(column, taken): column for column in measure.keys}
     declared = {
         "min_cell_count": MIN_CELL_COUNT,
@@ -217,7 +211,7 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         table_options=secret,
         units={one.name: one.unit for one in values},
         names=names,
-        filled={names[name]: one.shown for name, one in filled.items()},
+        filled={names[name]: names[one.name] for name, one in filled.items()},
         keys=keys,
     )
 
@@ -292,8 +286,12 @@ def _count_filled(column: str, taken: set[str]) -> _PlannedValue:
     )
 
 
-def _check_keys(measure: MeasureSettings, data: DataSettings) -> None:
-    """Check that no key is a secret column: keys are in the clear for both helpers and the ad server."""
+def _check_names(measure: MeasureSettings, data: DataSettings) -> None:
+    """Check that nothing is named twice, and no key is secret: helpers and the ad server see keys."""
+    values = [f"{one.column}=={one.word}" if one.word else one.column for one in measure.values]
+    for setting, names in (("values", values), ("keys", measure.keys)):
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise InvalidTask(f"[measure] {setting} names {twice[0]!r} twice: keep one of them")
     secret = {one.column for one in measure.values} | ({data.label} - {""})
     for column in measure.keys:
         if column in secret:

@@ -35,6 +35,7 @@ from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from maskedlark.encoding.table import Table
 from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import COUNT
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from maskedlark.releases.query import QuerySpec
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 # Halvings of the range of bounds: beyond the two digits that are kept.
 _HALVINGS: Final = 40
-_LEAST_BOUND: Final = 1e-6
+# Of a column whose numbers are all 0
+_ANY_BOUND: Final = 1.0
 # Up to so many medians the largest value is the bound: of ratings, marks and scales none is cut off.
 _SHORT_SCALE: Final = 2.0
 _ONLY_HERE: Final = "what is cut off is known from your own table; where people's pages report, "
@@ -56,42 +58,47 @@ _NOT_PRIVATE: Final = (
 class Clipping:
     """What a bound cuts off a value's sums, of the rows that browsers report.
 
-    Known from the owner's whole table; where nobody has it, only the panel's rows tell it.
+    Known from the owner's table alone. A share is None where numbers have both signs, since their sum may be
+    near 0; what is cut off at both ends is added up with its sign.
 
     Attributes:
         most: The bound.
-        rows: Rows of the table that have more.
+        rows: Rows that have more.
         lost: What is cut off the sum over all rows, in the column's own unit.
-        lost_share: The same of all that the rows have.
+        lost_share: The same as a share of that sum.
         worst_group: The group, of those that are shown, of which most is cut off; empty without keys.
         worst_lost: What is cut off its sum.
-        worst_share: The same of all that its rows have.
+        worst_share: The same as a share of its sum.
         best_most: The bound of least squared error at the epsilon of `[measure]`.
     """
 
     most: float
     rows: int
     lost: float
-    lost_share: float
+    lost_share: float | None
     worst_group: tuple[str, ...]
     worst_lost: float
-    worst_share: float
+    worst_share: float | None
     best_most: float
 
 
 @frozen
 class GroupForecast:
-    """What a measured sum will be like in one group.
+    """What a measured sum will be like in one group, of the rows that browsers report.
+
+    Where the table has more rows, its sums and counts are scaled to those that are reported.
 
     Attributes:
-        name: The column, COLUMN==WORD, or count.
+        name: As results have it; see `MeasurementPlan.names`.
+        reported: Rows that browsers report.
         half_width: Of the group's 99 % interval, in the column's own unit; without keys, of the total's.
-        typical: The median over the groups of the table that are shown, of the sum of the rows that browsers
-            report, each counted as far as `most`; without keys, the total.
+        typical: The median over the groups of the table that are shown, of the sum of the rows, each counted
+            as far as `most`; without keys, the total.
         clipping: What that bound cuts off; None if nothing.
     """
 
     name: str
+    reported: int
     half_width: float
     typical: float
     clipping: Clipping | None = None
@@ -135,18 +142,27 @@ def forecast_groups(
     errors = _plan_errors(plan, task, measure.epsilon, reported)
     share = reported / len(table)
     found = []
-    for one, error in zip((*measure.values, None), errors, strict=True):
+    names = (*_names_of(measure, plan), COUNT)
+    for name, one, error in zip(names, (*measure.values, None), errors, strict=True):
         most = 1.0 if one is None else one.bound
         groups = numbers_by_group(table, plan, one)
         sums = [share * sum(max(-most, min(most, value)) for value in group) for group in groups.values()]
-        name = COUNT if one is None else f"{one.column}=={one.word}" if one.word else one.column
         width = half_width(Mechanism.GAUSSIAN) * error
         clipping = None
         if one is not None and not one.word:
-            best = _suggest_most(list(groups.values()), error / most, share)
+            best = _suggest_most(_rows_to_bound(table, groups, one), error / most, share)
             clipping = _find_clipping(table, groups, one, share=share, best=best)
-        found.append(GroupForecast(name=name, half_width=width, typical=median(sums), clipping=clipping))
+        found.append(
+            GroupForecast(
+                name=name, reported=reported, half_width=width, typical=median(sums), clipping=clipping
+            )
+        )
     return tuple(found)
+
+
+def _names_of(measure: MeasureSettings, plan: MeasurementPlan) -> list[str]:
+    """Return what results call the measured values; behind these a plan has those that count filled rows."""
+    return list(plan.names.values())[: len(measure.values)]
 
 
 def _find_clipping(
@@ -161,23 +177,25 @@ def _find_clipping(
     beyond = cut_off(numbers, most)
     if not any(beyond):
         return None
+    has_both_signs = min(numbers) < 0 < max(numbers)
+
+    def part(cut: float, of: Sequence[float]) -> float | None:
+        # A group of which nothing is cut off may add up to 0
+        return None if has_both_signs else cut / abs(sum(of)) if cut else 0.0
+
     lost = {group: abs(sum(cut_off(of, most))) for group, of in groups.items()}
     worst = max(lost, key=lost.__getitem__)
     return Clipping(
         most=most,
-        rows=sum(map(bool, beyond)),
+        # A row that has more may be a part of one
+        rows=max(1, round(share * sum(map(bool, beyond)))),
         lost=share * abs(sum(beyond)),
-        lost_share=_divide(abs(sum(beyond)), numbers),
+        lost_share=part(abs(sum(beyond)), numbers),
         worst_group=worst,
         worst_lost=share * lost[worst],
-        worst_share=_divide(lost[worst], groups[worst]),
+        worst_share=part(lost[worst], groups[worst]),
         best_most=best,
     )
-
-
-def _divide(lost: float, numbers: Sequence[float]) -> float:
-    # By magnitudes: a sum of payments and refunds may be near 0. All may be 0 where nothing is lost
-    return lost / sum(map(abs, numbers)) if lost else 0.0
 
 
 def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> str:
@@ -186,13 +204,14 @@ def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSetti
     told = ", ".join(
         f"{one.name} ± {_short(one.half_width)} ({typical} {_short(one.typical)})" for one in forecasts
     )
-    return f"[measure] at epsilon {measure.epsilon:g} {whose} 99 % interval is about: {told}"
+    rows = f"over {plural(forecasts[0].reported, 'reported row')}"
+    return f"[measure] at epsilon {measure.epsilon:g}, {rows}, {whose} 99 % interval is about: {told}"
 
 
 def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
-    """Say what bounds cut off sums, next to the noise; a line for each value that has a bound below its most.
+    """Say what bounds cut off sums, and whether it exceeds the noise; a line for each value that they cut.
 
-    And whether that is more than the noise: then with the bound that is best at this epsilon.
+    If it does, with the bound that is best at this epsilon.
     """
     return tuple(_describe_cut(one, one.clipping) for one in forecasts if one.clipping is not None)
 
@@ -204,7 +223,10 @@ def describe_measurement(
     forecasts: Sequence[GroupForecast],
     plan: MeasurementPlan | None = None,
 ) -> tuple[str, ...]:
-    """Say what the owner's table tells of the results: what is cut off, and where gaps and rare words are.
+    """Say what the owner's table tells of the results: what is cut off, and where gaps and other words are.
+
+    What is cut off is of the rows that browsers report, as forecasts are; gaps and words are of the table.
+    Each line has the number of those rows.
 
     Args as of `forecast_groups`.
     """
@@ -212,7 +234,7 @@ def describe_measurement(
     if plan is None:
         return ()
     # Without a label there is no panel
-    whence = "only the panel tells it" if data.label else "nothing tells it"
+    whence = "only the panel tells it" if data.label else "it is not known"
     return (
         *describe_clipping(forecasts),
         *([_ONLY_HERE + whence] if any(one.clipping for one in forecasts) else ()),
@@ -270,7 +292,7 @@ def cut_off_by_group(
         measure: What is measured.
     """
     found = defaultdict[tuple[str, ...], dict[str, float]](dict)
-    for value in measure.values:
+    for name, value in zip(_names_of(measure, plan), measure.values, strict=True):
         numbers = read_numbers(table, value)
         if value.word or not any(beyond := cut_off(numbers, value.bound)):
             continue
@@ -280,21 +302,28 @@ def cut_off_by_group(
                 lost[*group[:level], *(ALL,) * (len(group) - level)] += one
         for of, one in lost.items():
             # As exact as cells are: sums of floats end in digits of no meaning
-            found[of][value.column] = round(one, MOST_DECIMALS)
+            found[of][name] = round(one, MOST_DECIMALS)
     return found
 
 
 def _describe_cut(forecast: GroupForecast, cut: Clipping) -> str:
-    lost = f"{_short(cut.lost)} ({cut.lost_share:.1%}) of the sum"
+    def told(lost: float, part: float | None) -> str:
+        return _short(lost) + ("" if part is None else f" ({part:.1%})")
+
+    line = (
+        f"{forecast.name!r}: most = {cut.most:g} cuts {cut.rows} of {plural(forecast.reported, 'row')}, "
+        f"which changes the sum by {told(cut.lost, cut.lost_share)}"
+    )
     if cut.worst_group:
         group = " · ".join(cut.worst_group)
-        lost += f", of a group's at most {_short(cut.worst_lost)} ({cut.worst_share:.1%}), {group}"
-    line = f"{forecast.name!r}: most = {cut.most:g} cuts off {lost}; noise is ± {_short(forecast.half_width)}"
+        worst = told(cut.worst_lost, cut.worst_share)
+        line += f", and that of a group that is shown by at most {worst}, {group}"
+    noise = f"the noise, ± {_short(forecast.half_width)}"
     if cut.worst_lost <= forecast.half_width:
-        return line
+        return f"{line}; that is within {noise}"
     if cut.best_most > cut.most:
-        return f"{line}, less than that: most = {cut.best_most:g} is better at this epsilon"
-    return f"{line}, less than that, but over all groups no other bound is better at this epsilon"
+        return f"{line}; that exceeds {noise}: set most = {cut.best_most:g}"
+    return f"{line}; that exceeds {noise}, but no other bound has less error over all groups"
 
 
 def _short(value: float) -> str:
@@ -306,9 +335,9 @@ def warn_of_width(forecasts: Sequence[GroupForecast], measure: MeasureSettings) 
     wide = [one.name for one in forecasts if one.is_too_wide]
     if not wide:
         return ()
-    bounded = {one.column for one in measure.values if not one.word}
+    bounded = [one for one, value in zip(forecasts, measure.values, strict=False) if not value.word]
     remedies = ["raise [measure] epsilon"]
-    remedies += ["lower most"] if bounded & set(wide) else []
+    remedies += ["lower most"] if any(one.is_too_wide for one in bounded) else []
     remedies += ["use fewer keys"] if measure.keys else []
     sums = "a typical group's sum" if measure.keys else "the sum"
     return (
@@ -360,13 +389,20 @@ def suggest_bounds(
         else Measured(
             column=one.column,
             most=_suggest_most(
-                list(numbers_by_group(table, plan, one).values()),
+                _rows_to_bound(table, numbers_by_group(table, plan, one), one),
                 error / one.bound,
                 reported / len(table),
             ),
         )
         for one, error in zip(measure.values, errors, strict=False)
     )
+
+
+def _rows_to_bound(
+    table: Table, groups: Mapping[tuple[str, ...], Sequence[float]], value: Measured
+) -> list[Sequence[float]]:
+    """Return the numbers of each group that is shown, or of all rows if these are all 0."""
+    return list(groups.values()) if any(map(any, groups.values())) else [read_numbers(table, value)]
 
 
 def _suggest_most(numbers: Sequence[Sequence[float]], error: float, share: float) -> float:
@@ -380,7 +416,7 @@ def _suggest_most(numbers: Sequence[Sequence[float]], error: float, share: float
     groups = [sorted(map(abs, group)) for group in numbers]
     filled = [value for group in groups for value in group if value]
     if not filled:
-        return _LEAST_BOUND
+        return _ANY_BOUND
     # What all values from a place on add up to.
     suffixes = [[0.0, *accumulate(reversed(group))][::-1] for group in groups]
     low, high = 0.0, max(filled)
@@ -395,7 +431,7 @@ def _suggest_most(numbers: Sequence[Sequence[float]], error: float, share: float
         low, high = (bound, high) if slope < 0 else (low, bound)
     middle = median(filled)
     least = max(filled) if max(filled) <= _SHORT_SCALE * middle else middle
-    return round_up(max(high, least, _LEAST_BOUND))
+    return round_up(max(high, least))
 
 
 def _plan_errors(

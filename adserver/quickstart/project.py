@@ -113,19 +113,13 @@ def _hint(text: str, error: str) -> str:
     return f": numbers have a point: {comma[1]}.{comma[2]}" if comma else ""
 
 
-def new_project(
-    folder: Path,
-    settings: Settings,
-    notes: Mapping[str, str] | None = None,
-    bounds: Mapping[str, str] | None = None,
-) -> Project:
+def new_project(folder: Path, settings: Settings, notes: Mapping[str, str] | None = None) -> Project:
     """Make a project's folder with its `lark.toml` and `env.sh`.
 
     Args:
         folder: The folder.
         settings: What `lark.toml` says.
         notes: A comment for each value of `[data]` that has one.
-        bounds: A comment for each measured column that has one.
 
     Raises:
         InvalidTask: the folder has a `lark.toml` already; or a file that the settings name is missing.
@@ -137,7 +131,7 @@ def new_project(
     if (folder / CONFIG).exists():
         raise InvalidTask(f"{folder / CONFIG} exists already: run it with `adserver quickstart run {folder}`")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(config_text(settings, notes or {}, bounds or {}), encoding="utf-8")
+    (folder / CONFIG).write_text(config_text(settings, notes or {}), encoding="utf-8")
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in project.environment().items()]
     project.environment_file.write_text("".join(lines))
     return project

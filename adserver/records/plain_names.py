@@ -6,7 +6,8 @@
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import count
 from typing import Final
 
 # Letters that are more than another one with a mark
@@ -43,6 +44,15 @@ def plain_name(column: str) -> str:
 def numbered_name(plain: str, count: int) -> str:
     """Return the name of the first, second or later column whose plain name is the same."""
     return plain if count == 1 else f"{plain}_{count}"
+
+
+def distinct_names(names: Iterable[str]) -> list[str]:
+    """Return the names in their order; one that an earlier one has gets a number."""
+    found = dict[str, None]()
+    for name in names:
+        numbered = (numbered_name(name, place) for place in count(1))
+        found[next(one for one in numbered if one not in found)] = None
+    return [*found]
 
 
 def declared_name(said: str, declared: Collection[str]) -> str:

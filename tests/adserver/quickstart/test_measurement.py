@@ -9,7 +9,6 @@ import pytest
 from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
 from adserver.quickstart.measurement import (
     MIN_CELL_COUNT,
-    describe_bound,
     describe_gaps,
     describe_rest,
     numbers_by_group,
@@ -117,7 +116,9 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     assert plan.units == {"note": 1, "other": 1, "note_filled": 1}
     assert plan.browser_options[-3:] == ("--value", "note_filled=note!=", "--gaps-as-zero")
     [told] = describe_gaps(RATED, measure)
-    assert told.startswith("2 rows have no 'note': they are reported, count in groups, and add 0 to its sums")
+    assert told.startswith(
+        "of 60 rows, 2 have no 'note': such a row is reported, counts in groups, and adds 0"
+    )
 
 
 def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> None:
@@ -125,7 +126,8 @@ def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> 
     assert plan is not None
     assert plan.declared.keys[1].categories == ("no", "yes")
     assert describe_rest(SHOP, plan) == (
-        "'campaign': the group 'other' is 9 rows of 2 rare words ('other', 'rare') and 6 rows without one",
+        "'campaign': 'other' has, of 60 rows, 9 with 2 words without a group of their own ('other', 'rare') "
+        "and 6 with a gap",
     )
 
 
@@ -135,15 +137,6 @@ def test_a_word_of_a_column_is_a_value_unless_a_column_has_that_name() -> None:
     assert parse_value(named, "a==b") == Measured(column="a==b")
 
 
-def test_what_a_bound_cuts_off_is_said() -> None:
-    paid = table(paid=[*[1] * 98, 5, 11], other=range(100))
-    assert describe_bound(paid, Measured(column="paid", most=3)) == (
-        "2.00% of the rows have more: the sum falls by 8.77%"
-    )
-    assert describe_bound(paid, Measured(column="paid", most=11)) == ""
-    assert describe_bound(paid, Measured(column="paid", word="1")) == ""
-
-
 def test_a_column_with_negative_numbers_has_a_bound_on_both_sides() -> None:
     plan = plan_measurement(
         SHOP, DataSettings(), MeasureSettings(values=(Measured(column="change", most=3),))
@@ -151,6 +144,26 @@ def test_a_column_with_negative_numbers_has_a_bound_on_both_sides() -> None:
     assert plan is not None
     assert (plan.declared.values[0].low, plan.declared.values[0].high) == (-3, 3)
     assert "--group-by" not in plan.query_options
+
+
+def test_no_two_results_have_the_same_name_and_none_has_one_that_rows_of_results_use() -> None:
+    names = ["count", "group", "rows with a", "a"]
+    named = table(**{name: [*[1] * 59, "" if name == "a" else 2] for name in names}, region=["x"] * 60)
+    measure = MeasureSettings(
+        values=(*(Measured(column=name, most=2) for name in names), Measured(column="a", word="1")),
+        keys=("region",),
+    )
+    plan = plan_measurement(named, DataSettings(), measure)
+    assert plan is not None
+    assert plan.names == {
+        "count_2": "count_2",
+        "group_2": "group_2",
+        "rows_with_a": "rows with a",
+        "a": "a",
+        "column_1": "a==1",
+        "a_filled": "rows with a_2",
+    }
+    assert plan.filled == {"a": "rows with a_2"}
 
 
 def test_nothing_is_measured_unless_values_or_keys_are_named() -> None:
@@ -185,6 +198,13 @@ def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
         ([{"column": "fine"}], [], "has 7 decimals"),
         ([{"column": "bought"}], ["revenue"], "no word of column 'revenue' is in 20 rows"),
         ([{"column": "bought"}], ["mail"], "column 'mail' looks like identifiers"),
+        (
+            [{"column": "revenue", "most": 9}, {"column": "revenue", "most": 8}],
+            [],
+            "'revenue' twice: keep one",
+        ),
+        ([{"column": "bought", "word": "yes"}] * 2, [], "values names 'bought==yes' twice: keep one of them"),
+        ([], ["campaign", "campaign"], "keys names 'campaign' twice: keep one of them"),
         ([{"column": "bought"}], ["change"], "keys names 'change', which is the label or a measured column"),
         (
             [{"column": "bought", "word": "yes"}],

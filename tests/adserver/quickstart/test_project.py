@@ -189,12 +189,12 @@ def test_the_sample_is_written_once(tmp_path: Path) -> None:
     assert "exists already" in again.output
 
 
-def test_a_column_that_is_measured_and_left_out_has_the_reason_of_each_at_its_place(tmp_path: Path) -> None:
+def test_a_column_that_is_measured_and_left_out_has_the_reason_where_it_is_left_out(tmp_path: Path) -> None:
     values = (Measured(column="paid", most=160),)
     settings = replace(SETTINGS, data=DataSettings(ignore=("paid",)), measure=MeasureSettings(values=values))
-    new_project(tmp_path / "play", settings, {"paid": "a leak"}, {"paid": "few have more"})
+    new_project(tmp_path / "play", settings, {"paid": "a leak"})
     lines = (tmp_path / "play" / CONFIG).read_text().splitlines()
     assert [line for line in lines if '"paid"' in line] == [
         '  "paid",  # a leak',
-        '  {column = "paid", most = 160},  # few have more',
+        '  {column = "paid", most = 160},',
     ]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from adserver.records.plain_names import declared_name, plain_name
+from adserver.records.plain_names import declared_name, distinct_names, plain_name
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,7 @@ def test_a_column_is_meant_by_its_own_name_if_it_is_the_only_one() -> None:
     assert declared_name("Campaña", ["campana", "campana_2"]) == "Campaña"
     assert declared_name("campana", ["campana", "campana_2"]) == "campana"
     assert declared_name("Año", ["month"]) == "Año"
+
+
+def test_a_name_that_an_earlier_one_has_gets_a_number_and_the_others_stay() -> None:
+    assert distinct_names(["a", "b", "a", "a_2", "a"]) == ["a", "b", "a_2", "a_2_2", "a_3"]
