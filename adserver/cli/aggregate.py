@@ -1,5 +1,6 @@
 """`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,8 +85,9 @@ def _aggregate_command(
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     means = [(name, over or COUNT) for name, _, over in (one.partition(":") for one in mean or ())]
-    statistics = [Statistic.mean(name, over) for name, over in means]
-    statistics += [Statistic.quantile(name, share) for name, share in quantiles]
+    # Once each: a statistic has one name in files
+    statistics = [Statistic.mean(name, over) for name, over in dict.fromkeys(means)]
+    statistics += [Statistic.quantile(name, share) for name, share in dict.fromkeys(quantiles)]
     with trace(server, "aggregate", traces):
         if again:
             result = server.repeat_aggregate(again)
@@ -115,18 +117,19 @@ def _aggregate_command(
         print_json(json_of(result, statistics))
     else:
         print_groups(result, statistics, is_all_shown=all_rows)
-        for line in (f"query {result.query_id}", *summary_lines(result)):
+        for line in (f"query {result.query_id}", *summary_lines(result, statistics)):
             typer.echo(line)
 
 
 def _quantile(typed: str) -> tuple[str, float]:
     name, _, share = typed.rpartition(":")
-    try:
-        return name, float(share)
-    except ValueError:
-        raise typer.BadParameter(
-            f"--quantile is {typed!r}: expected VALUE:SHARE, for example age:0.5"
-        ) from None
+    with suppress(ValueError):
+        # Before anything is charged
+        if 0 <= float(share) <= 1:
+            return name, float(share)
+    raise typer.BadParameter(
+        f"--quantile is {typed!r}: expected VALUE:SHARE with a share from 0 to 1, for example age:0.5"
+    )
 
 
 def _condition(typed: str) -> tuple[str, str]:

@@ -129,7 +129,7 @@ def show_measured(measured: Mapping[str, Any]) -> None:
     statistics = means_in(result, measured["counted_by"])
     print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
     own_table = json.loads(Path(measured["own_table"]).read_bytes())
-    for line in summary_lines(result):
+    for line in summary_lines(result, statistics):
         typer.echo(escape(line))
     if own_table["notes"]:
         typer.echo(escape(f"of your own table, exact and no part of epsilon ({measured['own_table']}):"))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table, text_table
+from adserver.records.plain_names import distinct_names
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
@@ -227,19 +228,19 @@ class AggregateResult(ReleasedResult):
 
     def _column_types(self) -> ColumnTypes:
         numbers = [name for column in self.columns for name in NOT_KNOWN.as_columns(column.name)]
-        return {**dict.fromkeys(self.group_by, str), **dict.fromkeys(numbers, float)}
+        names = distinct_names((*self.group_by, *numbers))
+        return {name: str if place < len(self.group_by) else float for place, name in enumerate(names)}
 
     def _to_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of each cell by name."""
+        names = self._column_types()
         for row in self.rows:
-            yield {
-                **dict(zip(self.group_by, row.group, strict=True)),
-                **{
-                    name: number
-                    for column, estimate in zip(self.columns, row.estimates, strict=True)
-                    for name, number in estimate.as_columns(column.name).items()
-                },
-            }
+            numbers = [
+                number
+                for column, estimate in zip(self.columns, row.estimates, strict=True)
+                for number in estimate.as_columns(column.name).values()
+            ]
+            yield dict(zip(names, (*row.group, *numbers), strict=True))
 
     def __repr__(self) -> str:
         """Show the cells with their intervals, a line for each."""

@@ -25,6 +25,7 @@ from adserver.measuring.result import (
     ResultRow,
 )
 from adserver.messages.query import EstimateMessage, ResultMessage
+from adserver.records.plain_names import distinct_names
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
@@ -59,9 +60,12 @@ class Statistic:
 
     @classmethod
     def mean(cls, value: str, over: str = COUNT, *, is_zero_elsewhere: bool = False) -> Self:
-        """Return the mean of a value over the reports that another counts; see `AggregateResult.means`."""
+        """Return the mean of a value over the reports that another counts; see `AggregateResult.means`.
+
+        Its name has what it is over, unless these are all reports.
+        """
         return cls(
-            name=f"mean of {value}",
+            name=f"mean of {value}" + (f" over {over}" if over != COUNT else ""),
             read=lambda result: result.means(value, over, is_zero_elsewhere=is_zero_elsewhere),
         )
 
@@ -150,7 +154,7 @@ def print_groups(
         if is_all_shown
         or not (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
     ]
-    print_table((*result.group_by, *_names(result, statistics)), shown)
+    print_table(distinct_names((*result.group_by, *_names(result, statistics))), shown)
     if hidden := len(result.rows) - len(shown):
         typer.echo(f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: {where}")
 
@@ -200,8 +204,8 @@ def format_estimate(estimate: Estimate) -> str:
     return f"{told(estimate.value)} ± {told(half)}"
 
 
-def summary_lines(result: AggregateResult) -> list[str]:
-    """Return the lines under the table: how many reports, the noise, and the cost."""
+def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ()) -> list[str]:
+    """Return the lines under the table of a result and its statistics: how many reports, noise and cost."""
     scales = ", ".join(
         f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
     )
@@ -210,6 +214,7 @@ def summary_lines(result: AggregateResult) -> list[str]:
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
         *clipped_lines(result),
         *_unit_lines(result),
+        *_outside_lines(result, statistics),
         *noise_lines(result, f": {scales}; ± is half of a 99 % interval, one in brackets is uneven"),
     ]
 
@@ -231,6 +236,19 @@ def _unit_lines(result: AggregateResult) -> list[str]:
     parts = {column.value: found[1] for column in result.columns if (found := _PARTS.search(column.value))}
     told = ", ".join(f"{value} in 1/{part}" for value, part in parts.items())
     return [f"units: {told} of its column's own unit"] if parts else []
+
+
+def _outside_lines(result: AggregateResult, statistics: Sequence[Statistic]) -> list[str]:
+    """Return a line on estimates that lie outside their intervals; none where none does."""
+    rows = zip(result.rows, *(one.estimates(result) for one in statistics), strict=True)
+    shown = [one for row, *more in rows if not row.may_be_hidden for one in (*row.estimates, *more)]
+    # Without an interval its ends are infinite
+    if all(one.low <= one.value <= one.high for one in shown if one.no_interval is None):
+        return []
+    return [
+        "an estimate outside its interval is as noise left it: the interval ends at what is possible, as "
+        "a count's does at 0"
+    ]
 
 
 def _threshold(result: AggregateResult) -> str:
@@ -268,7 +286,7 @@ def _file_columns(written: _Written) -> list[str]:
     result, _ = written
     figures = [f"{name} {figure}" for name in _names(*written) for figure in _FIGURES]
     bounds = [f"{column.name} {end}" for column in _clipped(result) for end in _BOUNDS]
-    return [*result.group_by, *figures, *bounds]
+    return distinct_names((*result.group_by, *figures, *bounds))
 
 
 def _clipped(result: AggregateResult) -> list[Column]:

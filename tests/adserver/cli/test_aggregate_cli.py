@@ -39,6 +39,8 @@ def options(folder: Path) -> list[str]:
         (["--where", "place"], "KEY=VALUE"),
         (["--quantile", "age"], "VALUE:SHARE"),
         (["--quantile", "age:half"], "VALUE:SHARE"),
+        (["--quantile", "age:1.5"], "a share from 0 to 1"),
+        (["--quantile", "age:nan"], "a share from 0 to 1"),
     ],
 )
 def test_options_that_cannot_be_read_say_what_they_take(tmp_path: Path, typed: list[str], said: str) -> None:

@@ -124,7 +124,7 @@ def test_a_mean_may_be_over_the_reports_that_another_value_counts(there: There) 
     asked = ["aggregate", "--mean", "purchase:click", "--dataset", SHOP[:8], "--epsilon", "0.1"]
     with there.charging(1):
         result = json.loads(at(there, *asked, "--json"))
-    [row], [mean] = result["rows"], result["statistics"]["mean of purchase"]
+    [row], [mean] = result["rows"], result["statistics"]["mean of purchase over click"]
     assert [column["name"] for column in result["columns"]] == ["purchase", "click"]
     assert mean["value"] == pytest.approx(row["purchase"]["value"] / row["click"]["value"])
 

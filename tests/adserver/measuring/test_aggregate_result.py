@@ -278,6 +278,50 @@ def test_a_bar_may_lie_outside_its_interval(tmp_path: Path) -> None:
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_estimate_outside_its_interval_is_explained_once_and_only_where_there_is_one() -> None:
+    said = "an estimate outside its interval is as noise left it"
+    one = result({"paid": [90.0, 9.0], "count": [20.0, 9.0]})
+    mean = [Statistic.mean("paid")]
+    assert said not in " ".join(summary_lines(one, mean))
+    beyond = replace(
+        one.rows[0], estimates=(one.rows[0].estimates[0].within(100.0, math.inf), estimate(20.0))
+    )
+    outside = replace(one, rows=(beyond, one.rows[1]))
+    assert " ".join(summary_lines(outside)).count(said) == 1
+    hidden = replace(outside, rows=(replace(beyond, may_be_hidden=True), one.rows[1]))
+    assert said not in " ".join(summary_lines(hidden))
+    # Of a mean too: 4.5 of what is 4 at most
+    rated = replace(one, columns=(replace(one.columns[0], report_range=(0, 4)), one.columns[1]))
+    assert said not in " ".join(summary_lines(rated))
+    assert said in " ".join(summary_lines(rated, mean))
+
+
+def test_each_column_of_a_file_and_each_statistic_has_a_name_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyarrow import parquet
+
+    many = result(
+        {"paid": [5.0, 7.0], "mean of paid": [1.0, 1.0], "seen": [90.0, 90.0], "count": [99.0, 99.0]}
+    )
+    one = replace(many, group_by=("paid value",))
+    statistics = [Statistic.mean("paid"), Statistic.mean("paid", "seen")]
+    assert [each.name for each in statistics] == ["mean of paid", "mean of paid over seen"]
+    for ending in ("csv", "parquet", "json"):
+        write_result(one, tmp_path / f"r.{ending}", statistics)
+    [first, _] = csv.DictReader(StringIO((tmp_path / "r.csv").read_text()))
+    assert len(first) == 1 + 4 * 6
+    assert (first["paid value"], first["paid value_2"], first["mean of paid value"]) == ("a", "5.0", "1.0")
+    assert float(first["mean of paid value_2"]) == pytest.approx(5 / 99)
+    assert float(first["mean of paid over seen value"]) == pytest.approx(5 / 90)
+    assert parquet.read_table(tmp_path / "r.parquet").column_names == list(first)
+    assert json.loads((tmp_path / "r.json").read_text())["statistics"].keys() == {
+        "mean of paid", "mean of paid over seen",
+    }  # fmt: skip
+    print_groups(replace(one, group_by=("paid",)))
+    assert capsys.readouterr().out.split()[:2] == ["paid", "paid_2"]
+
+
 def test_sums_in_parts_of_a_unit_are_said_to_be_so() -> None:
     lines = " ".join(summary_lines(result({"panier_x100": [1.0, 1.0], "x10": [1.0, 1.0]})))
     assert "units: panier_x100 in 1/100 of its column's own unit" in lines

@@ -67,6 +67,18 @@ def test_sums_become_a_row_for_each_cell() -> None:
     ]
 
 
+def test_columns_of_a_frame_have_names_of_their_own() -> None:
+    one = summed()
+    ends = Column(name="count_low", value="count_low", bucket=None, noise_scale=1.0)
+    rows = tuple(replace(row, estimates=(*row.estimates, estimate(9.0))) for row in one.rows)
+    table = replace(one, group_by=("count",), columns=(*one.columns, ends), rows=rows).to_pandas()
+    assert list(table.columns) == [
+        "count", "count_2", "count_standard_error", "count_low", "count_high",
+        "count_low_2", "count_low_standard_error", "count_low_low", "count_low_high",
+    ]  # fmt: skip
+    assert table.loc[0].tolist() == ["3", 40.0, 1.0, 37.0, 43.0, 9.0, 1.0, 6.0, 12.0]
+
+
 def test_names_are_text_in_a_notebook() -> None:
     assert html_table(("<i>",), [("a\x1b<b>", 0.25)]) == (
         "<table><thead><tr><th>&lt;i&gt;</th></tr></thead>"
