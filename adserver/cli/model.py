@@ -408,11 +408,9 @@ def _compare_command(
     import warnings
 
     from adserver.client.comparison import compare
-    from maskedlark.encoding.fit import spell_class
     from maskedlark.encoding.table import parse_table
 
-    cells = parse_table(csv.read_bytes(), csv.name).cells(label)
-    labels = [None if cell is None else spell_class(cell) for cell in cells]
+    labels = parse_table(csv.read_bytes(), csv.name).cells(label)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = compare(file, other, csv, labels, encoder=encoder, loss=loss)

@@ -26,7 +26,7 @@ from adserver.training.scoring import find_encoder, score_table
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.dates import Cells, part_of
 from maskedlark.encoding.encoder import Encoder, NumberColumn
-from maskedlark.encoding.table import Table, parse_table, read_numbers
+from maskedlark.encoding.table import Table, parse_table, read_number
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 
@@ -54,8 +54,9 @@ def predict(
         model: The ONNX file that `export` or `calibrate` of a job made, or its bytes.
         rows: A pandas or polars frame, a list of dicts, or the path of a CSV file. The columns that the
             encoder reads are needed, others are ignored: dates as one column, as they are written or as
-            dates; cells without a value None, NaN or empty. Numbers that are text may have decimal commas,
-            if not all of them could be thousands (1,234).
+            dates; cells without a value None, NaN or empty. Numbers that are text are each read by
+            themselves: they may have a currency or %, and a decimal comma that cannot part thousands (2,5 but
+            not 1,234), while 1.234 has decimals.
         encoder: The encoder that the model was trained with, or its file; not needed for a model that was
             exported with takes="columns".
         loss: What the model was trained with, for a file that does not say it.
@@ -92,10 +93,11 @@ def _read_rows(rows: Any, encoder: Encoder) -> Table:
     }
     for column in encoder.columns:
         # Of a CSV file's rows as dicts, numbers are text as it was written
-        if isinstance(column, NumberColumn) and any(
-            isinstance(one, str) for one in held.get(column.name, ())
-        ):
-            columns[column.name] = read_numbers(columns[column.name])
+        if isinstance(column, NumberColumn) and column.name in held:
+            columns[column.name] = [
+                read_number(cell) if cell is not None and isinstance(value, str) else cell
+                for value, cell in zip(held[column.name], columns[column.name], strict=True)
+            ]
     return Table(name="rows", columns=columns, lines=range(1, count + 1))
 
 

@@ -215,7 +215,8 @@ def fit_encoder(table: Table, kept: Collection[str], data: DataSettings, planned
             columns[name] = learned.columns[name]
     kinds = dict.fromkeys((name for name in data.codes if name in columns), ColumnKind.CATEGORY)
     words = {name: most for name, most in data.vocabularies().items() if name in columns}
-    return fit(columns, FitSettings(kinds=kinds, words=words, training=planned))
+    numbers = {name: one.cells for name, one in learned.amounts.items()}
+    return fit(columns, FitSettings(kinds=kinds, words=words, training=planned), numbers)
 
 
 def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:

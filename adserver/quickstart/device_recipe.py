@@ -16,6 +16,8 @@ from adserver.quickstart.people import Division, divide, write_table
 from adserver.quickstart.recipe import FinishedJob, Recipe
 from adserver.quickstart.runs import REPORTED, Rows
 from adserver.training.defaults import Network
+from maskedlark.encoding.encoder import read_encoder
+from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
@@ -35,7 +37,7 @@ class DeviceRecipe(Recipe):
         steps, division = self._steps, self._division
         panel = steps.do("panel", self._encode_panel)
         # No step of its own: the file is deleted at the end, and a run that is gone on with needs it again.
-        write_durably(self._held, write_table(division.on_devices))
+        write_durably(self._held, self._written(division.on_devices))
         if self._is_compared:
             self._encode(self._held, self._steps.folder / REPORTED)
         untrained = self._model(described, rows=len(division.on_devices))
@@ -82,7 +84,7 @@ class DeviceRecipe(Recipe):
     def _encode_panel(self) -> int:
         """Write the panel's features and labels; return its number of rows."""
         rows, division = self._steps.folder / "panel.csv", self._division
-        write_durably(rows, write_table(division.panel))
+        write_durably(rows, self._written(division.panel))
         encoded = self._encode(rows, self._panel)
         # In clear, and no longer needed.
         rows.unlink()
@@ -95,10 +97,17 @@ class DeviceRecipe(Recipe):
             self._tell(f"{plural(count, 'row is', 'rows are')} left out: {reason}")
         return encoded
 
+    @property
+    def _encoder(self) -> Path:
+        return self._steps.folder / "encoder.json"
+
+    def _written(self, side: Table) -> bytes:
+        """Return the file of some rows, whose few amounts may not show by themselves how they are meant."""
+        return write_table(side.read_by(read_encoder(self._encoder.read_bytes())))
+
     def _encode(self, table: Path, out: Path) -> int:
         """Write a table's features and labels; return its number of rows."""
-        encoder = str(self._steps.folder / "encoder.json")
-        arguments = ("--csv", str(table), "--encoder", encoder, "-o", str(out))
+        arguments = ("--csv", str(table), "--encoder", str(self._encoder), "-o", str(out))
         return int(self._commands.read("browser-sim", "encode", *arguments)["rows"])
 
     def _network(self, rows: int) -> Network:

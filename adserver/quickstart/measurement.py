@@ -236,8 +236,8 @@ class _PlannedValue:
 def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
     if one.word:
         name = _name(one.word, taken)
-        cells = _cells(table, one.column, "values")
-        if one.word not in cells:
+        _check_column(table, one.column, "values")
+        if one.word not in table.columns[one.column]:
             raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}")
         read_as = f"{one.column}=={one.word}"
         return _PlannedValue(
@@ -303,7 +303,8 @@ def _check_names(measure: MeasureSettings, data: DataSettings) -> None:
 
 def _numbers(table: Table, column: str) -> list[float | None]:
     """Return a column's numbers, None for gaps; yes and true are 1, no and false are 0."""
-    cells = _cells(table, column, "values")
+    _check_column(table, column, "values")
+    cells = table.numbers(column)
     numbers: list[float | None] = []
     for line, cell in zip(table.lines, cells, strict=True):
         if cell is None:
@@ -345,7 +346,7 @@ def _spell_count(column: str, word: str) -> str:
 
 def _decimals(table: Table, column: str, most: float) -> int:
     """Return how many decimals a column has."""
-    cells = {cell for cell in table.columns[column] if cell is not None and cell.lower() not in _TRUTHS}
+    cells = {cell for cell in table.numbers(column) if cell is not None and cell.lower() not in _TRUTHS}
     exponents = [Decimal(cell).normalize().as_tuple().exponent for cell in (*cells, repr(most))]
     decimals = max((-int(one) for one in exponents), default=0)
     if decimals > MOST_DECIMALS:
@@ -361,7 +362,8 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
 
     Without gaps and rare words there is no rest, which would be an empty row of each group.
     """
-    cells = _cells(table, column, "keys")
+    _check_column(table, column, "keys")
+    cells = table.columns[column]
     found = None if column in data.publish else identifiers(cells)
     if found:
         raise InvalidTask(
@@ -387,19 +389,19 @@ def _spell(cell: str) -> str:
     return cell.removesuffix(".0")
 
 
-def _cells(table: Table, column: str, setting: str) -> Cells:
-    if column not in table.columns:
-        name, _, word = column.partition("=")
-        if setting == "values" and word and name in table.columns:
-            raise InvalidTask(
-                f"[measure] values names {column!r}, which is no column: to count a word's rows, write "
-                f"{_spell_count(name, word.lstrip('='))}"
-            )
+def _check_column(table: Table, column: str, setting: str) -> None:
+    if column in table.columns:
+        return
+    name, _, word = column.partition("=")
+    if setting == "values" and word and name in table.columns:
         raise InvalidTask(
-            f"[measure] {setting} names {column!r}, but {table.name} has no such column; "
-            f"{list_columns(column, table.columns)}"
+            f"[measure] values names {column!r}, which is no column: to count a word's rows, write "
+            f"{_spell_count(name, word.lstrip('='))}"
         )
-    return table.columns[column]
+    raise InvalidTask(
+        f"[measure] {setting} names {column!r}, but {table.name} has no such column; "
+        f"{list_columns(column, table.columns)}"
+    )
 
 
 def _suffix(unit: int) -> str:

@@ -238,11 +238,11 @@ def _check_label(table: str, label: str, counts: Counter[str]) -> None:
 def _column(
     table: Table, name: str, labels: Sequence[str | None], learned: Sequence[str | None]
 ) -> ColumnReport:
-    cells = table.columns[name]
+    cells = table.numbers(name)
     counts = Counter(cell for cell in cells if cell is not None)
     use, why = _use(name, cells, counts)
-    if name in table.units and use is Use.NUMBER:
-        why = f"read without {table.units[name]!r}"
+    if name in table.amounts and use is Use.NUMBER:
+        why = f"read without {table.amounts[name].unit!r}"
     follows = len(counts) > 0 and _follows(cells, labels)
     area = _rank(cells, learned, are_words=use is Use.WORDS or _are_words(counts)) if counts else None
     leak = f"ranks the label by itself (AUC {area:.3f})" if area and area > MAY_RANK_THE_LABEL else ""
@@ -272,7 +272,7 @@ def warn_of_spellings(table: Table, used: Collection[str]) -> tuple[str, ...]:
     for name in table.columns:
         if name not in used:
             continue
-        cells = table.columns[name]
+        cells = table.numbers(name)
         counts = Counter(cell for cell in cells if cell is not None)
         if (told := _find_spellings(counts)) and _use(name, cells, counts)[0] is not Use.DATE:
             found[name] = told

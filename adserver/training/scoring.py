@@ -141,7 +141,7 @@ def score_table(
         loss = Loss.named(notes[LOSS_IS])
     why = [""] * len(table)
     wanted = [column.name for column in encoder.columns]
-    cells: dict[str, dates.Cells] = dict(table.columns)
+    cells: dict[str, dates.Cells] = dict(table.read_by(encoder).columns)
     for of in dict.fromkeys(dates.part_of(name) for name in wanted if name not in cells):
         if of is None or of not in cells:
             continue

@@ -6,7 +6,7 @@ One that was fitted before, or one that is fitted to this table.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final
@@ -118,10 +118,8 @@ def load_table(settings: TableSettings) -> Source:
     _check_secret(encoder, measured - {label})
     _check_keys(settings.keys.values(), measured | {label})
     with _locating(table):
-        cells = {
-            **table.columns,
-            **dates.with_parts(table.columns, [column.name for column in encoder.columns]),
-        }
+        read = table.read_by(encoder).columns
+        cells = {**read, **dates.with_parts(read, [column.name for column in encoder.columns])}
         records = SourceRecords(
             features=encoder.features(cells),
             labels=encoder.labels(cells),
@@ -176,8 +174,8 @@ def _measured_columns(table: Table, settings: TableSettings) -> dict[str, str]:
 def _measured_cells(table: Table, settings: TableSettings) -> dict[str, Cells]:
     """Return the cells of each measured value and key, by its name in the task."""
     return {
-        name: _cells(table, of, is_gap_zero=settings.are_gaps_zero and name in settings.values)
-        for name, of in {**settings.values, **settings.keys}.items()
+        **{name: _value_cells(table, of, settings) for name, of in settings.values.items()},
+        **{name: _cells(table, of, is_number=False) for name, of in settings.keys.items()},
     }
 
 
@@ -365,7 +363,7 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
         training=settings.training,
     )
     with _locating(table):
-        return fit(columns, how)
+        return fit(columns, how, {name: one.cells for name, one in table.amounts.items()})
 
 
 @contextmanager
@@ -404,17 +402,23 @@ def _notes(encoder: Encoder, table: Table) -> tuple[str, ...]:
     return (f"read as {table.written}", *(f"{what}: {', '.join(names)}" for what, names in told if names))
 
 
-def _cells(table: Table, of: str, *, is_gap_zero: bool) -> Cells:
+def _value_cells(table: Table, of: str, settings: TableSettings) -> Cells:
+    """Read the cells of a measured value, with 0 for gaps where that is asked."""
+    found = _cells(table, of, is_number=True)
+    if not settings.are_gaps_zero:
+        return found
+    return replace(found, cells=[cell or "0" for cell in found.cells])
+
+
+def _cells(table: Table, of: str, *, is_number: bool) -> Cells:
     """Read the cells of a measured column: as they are, whether each is a word, or times a factor."""
     name, asked, word = (of, "", "") if of in table.columns else _split_word(of)
     column, factor = (name, None) if asked or name in table.columns else _split_factor(name)
-    cells = table.columns[column]
+    cells = table.numbers(column) if is_number and not asked else table.columns[column]
     if asked:
         cells = ["1" if ((cell or "") == word) == (asked == _IS) else "0" for cell in cells]
     elif factor is not None:
         cells = [None if cell is None else _times(cell, factor) for cell in cells]
-    if is_gap_zero:
-        cells = [cell or "0" for cell in cells]
     return Cells(file=table.name, column=column, lines=table.lines, cells=cells)
 
 

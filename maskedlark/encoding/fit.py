@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 from maskedlark.encoding.cells import number
@@ -91,8 +92,17 @@ class FitSettings:
     training: PlannedTraining | None = None
 
 
-def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
+def fit(
+    columns: Mapping[str, Cells],
+    settings: FitSettings,
+    numbers: Mapping[str, Cells] = MappingProxyType({}),
+) -> Encoder:
     """Fit an encoder to a table's columns, in their order; the label's column is not a feature.
+
+    Args:
+        columns: The columns; words are taken from here.
+        settings: What they hold.
+        numbers: The cells of columns that are written otherwise than numbers are read, such as amounts.
 
     Guarantees: the same table gives the same encoder, whatever the order of its rows.
 
@@ -114,7 +124,11 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
             raise InvalidTask(
                 f"column {place} needs a name of 1 to {MAX_WORD} characters in the header, {left_out}"
             )
-    features = [_column(name, cells, settings) for name, cells in columns.items() if name != settings.label]
+    features = [
+        _column(name, cells, numbers.get(name, cells), settings)
+        for name, cells in columns.items()
+        if name != settings.label
+    ]
     if not features:
         raise InvalidTask("an encoder needs a column that is not the label")
     label = None
@@ -186,13 +200,15 @@ def id_column(name: str, cells: Cells, most: int | None, training: PlannedTraini
     return IdColumn(name=name, words=tuple(ranked[: MAX_ROWS - ID_ROWS if most is None else most]))
 
 
-def _column(name: str, cells: Cells, settings: FitSettings) -> Column:
+def _column(name: str, cells: Cells, as_numbers: Cells, settings: FitSettings) -> Column:
     if name in settings.hashed:
         return HashColumn(name=name, rows=settings.hashed[name])
     if name in settings.words:
         return id_column(name, cells, settings.words[name], settings.training)
     kind = settings.kinds.get(name)
-    numbers = None if kind is ColumnKind.CATEGORY else _numbers(name, cells, must=kind is ColumnKind.NUMBER)
+    numbers = (
+        None if kind is ColumnKind.CATEGORY else _numbers(name, as_numbers, must=kind is ColumnKind.NUMBER)
+    )
     if numbers is None:
         return _category_column(name, cells)
     return number_column(

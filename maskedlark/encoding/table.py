@@ -2,7 +2,7 @@ r"""A table as people export it, read from a file's bytes into columns of cells.
 
 How the file was written is detected and named: its encoding (UTF-8, UTF-16, Windows-1252), the character
 between cells (comma, semicolon, tab, bar), where cells are not parted by commas numbers with a decimal comma,
-and columns of amounts with one currency or %, which are read as numbers without it.
+and columns of amounts with one currency or %, which are numbers without it where numbers are read.
 
 >>> table = parse_table("Größe;Stadt\n1,5;Köln\n".encode("cp1252"), "export.csv")
 >>> table.columns, table.written
@@ -21,6 +21,7 @@ from typing import Final
 
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.close_names import list_columns
+from maskedlark.encoding.encoder import Encoder, NumberColumn, ValueLabel
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 
@@ -44,14 +45,14 @@ _MOSTLY: Final = 0.5
 # Points or commas between thousands; no thousands begin with 0
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
 _DECIMAL_POINT: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
-# No letters but these: others may be names, such as A 5
-_CURRENCY: Final = (
-    r"[$€£¥₹%]|(?:R|A|C|US)\$|kr|zł|Kč|"
-    "AUD|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EUR|GBP|INR|JPY|MXN|NOK|NZD|PLN|SEK|USD"
-)
+_SYMBOL: Final = r"[$€£¥₹%]|(?:R|A|C|US)\$"
+# No letters but these, and these apart from the figures: others may be names, such as A 5 and EUR1
+_LETTERS: Final = "kr|zł|Kč|AUD|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EUR|GBP|INR|JPY|MXN|NOK|NZD|PLN|SEK|USD"
+_BLANK: Final = r"[ \u00a0\u202f]"
 _FIGURES: Final = r"[0-9](?:[0-9.,' \u00a0\u202f\u2019]*[0-9])?"
 _AMOUNT: Final = re.compile(
-    rf"([+-]?)(?:({_CURRENCY})[ \u00a0\u202f]?([+-]?{_FIGURES})|({_FIGURES})[ \u00a0\u202f]?({_CURRENCY}))"
+    rf"(?P<sign>[+-]?)(?:(?P<before>{_SYMBOL}|(?:{_LETTERS})(?={_BLANK})){_BLANK}?(?P<first>[+-]?{_FIGURES})"
+    rf"|(?P<last>{_FIGURES}){_BLANK}?(?P<after>{_SYMBOL}|(?<={_BLANK})(?:{_LETTERS})))"
 )
 _SPACE_OF_THOUSANDS: Final = re.compile(r"(?<=[0-9])[' \u00a0\u202f\u2019](?=[0-9]{3}(?![0-9]))")
 # The first line by which Excel says what parts cells
@@ -74,6 +75,21 @@ class TableForm:
 
 
 @frozen
+class Amounts:
+    """A column of amounts as numbers.
+
+    Attributes:
+        unit: The currency or % that each amount has.
+        cells: The column without it, and with decimal points.
+        have_commas: Whether decimal commas were written.
+    """
+
+    unit: str
+    cells: Cells = field(repr=False)
+    have_commas: bool
+
+
+@frozen
 class Table:
     """Cells by column.
 
@@ -83,7 +99,7 @@ class Table:
         lines: The line of the file that each row ends on, from 1.
         written: How the file was written, for people.
         form: The same for `append_columns`.
-        units: The currency or % of each column of amounts, which its cells are without.
+        amounts: The columns of amounts: `columns` has them as words, with their currency or %.
     """
 
     name: str
@@ -91,7 +107,7 @@ class Table:
     lines: Sequence[int] = field(repr=False)
     written: str = ""
     form: TableForm = TableForm()
-    units: Mapping[str, str] = field(default_factory=dict)
+    amounts: Mapping[str, Amounts] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -104,8 +120,27 @@ class Table:
             lines=[self.lines[row] for row in rows],
             written=self.written,
             form=self.form,
-            units=self.units,
+            amounts={
+                name: replace(one, cells=[one.cells[row] for row in rows])
+                for name, one in self.amounts.items()
+            },
         )
+
+    def numbers(self, column: str) -> Cells:
+        """Return a column where numbers are read: amounts without their currency or %.
+
+        Raises:
+            InvalidTask: there is no such column.
+        """
+        cells = self.cells(column)
+        return self.amounts[column].cells if column in self.amounts else cells
+
+    def read_by(self, encoder: Encoder) -> "Table":
+        """Return the table with amounts as numbers where the encoder has numbers, and as words elsewhere."""
+        read = (*encoder.columns, *((encoder.label,) if encoder.label else ()))
+        of_numbers = {one.name for one in read if isinstance(one, NumberColumn | ValueLabel)}
+        numbers = {name: one.cells for name, one in self.amounts.items() if name in of_numbers}
+        return replace(self, columns={**self.columns, **numbers}, amounts={})
 
     def cells(self, column: str) -> Cells:
         """Return a column.
@@ -175,13 +210,14 @@ def parse_table(content: bytes, name: str) -> Table:
         columns |= with_points
         written.append("decimal commas")
     amounts = {one: found for one, cells in columns.items() if (found := _read_amounts(cells))}
-    columns |= {one: found.cells for one, found in amounts.items()}
-    units = {one: found.unit for one, found in amounts.items()}
-    if units:
-        written.append(f"amounts without {' and '.join(dict.fromkeys(units.values()))}")
+    if amounts:
+        units = dict.fromkeys(found.unit for found in amounts.values())
+        written.append(f"amounts without {' and '.join(units)}")
     have_commas = any(found.have_commas for found in amounts.values()) and delimiter != ","
     form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas)
-    return Table(name=name, columns=columns, lines=lines, written=", ".join(written), form=form, units=units)
+    return Table(
+        name=name, columns=columns, lines=lines, written=", ".join(written), form=form, amounts=amounts
+    )
 
 
 def is_number_as_written(cell: str) -> bool:
@@ -192,7 +228,8 @@ def is_number_as_written(cell: str) -> bool:
 def append_columns(content: bytes, table: Table, added: Mapping[str, Sequence[str | float]]) -> bytes:
     """Return a table's file with columns appended, in its encoding, delimiter and decimal sign.
 
-    Cells of the file stay as they are written; a `sep=` line, and the kind of line ends, too.
+    The text of the file's cells stays, as do a `sep=` line, the kind of line ends and the mark of UTF-8;
+    quotes and the space before cells may go, and UTF-16 with a mark becomes little-endian.
 
     Args:
         content: The file's bytes.
@@ -313,35 +350,24 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
 
 
-def read_numbers(cells: Cells) -> Cells:
-    """Return a column of numbers without its currency or %, and with points for decimal commas.
+def read_number(cell: str) -> str:
+    """Return a number without its currency or %, and with a point for a decimal comma; other text as it is.
 
-    Unlike a file's, its decimal commas are read only where the numbers show that they are no points.
+    Unlike a file's, a cell is read by itself: where points and commas may part thousands as well as decimals
+    (`1,234`, `1.234 €`), it stays as it is. A number as `maskedlark.encoding.cells` reads them is one: 1.234.
+
+    >>> read_number("12,5 %"), read_number("1.234,50"), read_number("1,234"), read_number("1.234")
+    ('12.5', '1234.50', '1,234', '1.234')
     """
-    if amounts := _read_amounts(cells):
-        return amounts.cells
-    numbers = {cell for cell in cells if cell is not None and is_number_as_written(cell)}
-    if not have_decimal_commas(numbers):
-        return cells
-    return [None if cell is None else _use_decimal_point(cell) for cell in cells]
+    if number(cell) is not None:
+        return cell
+    amount = _AMOUNT.fullmatch(cell)
+    figures = _figures(amount) if amount else cell
+    are_commas_decimal = have_decimal_commas([figures])
+    return cell if are_commas_decimal is None else _write_with_point(figures, are_commas_decimal)
 
 
-@frozen
-class _Amounts:
-    """A column of amounts as numbers.
-
-    Attributes:
-        unit: What each amount has.
-        cells: Without it, and with decimal points.
-        have_commas: Whether decimal commas were written.
-    """
-
-    unit: str
-    cells: list[str | None]
-    have_commas: bool
-
-
-def _read_amounts(cells: Cells) -> _Amounts | None:
+def _read_amounts(cells: Cells) -> Amounts | None:
     """Read a column whose numbers all have one and the same unit; None for others.
 
     As of decimal commas, a stray word stays one. Numbers without a unit, or points and commas that may part
@@ -352,23 +378,29 @@ def _read_amounts(cells: Cells) -> _Amounts | None:
         return None
     counts = Counter(cell for cell in cells if cell is not None)
     found = {cell: one for cell in counts if (one := _AMOUNT.fullmatch(cell))}
-    units = {one[2] or one[5] for one in found.values()}
+    units = {one["before"] or one["after"] for one in found.values()}
     rows = sum(counts[cell] for cell in found)
     if len(units) != 1 or rows <= _MOSTLY * counts.total() or any(map(is_number_as_written, counts)):
         return None
-    figures = {cell: _SPACE_OF_THOUSANDS.sub("", one[1] + (one[3] or one[4])) for cell, one in found.items()}
+    figures = {cell: _figures(one) for cell, one in found.items()}
     are_commas_decimal = have_decimal_commas(figures.values())
     if are_commas_decimal is None:
         return None
-    read = {
-        cell: _use_decimal_point(one) if are_commas_decimal else one.replace(",", "")
-        for cell, one in figures.items()
-    }
-    return _Amounts(
+    read = {cell: _write_with_point(one, are_commas_decimal) for cell, one in figures.items()}
+    return Amounts(
         unit=units.pop(),
         cells=[None if cell is None else read.get(cell, cell) for cell in cells],
         have_commas=are_commas_decimal and any("," in one for one in figures.values()),
     )
+
+
+def _figures(amount: re.Match[str]) -> str:
+    """Return an amount's sign and figures, with nothing but points and commas among them."""
+    return _SPACE_OF_THOUSANDS.sub("", amount["sign"] + (amount["first"] or amount["last"]))
+
+
+def _write_with_point(figures: str, are_commas_decimal: bool) -> str:
+    return _use_decimal_point(figures) if are_commas_decimal else figures.replace(",", "")
 
 
 def have_decimal_commas(numbers: Collection[str]) -> bool | None:

@@ -24,6 +24,7 @@ from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import Encoder, read_encoder
 from maskedlark.encoding.idx import TEST, TRAIN
 from maskedlark.errors import InvalidTask
+from maskedlark.reports.task_kinds import LabelKind
 from tests.browser_sim.idx import idx, write_mnist
 from tests.browser_sim.sinks import http_sink
 from tests.builders import world
@@ -113,6 +114,30 @@ def test_a_column_is_a_number_or_a_category_as_a_person_says(tmp_path: Path) -> 
     assert result.exit_code == 1
     assert "line 2, column 'work'" in result.stderr
     assert invoke("encode", "--fit", path, "--type", "age").exit_code == 2
+
+
+def test_amounts_are_numbers_and_as_words_they_keep_their_currency(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    rows = "".join(f"{10 * (row % 3)} %;1.0{row:02},50 €;{'no' if row % 3 else 'yes'}\n" for row in range(40))
+    path.write_text(f"discount;price;y\n{rows}", encoding="utf-8")
+    as_numbers = fit_counting(TableSettings(path=path, label="y")).encoder
+    assert [column.kind for column in as_numbers.columns] == ["number", "number"]
+    kinds = {"discount": ColumnKind.CATEGORY}
+    encoder = fit_counting(TableSettings(path=path, label="y", kinds=kinds)).encoder
+    assert encoder.columns[0].words == ("0 %", "10 %", "20 %")
+    assert encoder.columns[1] == as_numbers.columns[1]
+    assert features(path, encoder)[:3, 0].tolist() == [0, 1, 2]
+    hashed = fit_counting(TableSettings(path=path, label="y", words={"discount": 2})).encoder
+    assert hashed.columns[0].words == ("0 %", "10 %")
+
+
+def test_a_label_of_amounts_is_of_words_or_of_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_text("x;y\n1;2,50 €\n2;3 €\n", encoding="utf-8")
+    words = load_table(TableSettings(path=path, label="y"))
+    assert sorted(words.label_names) == ["2,50 €", "3 €"]
+    values = load_table(TableSettings(path=path, label="y", label_kind=LabelKind.VALUES))
+    assert values.records.labels.tolist() == [2.5, 3]
 
 
 def test_a_measured_value_is_no_feature_of_an_encoder(tmp_path: Path) -> None:

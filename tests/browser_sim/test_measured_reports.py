@@ -126,6 +126,23 @@ def test_a_gap_is_reported_as_0_where_that_is_asked_and_filled_cells_can_be_coun
     assert others.records.measured.values.tolist() == [[1, 0], [0, 1], [1, 0], [1, 0]]
 
 
+def test_amounts_are_summed_as_numbers_and_grouped_and_counted_as_words(tmp_path: Path) -> None:
+    table = "f;discount;paid;y\n1;10 %;1,50 €;0\n2;20 %;2 €;1\n"
+    columns: dict[str, Any] = {
+        "values": {"spend": "paid*100", "twos": "paid==2 €"},
+        "keys": {"rate": "discount"},
+    }
+    declared = {
+        "values": [{"name": "spend", "low": 0, "high": 500}, {"name": "twos", "low": 0, "high": 1}],
+        "keys": [{"name": "rate", "size": 2, "categories": ["10 %", "20 %"]}],
+    }
+    of = world(num_features=2, measurement={"min_cell_count": 1, **declared}).task
+    measured = source(tmp_path, table, **columns).with_measurement(of).records.measured
+    assert measured is not None
+    assert measured.values.tolist() == [[150, 0], [200, 1]]
+    assert measured.keys.tolist() == [[0], [1]]
+
+
 def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) -> None:
     assert source(tmp_path).with_measurement(world(num_features=3).task).records.measured is None
 

@@ -268,9 +268,30 @@ def test_numbers_that_are_text_may_have_decimal_commas_and_a_currency(pages: lis
     assert predict(graph, pd.DataFrame(rows)).tolist() == predict(graph, ROWS).tolist()
 
 
-@pytest.mark.parametrize("pages", [["1,234"], ["2,5", "2.5"], ["1,234", 7.5]])
+@pytest.mark.parametrize("pages", [["1,234"], ["2,5", "1.234 €"], ["1,234", 7.5]])
 def test_a_comma_that_could_part_thousands_costs_its_row_the_prediction(pages: list[Any]) -> None:
     rows = [row | {"pages": cell} for row, cell in zip(ROWS, pages, strict=False)]
     with pytest.warns(UserWarning, match="1 row is not scored: column 'pages': it holds a word"):
         chances = predict(from_columns(model(), ENCODER), rows)
-    assert np.isnan(chances).tolist() == ["," in str(cell) for cell in pages]
+    assert np.isnan(chances).tolist() == ["234" in str(cell) for cell in pages]
+
+
+def test_a_number_that_is_text_does_not_depend_on_the_other_rows() -> None:
+    graph = from_columns(model(), ENCODER)
+    rows = [ROWS[0] | {"pages": cell} for cell in ("1.500", "2,5", "2.5", "3 €", "1.000,5")]
+    together = predict(graph, rows)
+    assert together.tolist() == [predict(graph, [row]).item() for row in rows]
+    numbers = [ROWS[0] | {"pages": number} for number in (1.5, 2.5, 2.5, 3, 1000.5)]
+    assert together.tolist() == predict(graph, numbers).tolist()
+
+
+def test_words_that_are_amounts_are_scored_as_the_encoder_names_them(tmp_path: Path) -> None:
+    encoder = Encoder(columns=(CategoryColumn(name="a", first=0, categories=("10 %", "20 %"), missing=2),))
+    graph = from_columns(dense_network([1, 1], "relu", seed=1, final="linear"), encoder)
+    path = tmp_path / "a.csv"
+    path.write_text("a\n10 %\n20 %\n", encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = predict(graph, path)
+        assert found.tolist() == predict(graph, [{"a": "10 %"}, {"a": "20 %"}]).tolist()
+    assert found[0] != found[1]

@@ -103,6 +103,22 @@ def test_the_numbers_of_a_value_are_grouped_as_its_sums_are() -> None:
     assert [sum(group) for group in numbers_by_group(SHOP, plan, values[1]).values()] == [9, 6]
 
 
+def test_amounts_are_summed_as_numbers_and_grouped_and_counted_as_words() -> None:
+    rated = table(
+        paid=[f"{row}.50 €" for row in range(60)],
+        discount=["10 %", "20 %", "20 %"] * 20,
+        tax=["7 %", "0 %"] * 30,
+    )
+    values = (Measured(column="paid", most=60), Measured(column="tax", word="7 %"))
+    plan = plan_measurement(rated, DataSettings(), MeasureSettings(values=values, keys=("discount",)))
+    assert plan is not None
+    assert json.loads(plan.file)["keys"] == [{"name": "discount", "size": 2, "categories": ["20 %", "10 %"]}]
+    assert list(plan.units.values()) == [10, 1]
+    found = numbers_by_group(rated, plan, values[0])
+    assert found["10 %",] == [row + 0.5 for row in range(0, 60, 3)]
+    assert sum(numbers_by_group(rated, plan, values[1])["10 %",]) == 10
+
+
 RATED = table(note=["", "", *[2] * 58], other=range(60))
 
 

@@ -20,6 +20,8 @@ from adserver.quickstart.settings import DataSettings, Settings
 from browser_sim.devices.device_data import table_by_user
 from browser_sim.draws import Draws
 from browser_sim.sources.table import TableSettings, load_table
+from maskedlark.encoding.column_kinds import ColumnKind
+from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.reports.task_kinds import LabelKind
 from tests.adserver.quickstart.test_project import SERVERS
@@ -105,6 +107,15 @@ def test_a_table_that_is_written_is_read_as_the_same_cells() -> None:
     content = 'who;"sep=;";text\n1;"a;b";"two\nlines"\n;1,5;"a ""word"", with commas"\nNA;2,5;ü\n'
     table = parse_table(content.encode("cp1252"), "export.csv")
     assert parse_table(write_table(table), "export.csv").columns == table.columns
+
+
+def test_a_few_rows_are_written_with_the_amounts_that_the_whole_table_shows() -> None:
+    table = parse_table("who;paid;off\na;1.234 €;5 %\nb;2,50 €;10 %\n".encode(), "shop.csv")
+    encoder = fit(
+        table.columns, FitSettings(kinds={"off": ColumnKind.CATEGORY}), {"paid": table.numbers("paid")}
+    )
+    again = parse_table(write_table(table.take([0]).read_by(encoder)), "one.csv").read_by(encoder)
+    assert again.columns == {"who": ["a"], "paid": ["1234"], "off": ["5 %"]}
 
 
 def test_the_sample_is_one_table_of_people_whose_names_are_no_features() -> None:

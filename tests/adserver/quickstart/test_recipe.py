@@ -29,6 +29,8 @@ from adserver.training.inference import evaluate, predict
 from adserver.training.paired_comparison import compare_scores
 from adserver.training.pipeline import LOSS_IS, notes_of
 from adserver.training.plain_twin import PanelAlone, cross_fit_panel
+from maskedlark.canonical import encode
+from maskedlark.encoding.encoder import Encoder, NumberColumn
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -42,6 +44,7 @@ SENT = {
 }  # fmt: skip
 LOGITS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 TASK, JOB = "a" * 64, "b" * 32
+ENCODER = Encoder(columns=(NumberColumn(name="pages", first=0, missing=0, edges=(3.0,)),))
 
 
 class Commands:
@@ -69,6 +72,8 @@ class Commands:
             Path(arguments[2]).write_bytes(dense_network([30, 1], "relu", seed=1, final="linear"))
         if arguments[:2] == ("model", "export") and arguments[4].endswith("/trained.onnx"):
             Path(arguments[4]).write_bytes(dense_network([30, 1], "relu", seed=7, final="linear"))
+        if "--fit" in arguments:
+            Path(arguments[arguments.index("-o") + 1]).write_bytes(encode(ENCODER))
         if "--holdout" in arguments:
             drawn = np.random.default_rng(5).integers(0, 256, (300, 30), np.uint8)
             labels = (drawn[:, 0] < 90).astype(np.int64)

@@ -46,6 +46,8 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
         ("plan", "{plan}", Use.WORDS, ""),
         ("order", "CMD-{row}", Use.LEFT_OUT, "looks like identifiers: 400 different words"),
         ("price", "EUR {some}.{few}", Use.NUMBER, "read without 'EUR'"),
+        ("plan", "EUR{few}", Use.WORDS, ""),
+        ("tax_code", "{few} %", Use.WORDS, "numbers that name things"),
         ("price", "{some}.{few}{odd}", Use.LEFT_OUT, "words in 10, such as"),
         ("age", "{few}{odd}", Use.WORDS, "empty those cells if it is a column of numbers"),
         ("seen", "2026-11-{day} 10:{row}{odd}", Use.LEFT_OUT, "looks like identifiers"),

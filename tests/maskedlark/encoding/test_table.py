@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from maskedlark.encoding.table import append_columns, have_decimal_commas, parse_table
+from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, NumberColumn, ValueLabel
+from maskedlark.encoding.table import append_columns, have_decimal_commas, parse_table, read_number
 from maskedlark.errors import InvalidTask
 
 ROWS = "Größe{0}Stadt{0}y\n1{0}Köln{0}no\n2{0}Århus{0}yes\n"
@@ -64,7 +65,8 @@ def test_cells_and_their_lines(text: str, columns: dict[str, list[str]], lines: 
         (["1 234,50\u202f€", "1\u00a0234\u00a0567 €"], ["1234.50", "1234567"], "€"),
         (["$1,234.50", "-$7"], ["1234.50", "-7"], "$"),
         (["CHF 1'234.50", "2 CHF"], ["1234.50", "2"], "CHF"),
-        (["USD 5", "6USD", ""], ["5", "6", None], "USD"),
+        (["USD 5", "6 USD", ""], ["5", "6", None], "USD"),
+        (["A$1", "2A$"], ["1", "2"], "A$"),
         (["R$ 27,92", "R$ 1.234,50", "R$3"], ["27.92", "1234.50", "3"], "R$"),
         (["12,50 kr", "3,2 kr"], ["12.50", "3.2"], "kr"),
         (["12 %", "12.5%", "0.125 %"], ["12", "12.5", "0.125"], "%"),
@@ -77,7 +79,9 @@ def test_amounts_of_one_unit_are_read_as_numbers_without_it(
 ) -> None:
     content = f"a{delimiter}b\n" + "".join(f'"{cell}"{delimiter}x\n' for cell in cells)
     table = parse_table(content.encode(), "a.csv")
-    assert (table.columns["a"], table.units) == (read, {"a": unit})
+    assert (table.numbers("a"), table.amounts["a"].unit) == (read, unit)
+    assert table.columns["a"] == [cell or None for cell in cells]
+    assert table.take([1]).numbers("a") == read[1:2]
     assert table.written.endswith(f"amounts without {unit}")
     are_commas_decimal = delimiter == ";" and any(",5" in cell for cell in cells)
     assert table.form.are_commas_decimal is are_commas_decimal
@@ -94,6 +98,9 @@ def test_amounts_of_one_unit_are_read_as_numbers_without_it(
         ["1 €", "x"],
         ["5 kg", "6 kg"],
         ["A 5", "A 6"],
+        ["EUR1", "EUR2"],
+        ["1EUR", "2kr"],
+        ["A$ B1", "A$ B2"],
         ["--5 €", "+-6 €"],
         ["1.2.3 €", "4 €"],
         ["12 34 €", "5 €"],
@@ -105,8 +112,50 @@ def test_amounts_of_one_unit_are_read_as_numbers_without_it(
 def test_amounts_that_could_mean_something_else_stay_as_they_are(cells: list[str]) -> None:
     table = parse_table(("a;b\n" + "".join(f"{cell};y\n" for cell in cells)).encode(), "a.csv")
     assert table.columns["a"] == [cell or None for cell in cells]
-    assert not table.units
+    assert not table.amounts
+    assert table.numbers("a") == table.columns["a"]
     assert table.written == "UTF-8, cells parted by semicolons"
+
+
+def test_an_encoder_reads_amounts_as_numbers_only_where_it_has_numbers() -> None:
+    table = parse_table(b"a;b;c;d\n10 %;5 EUR;1,5 EUR;x\n20 %;6 EUR;2 EUR;y\n", "a.csv")
+    encoder = Encoder(
+        columns=(
+            CategoryColumn(name="a", first=0, categories=("10 %", "20 %"), missing=2),
+            NumberColumn(name="b", first=0, edges=(5.5,), missing=0),
+        ),
+        label=ValueLabel(name="c"),
+    )
+    read = table.read_by(encoder)
+    assert read.columns == {"a": ["10 %", "20 %"], "b": ["5", "6"], "c": ["1.5", "2"], "d": ["x", "y"]}
+    assert encoder.features(read.columns).tolist() == [[0, 0], [1, 255]]
+    classes = Encoder(columns=encoder.columns, label=ClassLabel(name="c", classes=("1,5 EUR", "2 EUR")))
+    assert table.read_by(classes).columns["c"] == ["1,5 EUR", "2 EUR"]
+    assert table.read_by(Encoder(columns=encoder.columns)).numbers("c") == ["1,5 EUR", "2 EUR"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "read"),
+    [
+        ("2,5", "2.5"),
+        ("0,125", "0.125"),
+        ("1.234,5", "1234.5"),
+        ("1,234.5", "1234.5"),
+        ("1.234", "1.234"),
+        ("1,234", "1,234"),
+        ("1.234.567", "1234567"),
+        ("1.234 €", "1.234 €"),
+        ("€ 1.234,50", "1234.50"),
+        ("1 234,50 kr", "1234.50"),
+        ("12 %", "12"),
+        ("EUR1", "EUR1"),
+        ("1.2.3", "1.2.3"),
+        ("many", "many"),
+        ("1e3", "1e3"),
+    ],
+)
+def test_a_number_by_itself_is_read_where_it_can_mean_one_thing(cell: str, read: str) -> None:
+    assert read_number(cell) == read
 
 
 @pytest.mark.parametrize(
@@ -165,6 +214,15 @@ def test_columns_are_appended_in_the_form_of_the_file(codec: str, table: str, ex
     added: dict[str, Sequence[str | float]] = {"p": [0.25, ""], "why": ["", "a gap"]}
     written = append_columns(content, parse_table(content, "a.csv"), added)
     assert written == expected.encode(codec)
+
+
+def test_appending_keeps_the_text_of_cells_but_not_their_quotes_or_the_order_of_bytes() -> None:
+    content = 'a, b\n"1", "x, y"\n'.encode("utf-16-be")
+    marked = b"\xfe\xff" + content
+    written = append_columns(marked, parse_table(marked, "a.csv"), {"p": [1.0]})
+    assert written == 'a,b,p\n1,"x, y",1.0\n'.encode("utf-16")
+    unmarked = append_columns(content, parse_table(content, "a.csv"), {"p": [1.0]})
+    assert unmarked == 'a,b,p\n1,"x, y",1.0\n'.encode("utf-16-be")
 
 
 def test_a_column_that_the_files_encoding_cannot_hold_is_refused() -> None:
