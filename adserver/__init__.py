@@ -14,9 +14,9 @@ os.environ.setdefault(
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 if TYPE_CHECKING:
-    from adserver.client import Client, columns_of, compare, predict
+    from adserver.client import Client, columns_of, compare, compare_plain, predict
 
-__all__ = ["Client", "columns_of", "compare", "predict"]
+__all__ = ["Client", "columns_of", "compare", "compare_plain", "predict"]
 
 
 def __getattr__(name: str) -> Any:

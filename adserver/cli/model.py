@@ -20,7 +20,6 @@ from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
-    from adserver.training.inference import Evaluation
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The ONNX file to read.")
@@ -271,23 +270,10 @@ def _evaluate_command(
         print_json({**found, "heads": {name: asdict(one) for name, one in each.items()}} if each else found)
         return
     for name, one in each.items():
-        typer.echo(f"{name}: {_figures(one)}")
-    typer.echo(f"{_figures(evaluation)} on {plural(len(examples), 'example')}")
+        typer.echo(f"{name}: {one.describe()}")
+    typer.echo(f"{evaluation.describe()} on {plural(len(examples), 'example')}")
     for warning in evaluation.warnings():
         typer.echo(f"warning: {warning}", err=True)
-
-
-def _figures(found: "Evaluation") -> str:
-    figures = {
-        "accuracy": found.accuracy,
-        "AUC": found.auc,
-        "base rate": found.base_rate,
-        "mean prediction over it": found.mean_over_rate,
-    }
-    shown = {name: f"{value:.4f}" for name, value in figures.items() if value is not None}
-    if found.auc_interval is not None:
-        shown["AUC"] += " (99 %: {:.3f} to {:.3f})".format(*found.auc_interval)
-    return f"loss {found.loss:.4f}" + "".join(f", {name} {value}" for name, value in shown.items())
 
 
 def _predict_command(

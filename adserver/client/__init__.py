@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from adserver.client.client import Client
     from adserver.client.columns import columns_of
     from adserver.client.comparison import compare
+    from adserver.client.plain_comparison import compare_plain
     from adserver.client.prediction import predict
 
-__all__ = ["Client", "columns_of", "compare", "predict"]
+__all__ = ["Client", "columns_of", "compare", "compare_plain", "predict"]
 
 _MODULES: Final = {
     "Client": "adserver.client.client",
     "columns_of": "adserver.client.columns",
     "compare": "adserver.client.comparison",
+    "compare_plain": "adserver.client.plain_comparison",
     "predict": "adserver.client.prediction",
 }
 

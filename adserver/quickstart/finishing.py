@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.runs import REPORTED
@@ -14,9 +14,6 @@ from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from adserver.training.eval_set import EvalSet
     from adserver.training.linear_model import LinearFit
     from adserver.training.paired_comparison import PairedComparison
     from adserver.training.plain_twin import PanelAlone, PlainTwin
@@ -26,10 +23,6 @@ _TRAINED: Final = {
     "linear": ("penalty", "are_numbers_in_bins"),
 }
 _COMPARED: Final = ("metric", "difference", "low", "high", "examples", "is_rough")
-_PRIVATE: Final = "the private model"
-_PLAIN: Final = "plain training"
-_ALONE: Final = "the panel alone"
-_Network = TypeVar("_Network", "PlainTwin", "PanelAlone")
 # Before calibration: clipping halves predictions of rare labels, and more than this learned little.
 _FAR: Final = 3.0
 _EARLY: Final = 0.15
@@ -48,11 +41,6 @@ def _figures(
         **pick_attributes(trained, _TRAINED[kind]),
         "private_minus_this": of_private,
     }
-
-
-def _better(linear: "LinearFit | None", network: _Network) -> "LinearFit | _Network":
-    """Return the one with less loss; a network's may be no number."""
-    return network if linear is None or network.evaluation.loss < linear.evaluation.loss else linear
 
 
 def _is_default_without_layers(network: bytes, *, is_own: bool) -> bool:
@@ -134,91 +122,45 @@ class ModelFinisher:
         )
 
     def train_plainly(self, untrained: Path, private: Path, encoder: Path | None) -> dict[str, Any] | None:
-        """Train without privacy, and return how the better of the network and a linear model does.
-
-        On the same rows, and on the panel alone, each of whose rows is scored by training on others. The
-        private model is compared with both on all rows of the panel, row by row: no model was trained on
-        what it scores. The panel has chosen a round of the private model, and settings and a moment of the
-        others. The scores of the panel alone come from five models, so that pairs of rows are ordered across
-        models too, which costs it a little.
+        """Compare the private model with plain training on the same rows, and on the panel alone.
 
         Args:
             untrained: The model before the first round.
             private: The private model.
             encoder: The encoder of the features; None for the sample.
+
+        Returns:
+            What the run's summary says of it, as of `compare_plain`.
         """
         from adserver.collecting.task_settings import encoder_from
-        from adserver.training.eval_set import FOLDS, read_eval_set
-        from adserver.training.inference import predict
-        from adserver.training.linear_model import can_fit, cross_fit_linear, fit_linear
-        from adserver.training.merged_parameters import separate_parameters
+        from adserver.training.eval_set import read_eval_set
         from adserver.training.model_file import read_model
         from adserver.training.pipeline import LOSS_IS, describe
-        from adserver.training.plain_twin import cross_fit_panel, train_plain_twin
-        from maskedlark.model.onnx_file import parse
+        from adserver.training.plain_comparison import compare_plain
 
-        folder = self.folder
         # A run that was interrupted may be gone on with by another command than began it.
-        if not (folder / REPORTED).exists():
+        if not (reported := self.folder / REPORTED).exists():
             self.tell("this run was begun without --compare-plain: the next one can be compared")
             return None
-        self.tell("training the same network, and a linear model, on the same rows without privacy")
-        network, panel = read_model(untrained), read_eval_set(self.panel.read_bytes())
-        reported = read_eval_set((folder / REPORTED).read_bytes())
-        columns, loss = encoder_from(encoder), self.loss
-        outputs = parse(separate_parameters(network), num_features=panel.features.shape[1]).output_width
-        has_linear = can_fit(columns, outputs)
-        twin = train_plain_twin(network, loss, reported, panel)
-        linear = fit_linear(columns, loss, reported, panel, outputs=outputs) if has_linear else None
-        trained = _better(linear, twin)
+        network = read_model(untrained)
+        found = compare_plain(
+            network,
+            read_model(private),
+            self.loss,
+            read_eval_set(reported.read_bytes()),
+            read_eval_set(self.panel.read_bytes()),
+            encoder=encoder_from(encoder),
+            is_linear=_is_default_without_layers(network, is_own=self.is_own_model),
+            are_people=self.are_people,
+            tell=self.tell,
+        )
+        for remark in found.remarks:
+            self.tell(remark)
         # So that `model predict` gives chances, as of the private model
-        trained_by = linear.loss if linear is not None and trained is linear else loss
-        write_durably(folder / "plain.onnx", describe(trained.model, **{LOSS_IS: trained_by.value}))
-        scores = predict(read_model(private), panel.features)
-        by_plain = self._compare(scores, predict(trained.model, panel.features), panel, _PLAIN)
-        told = _figures(trained, by_plain)
-        # Rows of one person on both sides of a division would flatter what is trained on one of them.
-        if self.are_people or len(panel) < FOLDS:
-            return {**told, "panel_alone": None, "verdict": self._verdict(None, by_plain)}
-        self.tell("training them on the panel alone, which you have without asking anyone")
-        linear_alone = cross_fit_linear(columns, loss, panel, outputs=outputs) if has_linear else None
-        # The same sums without a penalty learn so few rows by heart, which takes a minute.
-        is_linear = _is_default_without_layers(network, is_own=self.is_own_model)
-        alone: PanelAlone | LinearFit
-        if linear_alone is not None and is_linear:
-            alone = linear_alone
-        else:
-            alone = _better(linear_alone, cross_fit_panel(network, loss, panel))
-        by_alone = self._compare(scores, alone.outputs, panel, _ALONE)
-        return {
-            **told,
-            "panel_alone": _figures(alone, by_alone),
-            "verdict": self._verdict(by_alone, by_plain),
-        }
-
-    def _compare(
-        self, scores: "NDArray[Any]", others: "NDArray[Any]", panel: "EvalSet", name: str
-    ) -> "PairedComparison | None":
-        """Compare the private model's outputs on the panel with another's; None where that says nothing."""
-        from adserver.training.paired_comparison import compare_scores
-
-        if self.loss in (Loss.MSE, Loss.POISSON):
-            return None
-        try:
-            return compare_scores(scores, others, panel.labels, names=(_PRIVATE, name))
-        # Both are trained: their figures are worth having without this.
-        except InvalidTask as error:
-            self.tell(f"{_PRIVATE} is not compared with {name}: {error}")
-            return None
-
-    def _verdict(self, *found: "PairedComparison | None") -> str:
-        """Return what the comparisons say, in a sentence; nothing of none."""
-        from adserver.training.paired_comparison import describe_comparisons
-
-        if not (known := [one for one in found if one is not None]):
-            return ""
-        people = " Several rows of one person make the interval too narrow." if self.are_people else ""
-        return describe_comparisons(known) + people
+        plain = describe(found.plain.model, **{LOSS_IS: found.loss.value})
+        write_durably(self.folder / "plain.onnx", plain)
+        alone = None if found.alone is None else _figures(found.alone, found.by_alone)
+        return {**_figures(found.plain, found.by_plain), "panel_alone": alone, "verdict": found.verdict}
 
     def warn_of_panel(self, plain: dict[str, Any] | None) -> tuple[str, ...]:
         """Return a warning, which begins with the verdict, unless the model is better than the panel alone.

@@ -88,6 +88,19 @@ class Evaluation:
             ),
         )
 
+    def describe(self) -> str:
+        """Return the figures in a line for a reader."""
+        figures = {
+            "accuracy": self.accuracy,
+            "AUC": self.auc,
+            "base rate": self.base_rate,
+            "mean prediction over it": self.mean_over_rate,
+        }
+        shown = {name: f"{value:.4f}" for name, value in figures.items() if value is not None}
+        if self.auc_interval is not None:
+            shown["AUC"] += " (99 %: {:.3f} to {:.3f})".format(*self.auc_interval)
+        return f"loss {self.loss:.4f}" + "".join(f", {name} {value}" for name, value in shown.items())
+
     def added_to(self, figures: RoundFigures) -> RoundFigures:
         """Return a round's figures with what is kept of its evaluation."""
         names = ("loss", "accuracy", "auc", "calibrated_loss")

@@ -85,12 +85,16 @@ class PairedComparison:
         """One sentence for a reader: which model is better, if these rows tell."""
         return describe_comparisons((self,))
 
+    def describe_difference(self) -> str:
+        """Return the difference with its interval, for a reader."""
+        return f"{self.difference:+.4f} (95 %: {self.low:+.4f} to {self.high:+.4f})"
+
     def _rows(self) -> list[tuple[str, str]]:
         metric = _SHOWN[self.metric]
         return [
             (f"{metric} of {self.names[0]}", f"{self.value:.4f}"),
             (f"{metric} of {self.names[1]}", f"{self.other_value:.4f}"),
-            ("difference", f"{self.difference:+.4f} (95 %: {self.low:+.4f} to {self.high:+.4f})"),
+            ("difference", self.describe_difference()),
             ("verdict", self.verdict),
         ]
 

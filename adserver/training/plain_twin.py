@@ -12,6 +12,7 @@ decay, in small batches, at several learning rates. Of all that is tried the pan
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import field
 from itertools import product
 from typing import Final
@@ -30,6 +31,8 @@ from maskedlark.model.onnx_file import parse, replace_parameters
 
 DECAYS: Final = (3.0, 0.0)
 """Weight decays that are worth a trial, the one for few records first."""
+TWIN_TRAININGS: Final = len(DECAYS) * len(RATES)
+PANEL_TRAININGS: Final = len(RATES)
 # A training whose loss has risen at so many tests in succession learns its records by heart.
 _MOST_RISES: Final = 1
 # Of the few records of a panel, whose trainings are many.
@@ -68,8 +71,17 @@ class PlainTwin:
     epochs: float
 
 
-def train_plain_twin(encoded_model: bytes, loss: TrainedLoss, reported: EvalSet, panel: EvalSet) -> PlainTwin:
+def train_plain_twin(
+    encoded_model: bytes,
+    loss: TrainedLoss,
+    reported: EvalSet,
+    panel: EvalSet,
+    *,
+    on_trained: Callable[[], None] = lambda: None,
+) -> PlainTwin:
     """Train at several learning rates, and return the weights with the least loss on the panel.
+
+    `on_trained` is called `TWIN_TRAININGS` times, after each training.
 
     Guarantees: equal arguments give equal results on one kind of machine.
 
@@ -99,6 +111,7 @@ def train_plain_twin(encoded_model: bytes, loss: TrainedLoss, reported: EvalSet,
                     least = math.inf if math.isnan(found.loss) else found.loss
                 if rising.are_too_many(found.loss):
                     break
+            on_trained()
     if best is None:
         raise AssertionError("each training is tested before its first step")
     return best
@@ -123,11 +136,14 @@ class PanelAlone:
     epochs: float
 
 
-def cross_fit_panel(encoded_model: bytes, loss: Loss, panel: EvalSet) -> PanelAlone:
+def cross_fit_panel(
+    encoded_model: bytes, loss: Loss, panel: EvalSet, *, on_trained: Callable[[], None] = lambda: None
+) -> PanelAlone:
     """Train on four fifths of a panel to score the other fifth, five times, and return the least loss.
 
     The figures are of the same rows as those of the job's model, and no row was trained on by what scores it.
-    Rate and moment are chosen by these rows, as the job's round and the twin's moment are.
+    Rate and moment are chosen by these rows, as the job's round and the twin's moment are. `on_trained` is
+    called `PANEL_TRAININGS` times, after the five trainings at each rate.
 
     Guarantees: equal arguments give equal results on one kind of machine.
 
@@ -174,6 +190,7 @@ def cross_fit_panel(encoded_model: bytes, loss: Loss, panel: EvalSet) -> PanelAl
                     least = math.inf if math.isnan(found.loss) else found.loss
                 if rising.are_too_many(found.loss):
                     break
+            on_trained()
     if best is None:
         raise AssertionError("each training is tested before its first step")
     return best

@@ -69,10 +69,10 @@ def _row(one: Rehearsed, mark: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def rehearsal_progress(*, is_shown: bool) -> Iterator[OnProgress]:
+def training_progress(what: str, *, is_shown: bool) -> Iterator[OnProgress]:
     """Show on a terminal or in a notebook how many trainings are done, and how long the others will take."""
     with progress_bars(is_shown=is_shown) as bars:
-        bar = bars.add_task("rehearsing", total=None)
+        bar = bars.add_task(what, total=None)
         yield lambda done, of: bars.update(bar, completed=done, total=of)
 
 

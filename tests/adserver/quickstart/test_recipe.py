@@ -24,7 +24,7 @@ from adserver.quickstart.run_states import describe_runs
 from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import RunOptions
 from adserver.training import plain_twin
-from adserver.training.eval_set import EvalSet, read_eval_set
+from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import evaluate, predict
 from adserver.training.paired_comparison import compare_scores
 from adserver.training.pipeline import LOSS_IS, notes_of
@@ -428,35 +428,6 @@ def test_the_interval_and_not_the_two_figures_decides_whether_the_panel_alone_do
     undecided = {"auc": 0.9, "private_minus_this": None}
     for nothing in (None, {**plain, "panel_alone": None}, {**plain, "panel_alone": undecided}):
         assert finisher.warn_of_panel(nothing) == ()
-
-
-def test_more_classes_are_paired_by_accuracy_and_numbers_not_at_all(tmp_path: Path) -> None:
-    random = np.random.default_rng(3)
-    labels = random.integers(0, 3, 200)
-    good, bad = (np.eye(3)[labels] * gain + random.random((200, 3)) for gain in (2.0, 0.2))
-    panel = EvalSet(features=np.zeros((200, 1), np.uint8), labels=labels)
-    commands: Any = None  # it runs none
-
-    def finisher(loss: Loss, *, are_people: bool = False) -> ModelFinisher:
-        return ModelFinisher(
-            commands=commands,
-            folder=tmp_path,
-            panel=tmp_path,
-            loss=loss,
-            is_own_model=False,
-            are_people=are_people,
-            tell=print,
-        )
-
-    found = finisher(Loss.CROSS_ENTROPY)._compare(good, bad, panel, "plain training")
-    assert found == compare_scores(good, bad, labels, names=("the private model", "plain training"))
-    assert found is not None
-    assert (found.metric, found.low > 0) == ("accuracy", True)
-    assert "is right 0." in finisher(Loss.CROSS_ENTROPY)._verdict(None, found)
-    assert "one person" in finisher(Loss.CROSS_ENTROPY, are_people=True)._verdict(found)
-    for loss in (Loss.MSE, Loss.POISSON):
-        assert finisher(loss)._compare(good, bad, panel, "plain training") is None
-    assert finisher(Loss.MSE, are_people=True)._verdict(None, None) == ""
 
 
 def test_a_model_whose_weights_lie_beside_it_is_compared_too(
