@@ -142,6 +142,7 @@ def _make_project(
     person: str = "",
 ) -> "Project":
     from adserver.quickstart.check import check, read_table
+    from adserver.quickstart.measurement import plan_measurement
     from adserver.quickstart.measurement_forecast import (
         describe_measurement,
         forecast_groups,
@@ -187,7 +188,8 @@ def _make_project(
         measure = replace(measure, values=measured)
         # Its errors too: a project whose measurement cannot run is not made
         reported = count_reported(table, data)
-        forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported)
+        plan = plan_measurement(table, data, measure)
+        forecasts = forecast_groups(table, data, measure, TaskSettings(), reported=reported, plan=plan)
         secret = {one.column for one in measured}
         learned = {*table.columns} - {*data.ignore} if label else set()
         warnings = (
@@ -200,7 +202,7 @@ def _make_project(
         ]
         if not label:
             found_in_table.append("without --label no model is trained, and every row is reported")
-        found_in_table += describe_measurement(table, data, measure, forecasts)
+        found_in_table += describe_measurement(table, data, measure, forecasts, plan)
     # Chosen once and written down, so that the servers come back at the same addresses
     ports = free_ports(5)
     project = new_project(

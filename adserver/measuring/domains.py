@@ -7,14 +7,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import build, canonical
-from maskedlark.encoding.close_names import find_close
+from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.counting import key_index
@@ -22,8 +22,6 @@ from maskedlark.releases.query import MAX_DOMAIN
 from maskedlark.reports.measurement import MAX_CODE, Key, Measurement
 
 Codes = NDArray[np.uint32]
-# Categories that an error lists
-_MOST_SHOWN: Final = 10
 
 
 @canonical
@@ -88,13 +86,8 @@ def code_of(key: Key, said: str) -> int:
     except InvalidTask:
         if not key.categories:
             raise
-        shown = ", ".join(key.categories[:_MOST_SHOWN])
-        more = len(key.categories) - _MOST_SHOWN
-        close = find_close(said, key.categories)
-        hint = "" if close is None else f"did you mean {close}? "
         raise InvalidTask(
-            f"key {key.name!r} has no category {said!r}: {hint}There are {shown}"
-            f"{f' and {more} more' if more > 0 else ''}"
+            f"key {key.name!r} has no category {said!r}; {list_known(said, key.categories)}"
         ) from None
 
 

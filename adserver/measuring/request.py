@@ -11,6 +11,7 @@ from adserver.records.asked_query import PlannedQuery
 from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
+from maskedlark.encoding.close_names import list_known
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
@@ -175,10 +176,8 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
         for name in names:
             value = measurement.value(name)
             if value is None and name != COUNT:
-                known = ", ".join([COUNT, *(one.name for one in measurement.values)])
-                raise JobRefused(
-                    JobReason.UNDECLARED, f"the task declares no value {name!r}; it declares {known}"
-                )
+                known = list_known(name, [COUNT, *(one.name for one in measurement.values)])
+                raise JobRefused(JobReason.UNDECLARED, f"the task declares no value {name!r}; {known}")
             # A count or a bucket gets at most 1 of each report.
             bound = 1 if value is None or kind is MeasureKind.HISTOGRAM else value.bound
             measures.append(build(Measure, {"value": name, "kind": kind, "scale": max(1, _UNITS // bound)}))

@@ -16,7 +16,7 @@ from adserver.quickstart.people import why_not_learned
 from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use
 from maskedlark.encoding import dates
-from maskedlark.encoding.close_names import list_columns
+from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
@@ -125,7 +125,7 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
     if not person:
         return
     if person not in table.columns:
-        known = list_columns(person, table.columns)
+        known = list_known(person, table.columns)
         yield f"[federated] person names {person!r}, but {table.name} has no such column; {known}"
     elif person == settings.data.label:
         yield f"[federated] person names {person!r}, which is the label: name the column of the person"
@@ -154,7 +154,7 @@ def find_named_problems(table: Table, data: DataSettings) -> Iterator[str]:
     """Yield which columns that `[data]` names do not exist, or are the label."""
     for setting, name in _named_columns(data):
         if name not in table.columns:
-            known = list_columns(name, table.columns)
+            known = list_known(name, table.columns)
             yield f"[data] {setting} names {name!r}, but {table.name} has no such column; {known}"
         elif data.label and name == data.label:
             yield f"[data] {setting} names {name!r}, which is the label: remove it there"
@@ -222,7 +222,7 @@ def fit_encoder(table: Table, kept: Collection[str], data: DataSettings, planned
 def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:
     for name in data.classes:
         if name not in counts:
-            known = ", ".join(list(counts)[:10])
-            yield f"[data] classes names {name!r}, but no row has this label; there are {known}"
+            known = list_known(name, counts)
+            yield f"[data] classes names {name!r}, but the label has no such word; {known}"
     if len(set(data.classes)) == 1:
         yield "[data] classes names one class only: name two or more, or none for all"

@@ -24,7 +24,7 @@ from adserver.records.defaults import GROUP, MAY_BE_HIDDEN
 from adserver.records.plain_names import distinct_names, numbered_name, plain_name
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.close_names import list_columns
+from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.identifiers import identifiers
 from maskedlark.encoding.table import Cells, Table
 from maskedlark.errors import InvalidTask
@@ -400,7 +400,7 @@ def _check_column(table: Table, column: str, setting: str) -> None:
         )
     raise InvalidTask(
         f"[measure] {setting} names {column!r}, but {table.name} has no such column; "
-        f"{list_columns(column, table.columns)}"
+        f"{list_known(column, table.columns)}"
     )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.close_names import fold, list_columns
+from maskedlark.encoding.close_names import fold, list_known
 from maskedlark.encoding.encoder import MAX_WORD, TOP
 from maskedlark.encoding.fit import order_classes, spell_class
 from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifiers
@@ -189,7 +189,7 @@ def read_report(table: Table, label: str) -> TableReport:
         )
     if label not in table.columns:
         raise InvalidTask(
-            f"{table.name} has no column {label!r} for the label; {list_columns(label, table.columns)} "
+            f"{table.name} has no column {label!r} for the label; {list_known(label, table.columns)} "
             f"(read as {table.written})"
         )
     labels = [None if cell is None else spell_class(cell) for cell in table.columns[label]]

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from maskedlark.encoding.close_names import list_columns
+from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.idx import TEST, TRAIN, idx_pair, unpack
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
@@ -85,7 +85,7 @@ def _csv_set(path: Path, label: str, user: str) -> ExampleSet:
         ) from None
     for column in (label, user):
         if column not in head:
-            raise InvalidTask(f"{path.name} has no column {column!r}; {list_columns(column, head)[:200]}")
+            raise InvalidTask(f"{path.name} has no column {column!r}; {list_known(column, head)}")
     at_label, at_user = head.index(label), head.index(user)
     named = sorted({row[at_label] for row in rows if len(row) == len(head)})
     try:

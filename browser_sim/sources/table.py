@@ -16,7 +16,7 @@ import numpy as np
 from browser_sim.source import Cells, InvalidCell, InvalidSource, RowCounts, Source, SourceRecords
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.close_names import list_columns
+from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
     CategoryColumn,
@@ -285,7 +285,7 @@ def _check_columns(table: Table, names: Collection[str]) -> None:
     unknown = [name for name in names if name not in table.columns]
     if unknown:
         raise InvalidSource(
-            f"{table.name} has no column {unknown[0]!r}; {list_columns(unknown[0], table.columns)} (read as "
+            f"{table.name} has no column {unknown[0]!r}; {list_known(unknown[0], table.columns)} (read as "
             f"{table.written})"
         )
 

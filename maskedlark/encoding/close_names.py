@@ -2,13 +2,16 @@
 
 >>> find_close("campana", ["país", "Campaña"])
 'Campaña'
->>> list_columns("campana", ["país", "Campaña"])
+>>> list_known("campana", ["país", "Campaña"])
 "did you mean 'Campaña'? It has país, Campaña"
 """
 
 import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
+
+_MOST_LISTED: Final = 30
 
 
 def fold(word: str) -> str:
@@ -25,9 +28,11 @@ def find_close(given: str, known: Iterable[str]) -> str | None:
     return next((folded[one] for one in get_close_matches(fold(given), folded, 1)), None)
 
 
-def list_columns(given: str, columns: Iterable[str]) -> str:
-    """Return the end of a message that there is no column `given`: the close one, and all that there are."""
-    known = [*columns]
-    close = find_close(given, known)
-    listed = ", ".join(known)
+def list_known(given: str, known: Iterable[str]) -> str:
+    """Return the end of a message that nothing is called `given`: the close name, and the first ones."""
+    names = [*known]
+    close = find_close(given, names)
+    listed = ", ".join(names[:_MOST_LISTED])
+    if len(names) > _MOST_LISTED:
+        listed += f" and {len(names) - _MOST_LISTED} more"
     return f"it has {listed}" if close is None else f"did you mean {close!r}? It has {listed}"

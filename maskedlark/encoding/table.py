@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final
 
 from maskedlark.encoding.cells import number, said
-from maskedlark.encoding.close_names import list_columns
+from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.encoder import Encoder, NumberColumn, ValueLabel
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -149,7 +149,7 @@ class Table:
             InvalidTask: there is no such column.
         """
         if column not in self.columns:
-            raise InvalidTask(f"{self.name} has no column {column!r}; {list_columns(column, self.columns)}")
+            raise InvalidTask(f"{self.name} has no column {column!r}; {list_known(column, self.columns)}")
         return self.columns[column]
 
     def without(self, column: str) -> "Table":

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from maskedlark.encoding.close_names import find_close, list_columns
+from maskedlark.encoding.close_names import find_close, list_known
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.encoding.table import parse_table
 from maskedlark.errors import InvalidTask
@@ -53,5 +53,7 @@ def test_a_column_that_is_looked_up_in_vain_is_named_with_the_close_one(
         look_up(parse_table(b"a,Recompra\n1,2\n", "a.csv"))
 
 
-def test_without_a_close_name_the_columns_are_listed() -> None:
-    assert list_columns("x", COLUMNS) == "it has pais, Recompra, Campaña, importe total"
+def test_without_a_close_name_the_first_names_are_listed() -> None:
+    assert list_known("x", COLUMNS) == "it has pais, Recompra, Campaña, importe total"
+    many = [f"column {place}" for place in range(40)]
+    assert list_known("x", many) == f"it has {', '.join(many[:30])} and 10 more"
