@@ -84,7 +84,8 @@ def _aggregate_command(
     check_parts(out or (), ENDINGS, "a result is")
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
-    means = [(name, over or COUNT) for name, _, over in (one.partition(":") for one in mean or ())]
+    asked_means = [one.partition(":") for one in mean or ()]
+    means = [(name, over or COUNT) for name, _, over in asked_means]
     # Once each: a statistic has one name in files
     statistics = [Statistic.mean(name, over) for name, over in dict.fromkeys(means)]
     statistics += [Statistic.quantile(name, share) for name, share in dict.fromkeys(quantiles)]
@@ -98,6 +99,7 @@ def _aggregate_command(
                     JobReason.UNKNOWN_DATASET,
                     "the dataset belongs to another task: give a dataset of the task, or leave out --task",
                 )
+            _check_means(server, charged["dataset"], [name for name, _, over in asked_means if not over])
             result = server.aggregate(
                 # A mean is read off a sum and a count, a quantile off a histogram: both are asked for with it
                 values=_distinct(
@@ -130,6 +132,28 @@ def _quantile(typed: str) -> tuple[str, float]:
     raise typer.BadParameter(
         f"--quantile is {typed!r}: expected VALUE:SHARE with a share from 0 to 1, for example age:0.5"
     )
+
+
+def _check_means(server: "AdServer", dataset: str, names: list[str]) -> None:
+    """Refuse a mean over all reports of a value that some of them lack and hold as 0, unless said so.
+
+    Raises:
+        typer.BadParameter: with both means that may be meant.
+    """
+    from adserver.records.plain_names import declared_name, filled_name
+    from maskedlark.reports.measurement import COUNT
+
+    if not names:
+        return
+    measurement = server.task(server.dataset(dataset).task_id.hex()).stored.bundle.task.measurement
+    declared = [] if measurement is None else [value.name for value in measurement.values]
+    for name in names:
+        if (filled := filled_name(declared_name(name, declared), declared)) is not None:
+            raise typer.BadParameter(
+                f"--mean is {name!r}, which some reports do not have and hold as 0: write "
+                f"{f'{name}:{filled}'!r} for the mean over those that have one, or {f'{name}:{COUNT}'!r} "
+                "over all"
+            )
 
 
 def _condition(typed: str) -> tuple[str, str]:

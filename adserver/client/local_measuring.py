@@ -32,6 +32,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
+from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task import Task
 from maskedlark.runtime.keyed_lock import KeyedLock
 
@@ -99,10 +100,12 @@ class LocalMeasuring:
             found = DatasetStore(self._engine).find(dataset)
             measurement = measurement_of(self._task(found))
             keys = frozenset(key.name for key in measurement.keys)
+            summed = frozenset({COUNT, *(value.name for value in measurement.values)})
             request = Request(
-                values=tuple(values),
-                histograms=tuple(histograms),
-                # A column's own name may have letters that a task's names have not
+                # A column's own name may have letters that a task's names have not; said in both ways it is
+                # one value
+                values=tuple(dict.fromkeys(declared_name(name, summed) for name in values)),
+                histograms=tuple(dict.fromkeys(declared_name(name, summed) for name in histograms)),
                 group_by=tuple(declared_name(name, keys) for name in group_by),
                 where={declared_name(name, keys): said for name, said in asked["where"].items()},
                 domains=codes_by_key(

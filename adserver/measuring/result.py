@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table, text_table
-from adserver.records.plain_names import distinct_names
+from adserver.records.plain_names import declared_name, distinct_names
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
@@ -261,11 +261,9 @@ class AggregateResult(ReleasedResult):
             KeyError: there is no such column or cell.
         """
         wanted = group or (ALL,) * len(self.group_by)
-        place = (
-            [known.name for known in self.columns].index(column)
-            if any(known.name == column for known in self.columns)
-            else None
-        )
+        names = [known.name for known in self.columns]
+        name = declared_name(column, names)
+        place = names.index(name) if name in names else None
         for row in self.rows:
             if place is not None and row.group == wanted:
                 return row.estimates[place]
@@ -290,6 +288,7 @@ class AggregateResult(ReleasedResult):
             JobRefused(MALFORMED): the query did not sum both.
         """
         at = {column.value: place for place, column in enumerate(self.columns) if column.bucket is None}
+        value, over = declared_name(value, at), declared_name(over, at)
         if value not in at or over not in at:
             raise JobRefused(
                 JobReason.MALFORMED,
@@ -315,11 +314,9 @@ class AggregateResult(ReleasedResult):
             JobRefused(MALFORMED): no histogram of the value was asked for, or the share is not within 0 and
             1.
         """
-        places = [
-            place
-            for place, column in enumerate(self.columns)
-            if column.value == value and column.bucket is not None
-        ]
+        cells = [(place, column) for place, column in enumerate(self.columns) if column.bucket is not None]
+        value = declared_name(value, {column.value for _, column in cells})
+        places = [place for place, column in cells if column.value == value]
         if not places or not 0 <= share <= 1:
             raise JobRefused(
                 JobReason.MALFORMED,

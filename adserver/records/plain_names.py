@@ -55,6 +55,15 @@ def distinct_names(names: Iterable[str]) -> list[str]:
     return [*found]
 
 
+def filled_name(value: str, declared: Collection[str]) -> str | None:
+    """Return the declared value that counts the reports with a value that others lack; None if there is none.
+
+    By the names that quickstart gives: `spend_x100` in hundredths is counted by `spend_filled`.
+    """
+    name = f"{re.sub('_x10+$', '', value)}_filled"
+    return name if name in declared else None
+
+
 def declared_name(said: str, declared: Collection[str]) -> str:
     """Return the declared name that is meant: the same, or that of the only column of this plain name.
 

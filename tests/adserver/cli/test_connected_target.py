@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
+from adserver.client.remote import RemoteAdServer
 from adserver.peers import retrying
 from adserver.records.access import GrantKind, Scope
 from adserver.records.exported_model import ModelWeights
@@ -127,6 +129,43 @@ def test_a_mean_may_be_over_the_reports_that_another_value_counts(there: There) 
     [row], [mean] = result["rows"], result["statistics"]["mean of purchase over click"]
     assert [column["name"] for column in result["columns"]] == ["purchase", "click"]
     assert mean["value"] == pytest.approx(row["purchase"]["value"] / row["click"]["value"])
+
+
+def test_a_value_is_known_by_the_name_of_its_column_in_means_and_quantiles_too(there: There) -> None:
+    asked = ["aggregate", "--value", "purchase", "--mean", "Púrchase:Click", "--quantile", "Purchase:0.5"]
+    with there.charging(1):
+        result = json.loads(at(there, *asked, "--dataset", SHOP[:8], "--epsilon", "0.1", "--json"))
+    assert [column["name"] for column in result["columns"]][:2] == ["purchase", "click"]
+    assert {*result["statistics"]} == {"mean of Púrchase", "quantile 0.5 of Purchase"}
+
+
+@pytest.mark.parametrize("mean", ["purchase:clicks", "purchse", "purchase::", ":click"])
+def test_a_mean_of_what_is_not_declared_is_refused_before_it_is_charged(there: There, mean: str) -> None:
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    with there.charging(0):
+        done = run("aggregate", "--mean", mean, "--dataset", SHOP, "--url", there.url, "--token", token)
+    assert isinstance(done.exception, JobRefused)
+    assert "has count, click, purchase" in str(done.exception)
+    assert ("did you mean 'purchase'?" in str(done.exception)) == (mean == "purchse")
+    assert ("did you mean 'click'?" in str(done.exception)) == (mean == "purchase:clicks")
+
+
+def test_a_mean_of_a_value_with_gaps_says_over_which_reports_before_it_is_charged(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ({"name": "paid_x100", "low": 0, "high": 9}, {"name": "paid_filled", "low": 0, "high": 1})
+    gaps = measuring_world({"min_cell_count": 1, "values": values})
+    known = there.of.client.server.task(SHOP_OF.task.task_id.hex())
+    changed = replace(known, stored=replace(known.stored, bundle=gaps.bundle))
+    monkeypatch.setattr(RemoteAdServer, "task", lambda *_: changed)
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    with there.charging(0):
+        done = run(
+            "aggregate", "--mean", "Paid x100", "--dataset", SHOP, "--url", there.url, "--token", token
+        )
+    assert done.exit_code == 2
+    assert "'Paid x100:paid_filled'" in done.output
+    assert "'Paid x100:count' over all" in done.output
 
 
 def test_the_command_with_the_same_id_is_charged_once(there: There) -> None:

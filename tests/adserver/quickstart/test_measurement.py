@@ -16,6 +16,7 @@ from adserver.quickstart.measurement import (
     plan_measurement,
 )
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
+from adserver.records.plain_names import filled_name
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
@@ -129,6 +130,7 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     assert numbers_by_group(RATED, plan, measure.values[0]) == {(): [0.0, 0.0, *[2.0] * 58]}
     assert numbers_by_group(RATED, plan, None) == {(): [1.0] * 60}
     assert plan.filled == {"note": "rows with note"}
+    assert filled_name("note", plan.units) == "note_filled"
     assert plan.units == {"note": 1, "other": 1, "note_filled": 1}
     assert plan.browser_options[-3:] == ("--value", "note_filled=note!=", "--gaps-as-zero")
     [told] = describe_gaps(RATED, measure)

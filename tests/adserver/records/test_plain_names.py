@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from adserver.records.plain_names import declared_name, distinct_names, plain_name
+from adserver.records.plain_names import declared_name, distinct_names, filled_name, plain_name
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,11 @@ def test_a_column_is_meant_by_its_own_name_if_it_is_the_only_one() -> None:
 
 def test_a_name_that_an_earlier_one_has_gets_a_number_and_the_others_stay() -> None:
     assert distinct_names(["a", "b", "a", "a_2", "a"]) == ["a", "b", "a_2", "a_2_2", "a_3"]
+
+
+def test_what_counts_the_reports_with_a_value_is_known_by_its_name() -> None:
+    declared = ["spend_x100", "spend_filled", "bought", "x10_filled"]
+    assert filled_name("spend_x100", declared) == filled_name("spend", declared) == "spend_filled"
+    assert filled_name("bought", declared) is None
+    assert filled_name("spend_filled", declared) is None
+    assert filled_name("x10", declared) == "x10_filled"
