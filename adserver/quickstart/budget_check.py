@@ -1,13 +1,14 @@
 """Whether a run's measurement and training fit the budgets, before anything is started or spent.
 
-    problems = why_over_budget(settings, task, measured=charges, reports=320)
-    # ("[training] epsilon is 3, but next to [measure] epsilon 3 ... leave training 1.93: ...",)
+    problems = why_over_budget(settings, task, measured=charge_query, reports=320)
+    # ("[training] epsilon is 3, but next to [measure] epsilon 3 ... leave it 1.93: lower [training] epsilon
+    # to 1.93 or [measure] epsilon to 1.84, or raise the budgets",)
 
 A run's own functions plan the query and the job, for a task that nobody signed: helpers charge them by the
 same composition, so a run whose settings pass is not refused later.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,8 @@ FRAC_BITS_OF_UPDATES: Final = 24
 """The default of strategies; that of tasks, 32, is for gradients of reports."""
 # The noise follows from rounds, devices and budgets, not from the model: the smallest will do.
 _SMALL: Final = (1, 2)
+# Of the range of epsilons of a measurement: beyond the three digits that are kept
+_HALVINGS: Final = 12
 
 
 def unsigned_task(
@@ -76,7 +79,7 @@ def why_over_budget(
     settings: Settings,
     task: "Task",
     *,
-    measured: "Sequence[Charge]" = (),
+    measured: "Callable[[float], Sequence[Charge]] | None" = None,
     reports: int,
     why_general: Sequence[str] = (),
 ) -> Iterator[str]:
@@ -85,7 +88,7 @@ def why_over_budget(
     Args:
         settings: The project's.
         task: As of `unsigned_task`.
-        measured: What the measurement is charged as, which is asked first.
+        measured: What the measurement, which is asked first, is charged as at an epsilon; None without one.
         reports: How many the job trains on.
         why_general: What forces its model to the general path, where samples are no secret.
     """
@@ -93,8 +96,9 @@ def why_over_budget(
     from adserver.budgets.headroom import JobLimits
 
     training = settings.training
-    limits = JobLimits(task=task, dataset_size=reports, already=measured, epsilon=training.epsilon)
     rounds, batch_size = training.rounds, training.batch_size or float(reports)
+    already = () if measured is None else measured(settings.measure.epsilon)
+    limits = JobLimits(task=task, dataset_size=reports, already=already, epsilon=training.epsilon)
     try:
         samples = limits.samples(batch_size, rounds)
         if why_general and samples.rate < 1 and not samples.is_public:
@@ -109,7 +113,32 @@ def why_over_budget(
             yield f"[training] cannot be asked of {reports} reports: {refusal}"
             return
         left = limits.epsilon_left(rounds=rounds, batch_size=batch_size)
-        yield _describe(settings, left, is_measured=bool(measured))
+        if measured is None:
+            yield _describe(settings, left)
+            return
+
+        def fits(epsilon: float) -> bool:
+            try:
+                replace(limits, already=measured(epsilon)).noise_asked_for(
+                    rounds=rounds, batch_size=batch_size
+                )
+            except JobRefused:
+                return False
+            return True
+
+        yield _describe(settings, left, measurement_left=_find_most(fits, settings.measure.epsilon))
+
+
+def _find_most(fits: Callable[[float], bool], refused: float) -> float:
+    """Return the most below a refused epsilon that fits, rounded down to three digits; 0 if none does."""
+    # Loads numpy, which light commands do without.
+    from adserver.budgets.asked_epsilon import round_down
+
+    low, high = 0.0, refused
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return round_down(low)
 
 
 def why_devices_over_budget(settings: Settings, *, devices: int) -> Iterator[str]:
@@ -137,15 +166,28 @@ def why_devices_over_budget(settings: Settings, *, devices: int) -> Iterator[str
             return
         granted = plan(replace(asked, epsilon=task.epsilon), takes_less=True).job
         left = round_down(spent(granted.charges(task, granted.rounds), task.delta).ad_server)
-        yield _describe(settings, left, is_measured=False)
+        yield _describe(settings, left)
 
 
-def _describe(settings: Settings, left: float, *, is_measured: bool) -> str:
-    """Say what epsilon training may ask for, and what to change."""
+def _describe(settings: Settings, left: float, *, measurement_left: float | None = None) -> str:
+    """Say what epsilon training may ask for, and what to change.
+
+    Args:
+        settings: The project's.
+        left: The most that training may cost, 0 if nothing is left.
+        measurement_left: The most that the measurement may cost next to this training; None: nothing is
+            measured.
+    """
     task, measure = settings.task, settings.measure.epsilon
-    next_to = f"next to [measure] epsilon {measure:g} " if is_measured else ""
+    next_to = "" if measurement_left is None else f"next to [measure] epsilon {measure:g} "
+    lower = [
+        f"{section} epsilon to {most:g}"
+        for section, most in (("[training]", left), ("[measure]", measurement_left))
+        if most
+    ]
+    remedy = f"lower {' or '.join(lower)}, or raise" if lower else "raise"
     return (
         f"[training] epsilon is {settings.training.epsilon:g}, but {next_to}the budgets, [task] epsilon "
-        f"{task.epsilon:g} and collusion_epsilon {task.collusion_epsilon:g}, leave it {left:g}: lower "
-        f"{'one of both epsilons' if is_measured else 'the first'} or raise the budgets"
+        f"{task.epsilon:g} and collusion_epsilon {task.collusion_epsilon:g}, leave it {left:g}: {remedy} the "
+        "budgets"
     )

@@ -8,6 +8,7 @@ A setting's type and range are checked when `lark.toml` is read (`adserver.quick
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -298,8 +299,7 @@ def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
     if training.epsilon > task.epsilon:
         yield (
             f"[training] epsilon is {training.epsilon:g}, but the budget, [task] epsilon, is "
-            f"{task.epsilon:g}: lower "
-            "the first or raise the second"
+            f"{task.epsilon:g}: lower it to {task.epsilon:g} at most, or raise the budget"
         )
     if training.batch_size is not None and training.batch_size > reported:
         yield (
@@ -339,9 +339,13 @@ def _problems_of_budgets(
     if devices is not None:
         yield from why_devices_over_budget(settings, devices=devices)
         return
-    task = unsigned_task(settings.task)
-    measured: tuple[Charge, ...] = ()
-    if plan is not None:
-        task = unsigned_task(settings.task, measurement=plan.declared)
-        measured = plan_measured_query(plan, task, settings.measure.epsilon, reported).charges(task, 1)
-    yield from why_over_budget(settings, task, measured=measured, reports=reported, why_general=why_general)
+    budgets = partial(why_over_budget, settings, reports=reported, why_general=why_general)
+    if plan is None:
+        yield from budgets(unsigned_task(settings.task))
+        return
+    task = unsigned_task(settings.task, measurement=plan.declared)
+
+    def charge_query(epsilon: float) -> "tuple[Charge, ...]":
+        return plan_measured_query(plan, task, epsilon, reported).charges(task, 1)
+
+    yield from budgets(task, measured=charge_query)

@@ -223,6 +223,6 @@ def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator
     for name in data.classes:
         if name not in counts:
             known = list_known(name, counts)
-            yield f"[data] classes names {name!r}, but the label has no such word; {known}"
+            yield f"[data] classes names {name!r}, but column {data.label!r} has no such label; {known}"
     if len(set(data.classes)) == 1:
         yield "[data] classes names one class only: name two or more, or none for all"

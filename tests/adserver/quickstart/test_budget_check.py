@@ -7,11 +7,12 @@ from itertools import product
 
 import pytest
 
-from adserver.quickstart.budget_check import unsigned_task, why_over_budget
+from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import plan_measured_query
 from adserver.quickstart.settings import (
     DataSettings,
+    FederatedSettings,
     Measured,
     MeasureSettings,
     Servers,
@@ -24,6 +25,7 @@ from helper.ledger.records import Reservation
 from helper.ledger.spending import check_fits
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
+from maskedlark.privacy.accounting import Charge
 from tests.adserver.quickstart.test_measurement import table
 from tests.adserver.training.test_submission import SUBMISSION, dataset_of
 
@@ -51,6 +53,18 @@ def settings_of(
     )
 
 
+def find_problems(settings: Settings) -> list[str]:
+    plan = plan_measurement(VISITS, DataSettings(), settings.measure)
+    if plan is None:
+        return [*why_over_budget(settings, unsigned_task(settings.task), reports=REPORTS)]
+    task = unsigned_task(settings.task, measurement=plan.declared)
+
+    def charge_query(epsilon: float) -> tuple[Charge, ...]:
+        return plan_measured_query(plan, task, epsilon, REPORTS).charges(task, 1)
+
+    return [*why_over_budget(settings, task, measured=charge_query, reports=REPORTS)]
+
+
 def compare_with_run(settings: Settings) -> bool:
     """Return whether settings pass, after comparing that with what a run would be told, to the number."""
     measure, training = settings.measure, settings.training
@@ -58,7 +72,7 @@ def compare_with_run(settings: Settings) -> bool:
     task = unsigned_task(settings.task, measurement=None if plan is None else plan.declared)
     query = None if plan is None else plan_measured_query(plan, task, measure.epsilon, REPORTS)
     charges = () if query is None else query.charges(task, 1)
-    problems = [*why_over_budget(settings, task, measured=charges, reports=REPORTS)]
+    problems = find_problems(settings)
     before = [] if query is None else [Reservation(spec=query, rounds=1)]
     if query is not None:
         check_fits(task, [], before[0])
@@ -108,15 +122,47 @@ def test_a_run_is_refused_before_it_starts_exactly_where_it_would_be_later(
 def test_the_epsilon_that_is_left_passes_next_to_any_measurement() -> None:
     for measured in (1.5, 2.0, 3.0, 3.9):
         tight = settings_of(collusion=8.0, measured=measured, epsilon=4.0, rounds=12, batch_size=None)
-        plan = plan_measurement(VISITS, DataSettings(), tight.measure)
-        assert plan is not None
-        task = unsigned_task(tight.task, measurement=plan.declared)
-        charges = plan_measured_query(plan, task, measured, REPORTS).charges(task, 1)
-        [problem] = why_over_budget(tight, task, measured=charges, reports=REPORTS)
-        left = re.search(r"leave it ([0-9.]+):", problem)
+        [problem] = find_problems(tight)
+        left = re.search(r"leave it ([0-9.]+): lower \[training\] epsilon to \1,? or ", problem)
         assert left is not None
         fitting = replace(tight.training, epsilon=float(left[1]))
         assert compare_with_run(replace(tight, training=fitting))
+
+
+@pytest.mark.parametrize(("epsilon", "batch_size"), [(3.5, None), (2.5, 80.0)])
+def test_the_epsilon_that_is_named_for_the_measurement_passes_and_not_much_more(
+    epsilon: float, batch_size: float | None
+) -> None:
+    tight = settings_of(collusion=8.0, measured=3.0, epsilon=epsilon, rounds=12, batch_size=batch_size)
+    [problem] = find_problems(tight)
+    told = re.search(r"lower .* or \[measure\] epsilon to ([0-9.]+), or raise the budgets$", problem)
+    assert told is not None
+    most = float(told[1])
+    assert compare_with_run(replace(tight, measure=replace(tight.measure, epsilon=most)))
+    assert not compare_with_run(replace(tight, measure=replace(tight.measure, epsilon=1.02 * most)))
+
+
+def test_a_setting_that_no_value_helps_is_not_named() -> None:
+    too_much = settings_of(collusion=4.0, measured=0.5, epsilon=4.0, rounds=30, batch_size=80.0)
+    [problem] = find_problems(too_much)
+    assert re.search(r": lower \[training\] epsilon to [0-9.]+, or raise the budgets$", problem)
+    nothing_left = settings_of(collusion=8.0, measured=4.0, epsilon=1.5, rounds=12, batch_size=80.0)
+    [problem] = find_problems(nothing_left)
+    assert "leave it 0: lower [measure] epsilon to " in problem
+
+
+def test_the_epsilon_that_devices_are_left_passes() -> None:
+    tight = Settings(
+        servers=SERVERS,
+        task=TaskSettings(epsilon=3.0, collusion_epsilon=3.0),
+        training=TrainingSettings(epsilon=3.0, rounds=6),
+        federated=FederatedSettings(person="who", sampling_rate=0.5),
+    )
+    [problem] = why_devices_over_budget(tight, devices=400)
+    told = re.search(r"leave it ([0-9.]+): lower \[training\] epsilon to \1, or raise the budgets$", problem)
+    assert told is not None
+    fitting = replace(tight.training, epsilon=float(told[1]))
+    assert [*why_devices_over_budget(replace(tight, training=fitting), devices=400)] == []
 
 
 def test_a_batch_larger_than_what_is_reported_is_refused() -> None:

@@ -68,7 +68,11 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
             "no column 'Bought' .*did you mean 'bought'[?]",
         ),
         ('label = "bought"', 'label = ""', r"\[data\] label is empty"),
-        ('"yes",  # ', '"maybe",  # ', r"\[data\] classes names 'maybe', but no row has this label"),
+        (
+            '"yes",  # ',
+            '"maybe",  # ',
+            r"\[data\] classes names 'maybe', but column 'bought' has no such label",
+        ),
         ("words = []", 'words = ["cod=planned"]', r"\[data\] words names 'cod', but visits.csv has no such"),
         (
             "words = []",
