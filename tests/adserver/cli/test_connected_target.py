@@ -136,7 +136,7 @@ def test_a_value_is_known_by_the_name_of_its_column_in_means_and_quantiles_too(t
     with there.charging(1):
         result = json.loads(at(there, *asked, "--dataset", SHOP[:8], "--epsilon", "0.1", "--json"))
     assert [column["name"] for column in result["columns"]][:2] == ["purchase", "click"]
-    assert {*result["statistics"]} == {"mean of Púrchase", "quantile 0.5 of Purchase"}
+    assert {*result["statistics"]} == {"mean of Púrchase over Click", "quantile 0.5 of Purchase"}
 
 
 @pytest.mark.parametrize("mean", ["purchase:clicks", "purchse", "purchase::", ":click"])
