@@ -375,7 +375,7 @@ def test_a_panel_that_tells_nothing_leaves_the_figures_and_says_so(
     def refuse(*_: object, **__: object) -> None:
         raise InvalidTask("too few rows")
 
-    monkeypatch.setattr("adserver.training.paired_comparison.compare_scores", refuse)
+    monkeypatch.setattr("adserver.training.plain_comparison.compare_scores", refuse)
     told: list[str] = []
     trained = Recipe(project, told.append, options=RunOptions(compare_plain=True)).run()
     assert trained.plain is not None
@@ -390,11 +390,11 @@ def test_a_network_is_trained_on_the_panel_alone_unless_it_adds_up_columns_as_th
 ) -> None:
     trained: list[bytes] = []
 
-    def fit(network: bytes, *of: Any) -> PanelAlone:
+    def fit(network: bytes, *of: Any, **how: Any) -> PanelAlone:
         trained.append(network)
-        return cross_fit_panel(network, *of)
+        return cross_fit_panel(network, *of, **how)
 
-    monkeypatch.setattr("adserver.training.plain_twin.cross_fit_panel", fit)
+    monkeypatch.setattr("adserver.training.plain_comparison.cross_fit_panel", fit)
     if is_own:
         (tmp_path / "net.onnx").write_bytes(dense_network([30, 1], "relu", seed=1, final="linear"))
         change(project.folder, 'onnx = ""', f'onnx = "{tmp_path / "net.onnx"}"')
