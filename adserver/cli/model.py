@@ -454,6 +454,7 @@ def _export_command(
     """
     from adserver.client.job import Job
     from adserver.collecting.task_settings import encoder_from
+    from adserver.messages.job import calibrate_command
     from maskedlark.runtime.durable_file import write_durably
 
     if with_encoder and with_bytes:
@@ -474,6 +475,14 @@ def _export_command(
     is_local = found.plan.task is None
     after = found.progress if is_local else f"{made.rounds_done} of {plural(found.rounds or 0, 'round')}"
     typer.echo(f"exported the weights after {after}; the graph takes {shown[form]}")
+    if (command := calibrate_command(found)) is not None:
+        # The calibrated file is to take and hold what this one does
+        command += f" --takes {form.value}" if form is not InputForm.SCALED and encoder is None else ""
+        command += f" --weights {weights.value}" if weights is not ModelWeights.LATEST else ""
+        typer.echo(
+            "not calibrated: its predictions may add up to too little or too much; to fit them to rows of "
+            f"your own, run: {command}"
+        )
 
 
 @takes(server=server_of)

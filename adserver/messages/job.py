@@ -13,6 +13,7 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
 from maskedlark.canonical import encode
 from maskedlark.frozen import pick_attributes
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task_kinds import PrivacyUnit
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from maskedlark.federated.local_job import LocalCost
 
+_PROBABILITIES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 _STORED: Final = (
     "state", "rounds_done", "is_closed", "rounds_charged", "name", "note", "updates", "in_flight",
 )  # fmt: skip
@@ -152,6 +154,7 @@ class _Acts(JobItem):
 
     can: tuple[JobEvent, ...]
     next_command: str | None
+    calibrate_command: str | None
 
 
 class TrainingJobDetail(_Acts, TrainingJobFacts):
@@ -208,6 +211,7 @@ def job_detail(job: JobRecord, evaluated: RoundFigures | None) -> JobDetail:
         **_plan_fields(job),
         "can": tuple(one for one in (JobEvent.CANCEL, JobEvent.RESUME) if job.state.allows(one)),
         "next_command": _next_command(job),
+        "calibrate_command": calibrate_command(job),
     }
     match job.plan:
         case TrainingPlan():
@@ -237,6 +241,20 @@ def _next_command(job: JobRecord) -> str | None:
     if job.state in STOPPED and (job.rounds_done or job.updates):
         return f"adserver model export trained.onnx --job {name}"
     return None
+
+
+def calibrate_command(job: JobRecord) -> str | None:
+    """Return the command that calibrates a job's model on rows of one's own; None if it gives no probability.
+
+    Exported weights are not calibrated: clipping and noise leave predictions that add up to too little or
+    too much.
+    """
+    if not isinstance(job.plan, TrainingPlan):
+        return None
+    is_pair = job.plan.job.loss is Loss.CROSS_ENTROPY and job.plan.task.labels.size == 2
+    if not is_pair and job.plan.job.loss not in _PROBABILITIES:
+        return None
+    return f"adserver model calibrate calibrated.onnx --job {job.job_id.hex()[:12]} --panel PANEL.npz"
 
 
 def _plan_fields(job: JobRecord) -> "dict[str, Any]":

@@ -221,7 +221,12 @@ def test_an_exported_model_holds_the_trained_weights_and_runs(
         adserver("model export out.onnx")
     assert refusal.value.reason is JobReason.WRONG_STATE
     site.worker().run_one()
-    assert "4 of 4 rounds" in adserver("model export out.onnx").stdout
+    said = adserver("model export out.onnx").stdout
+    assert "4 of 4 rounds" in said
+    calibrate = f"adserver model calibrate calibrated.onnx --job {job_id.hex()[:12]} --panel PANEL.npz"
+    assert said.splitlines()[1].startswith("not calibrated: ")
+    assert said.endswith(f" run: {calibrate}\n")
+    adserver(calibrate.removeprefix("adserver ").replace("PANEL", "panel"))
     exported = (tmp_path / "out.onnx").read_bytes()
     stored = site.folder(job_id).checkpoint()
     assert stored is not None
@@ -245,7 +250,9 @@ def test_a_model_is_exported_with_what_it_takes_in_it(site: Site, adserver: Adse
     encoder = fit(columns, FitSettings())
     (tmp_path / "encoder.json").write_bytes(encode(encoder))
     assert "bytes over 256" in adserver("model export plain.onnx").stdout
-    assert "the graph takes bytes" in adserver("model export bytes.onnx --with-bytes").stdout
+    of_bytes = adserver("model export bytes.onnx --with-bytes --weights best").stdout
+    assert "the graph takes bytes" in of_bytes
+    assert of_bytes.endswith(" --takes bytes --weights best\n")
     assert "raw columns" in adserver("model export raw.onnx --with-encoder --encoder encoder.json").stdout
     with pytest.raises(InvalidTask, match="names no encoder"):
         adserver("model export raw.onnx --with-encoder")

@@ -191,6 +191,10 @@ def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatc
     made = ExportedModel(encoded=b"a model", rounds_done=38)
     monkeypatch.setattr(LocalAdServer, "export", lambda _self, _job, _takes: made)
     visit.open(PATHS["job that was refused"])
+    [command] = (
+        visit.page.locator("#stop p", has_text="It is not calibrated").locator("code").all_inner_texts()
+    )
+    assert command == f"adserver model calibrate calibrated.onnx --job {'04' * 6} --panel PANEL.npz"
     with visit.page.expect_download() as begun:
         visit.page.get_by_role("link", name="ONNX file after round").click()
     assert begun.value.suggested_filename == f"{'04' * 6}-round-38.onnx"
