@@ -132,7 +132,7 @@ class LocalMeasuring:
     ) -> EvaluationResult:
         """Evaluate an ONNX file, or a job's weights, on a dataset's reports."""
         # Loads onnx, which light commands do without.
-        from adserver.training.model_file import without_notes
+        from adserver.training.model_file import check_reading, without_notes
         from adserver.training.pipeline import without_encoder
 
         check_evaluated(model, job, head, weights)
@@ -158,6 +158,7 @@ class LocalMeasuring:
                 evaluated = without_encoder(
                     without_notes(model), num_features=task.num_features, encoder=task.encoder
                 )
+            of_head = self._head(job, head)
             planned = plan_evaluation(
                 evaluated,
                 task=task,
@@ -165,8 +166,10 @@ class LocalMeasuring:
                 query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
                 epsilon=epsilon,
                 num_bins=bins,
-                head=self._head(job, head),
+                head=of_head,
             )
+            if of_head is None:  # those are logits
+                check_reading(evaluated, num_features=task.num_features)
             return self.evaluator(found).evaluate(planned, chosen)
 
     def _head(self, job: str, name: str) -> Head | None:

@@ -19,10 +19,10 @@ from google.protobuf.message import DecodeError, Message
 
 from adserver.training.column_uses import check_vocabulary
 from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_parameters
-from adserver.training.pipeline import check_is_scaled, notes_of
+from adserver.training.pipeline import LOSS_IS, check_is_scaled, notes_of
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.graph import MOVING, AttributeValue, Model
+from maskedlark.model.graph import AttributeValue, Model
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.limits import Limits
 from maskedlark.model.losses import Loss
@@ -36,8 +36,13 @@ _TABLE_RANK: Final = 2
 _NOTE_OF_FUNCTION: Final = "pkg.torch.onnx.class_hierarchy"
 _FUNCTION: Final = re.compile(r"'aten\.(\w{1,40})")
 _MOST_NOTED: Final = 10_000
+# What gives entries of its first input, in another shape or order.
+_MOVING: Final = frozenset(
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split", "Gather",
+     "GatherND", "Cast"}
+)  # fmt: skip
 # What stays within its input's bounds, or those of a share of them.
-_SUMMARISING: Final = frozenset({"ReduceMean", "MaxPool", "AveragePool", "Clip", "Relu", "Sqrt"})
+_SUMMARISING: Final = frozenset({"Concat", "ReduceMean", "MaxPool", "AveragePool", "Clip", "Relu", "Sqrt"})
 _ARITHMETIC: Final = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "ReduceSum"})
 
 
@@ -48,7 +53,7 @@ def why_loss_misfits(model: Model, loss: TrainedLoss) -> str:
     function that the loss applies anyway. Nothing else would say so: helpers train both, and the weights are
     of no use.
     """
-    last = model.last_operator
+    last = _last_operator(model)
     if loss is Loss.BINARY_CROSS_ENTROPY and not _may_be_chance(model):
         return (
             f"the loss {loss} takes a probability, but the model's output, of {last}, is none: use "
@@ -78,6 +83,26 @@ def check_loss_fits(encoded: bytes, loss: TrainedLoss, *, num_features: int) -> 
     require_fitting_loss(prepare_model(encoded, num_features=num_features, encoder=None).parsed, loss)
 
 
+def check_reading(encoded: bytes, *, num_features: int) -> None:
+    """Check that an evaluation reads a model's one output as what it is: a logit, unless a Sigmoid is last.
+
+    A file that a job exported says its loss. Of others the operators say what the output may be.
+
+    Raises:
+        InvalidModel(WRONG_LOSS)
+    """
+    model, loss = parse(encoded, num_features=num_features), notes_of(encoded).get(LOSS_IS)
+    if model.output_width != 1 or model.nodes[-1].operator == "Sigmoid":
+        return
+    if loss != Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS and _may_be_chance(model):
+        raise InvalidModel(
+            ModelReason.WRONG_LOSS,
+            f"the model's output may be a chance, but its last operator is {model.nodes[-1].operator}, and "
+            "evaluations read what no last Sigmoid makes as a logit: end the model with a Sigmoid, or export "
+            "its logits",
+        )
+
+
 def warn_of_loss(model: Model, loss: TrainedLoss, num_classes: int | None) -> str:
     """Return a line if a loss of numbers trains an output that is no probability on two classes."""
     if loss not in (Loss.MSE, Loss.POISSON) or num_classes != 2:
@@ -90,15 +115,24 @@ def warn_of_loss(model: Model, loss: TrainedLoss, num_classes: int | None) -> st
     )
 
 
+def _last_operator(model: Model) -> str:
+    """Return the operator that computes the output's entries, apart from what moves those of one value."""
+    made = {name: node for node in model.nodes for name in node.outputs}
+    node = made.get(model.output_name, model.nodes[-1])
+    while node.operator in _MOVING and node.inputs[0] in made:
+        node = made[node.inputs[0]]
+    return node.operator
+
+
 def _may_be_chance(model: Model) -> bool:
     """Return whether a bounded function follows the last layer, so that the output may lie from 0 to 1.
 
     Sums, products and mixtures of such functions may, too: whether they do is not followed.
     """
     made = {name: node for node in model.nodes for name in node.outputs}
-    waiting, seen = [(model.output_name, False)], set[tuple[str, bool]]()
+    waiting, seen = [(model.output_name, False, False)], set[tuple[str, bool, bool]]()
     while waiting:
-        name, is_scaled = step = waiting.pop()
+        name, is_scaled, is_cut = step = waiting.pop()
         if step in seen or name not in made:
             continue
         seen.add(step)
@@ -111,10 +145,14 @@ def _may_be_chance(model: Model) -> bool:
             return True
         if node.operator in ("Tanh", "Erf") and is_scaled:
             return True
-        if node.operator in MOVING | _SUMMARISING:
-            waiting += [(one, is_scaled) for one in inputs]
+        # Two of them cut off both ends: relu(1 - relu(1 - z))
+        if node.operator == "Relu" and is_scaled and is_cut:
+            return True
+        is_cut = is_cut or node.operator == "Relu"
+        if node.operator in _MOVING | _SUMMARISING:
+            waiting += [(one, is_scaled, is_cut) for one in inputs]
         elif node.operator in _ARITHMETIC or (node.operator == "MatMul" and inputs[1:]):
-            waiting += [(one, True) for one in inputs]
+            waiting += [(one, True, is_cut) for one in inputs]
     return False
 
 

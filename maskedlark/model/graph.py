@@ -9,7 +9,7 @@ ad server's job runner are its readers.
 from collections.abc import Mapping
 from dataclasses import field
 from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,6 @@ from maskedlark.frozen import frozen
 
 AttributeValue: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...]
 Constant: TypeAlias = NDArray[Any]
-
-MOVING: Final = frozenset(
-    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Split", "Gather",
-     "GatherND", "Cast", "Concat"}
-)  # fmt: skip
-"""Operators that give entries of their input, in another shape or order."""
 
 
 @frozen
@@ -98,15 +92,6 @@ class Model:
     digest: bytes
     frozen: tuple[str, ...] = ()
     num_axes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def last_operator(self) -> str:
-        """The operator that computes the output's entries, apart from what only moves them."""
-        made = {name: node for node in self.nodes for name in node.outputs}
-        node = made.get(self.output_name, self.nodes[-1])
-        while node.operator in MOVING and node.inputs[0] in made:
-            node = made[node.inputs[0]]
-        return node.operator
 
     @property
     def num_parameters(self) -> int:

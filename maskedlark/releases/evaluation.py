@@ -150,7 +150,7 @@ class EvaluationSpec(AnsweredOnce):
 def loss_to_evaluate(task: Task, model: Model, head: Head | None = None) -> TrainedLoss:
     """Return the loss, or the one head, by which a model of a task of classes is evaluated.
 
-    If it is computed by a Sigmoid or Softmax, the one output is a probability.
+    If the last operator is a Sigmoid, the one output is a probability.
 
     Raises:
         InvalidModel(WRONG_LOSS): the task's labels are numbers, or the number of outputs is not one in a task
@@ -167,7 +167,7 @@ def loss_to_evaluate(task: Task, model: Model, head: Head | None = None) -> Trai
         return heads
     if model.output_width != 1:
         loss = Loss.CROSS_ENTROPY
-    elif model.last_operator in ("Sigmoid", "Softmax"):
+    elif model.nodes[-1].operator == "Sigmoid":
         loss = Loss.BINARY_CROSS_ENTROPY
     else:
         loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS

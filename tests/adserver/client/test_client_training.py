@@ -186,6 +186,18 @@ def test_an_export_over_bytes_or_columns_is_evaluated_as_the_model_behind_it_and
         client.train(from_bytes(given, features), **settings())
 
 
+def test_an_evaluation_that_would_read_a_chance_as_a_logit_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[bytes] = []
+    monkeypatch.setattr(local_measuring, "plan_evaluation", lambda model, **_: planned.append(model))
+    features = OF.of.task.num_features
+    layers = (torch.nn.Linear(features, 1), torch.nn.Sigmoid(), torch.nn.Hardtanh(0.01, 0.99))
+    with pytest.raises(InvalidModel, match="may be a chance, but its last operator is Clip"):
+        client.evaluate(as_onnx(torch.nn.Sequential(*layers), features))
+    assert len(planned) == 1
+
+
 def test_a_job_is_evaluated_as_it_was_returned_or_by_its_id(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,11 +13,13 @@ import torch
 from adserver.training.as_onnx import as_onnx
 from adserver.training.model_file import (
     check_loss_fits,
+    check_reading,
     prepare_model,
     read_model,
     warn_of_loss,
     why_loss_misfits,
 )
+from adserver.training.pipeline import LOSS_IS, describe
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.limits import Limits
@@ -184,6 +186,9 @@ def why(end: Callable[[torch.Tensor], torch.Tensor], loss: Loss) -> str:
         lambda z: torch.log_softmax(z, 1)[:, 1:],
         lambda z: torch.clip(z[:, :1], -1, 1),
         lambda z: torch.nn.functional.softplus(z[:, :1]),
+        lambda z: 1 - torch.relu(z[:, :1]),
+        lambda z: torch.relu(torch.relu(z[:, :1])),
+        lambda z: torch.cat([z[:, :1], z[:, 1:]], 1)[:, :1],
     ],
 )
 def test_an_output_that_is_no_probability_misfits_a_loss_of_probabilities(
@@ -205,6 +210,11 @@ def test_an_output_that_is_no_probability_misfits_a_loss_of_probabilities(
         lambda z: torch.clip(z[:, :1], 0.0, 1.0),
         lambda z: (torch.tanh(z[:, :1]) + 1) / 2,
         lambda z: torch.clip(z[:, :1] + 3, 0.0, 6.0) / 6,
+        lambda z: torch.clip(torch.sigmoid(z[:, :1]), 1e-6, 1 - 1e-6),
+        lambda z: 0.9 * torch.sigmoid(z[:, :1]) + 0.05,
+        lambda z: torch.relu(1 - torch.relu(1 - z[:, :1])),
+        lambda z: 1 - torch.relu(1 - torch.relu(z[:, :1])),
+        lambda z: torch.cat([z[:, :1], torch.sigmoid(z[:, 1:])], 1)[:, 1:],
     ],
 )
 def test_an_output_that_may_be_a_probability_fits_a_loss_of_probabilities(
@@ -218,6 +228,41 @@ def test_a_model_that_ends_with_what_its_loss_applies_misfits_it() -> None:
         assert "ends with Sigmoid" in why(end, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     assert "leave out the Softmax" in why(lambda z: torch.softmax(z, 1), Loss.CROSS_ENTROPY)
     assert not why(lambda z: z, Loss.CROSS_ENTROPY)
+    # A value of several sources has no last function
+    joined = why(lambda z: torch.cat([torch.sigmoid(z[:, :1]), z[:, 1:]], 1)[:, 1:], LOGITS)
+    assert not joined
+
+
+LOGITS, CHANCES = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, Loss.BINARY_CROSS_ENTROPY
+
+
+@pytest.mark.parametrize(
+    ("end", "loss", "last"),
+    [
+        (lambda z: z[:, :1], None, ""),
+        (lambda z: z, None, ""),
+        (lambda z: torch.softmax(z, 1), None, ""),
+        (lambda z: torch.sigmoid(z[:, :1]), CHANCES, ""),
+        (lambda z: torch.sigmoid(z[:, :1]), None, ""),
+        (lambda z: torch.tanh(z[:, :1]) / 2, LOGITS, ""),
+        (lambda z: torch.tanh(z[:, :1]) / 2, None, "Div|Mul"),
+        (lambda z: torch.clip(torch.sigmoid(z[:, :1]), 1e-6, 1 - 1e-6), CHANCES, "Clip"),
+        (lambda z: 1 - torch.sigmoid(z[:, :1]), None, "Sub"),
+        (lambda z: 0.9 * torch.sigmoid(z[:, :1]) + 0.05, CHANCES, "Add"),
+        (lambda z: torch.softmax(z, 1)[:, 1:], None, "Slice"),
+        (lambda z: (torch.tanh(z[:, :1]) + 1) / 2, Loss.MSE, "Div|Mul"),
+    ],
+)
+def test_a_chance_that_an_evaluation_would_read_as_a_logit_is_refused(
+    end: Callable[[torch.Tensor], torch.Tensor], loss: Loss | None, last: str
+) -> None:
+    encoded = describe(as_onnx(Ending(end), 4), **({} if loss is None else {LOSS_IS: loss.value}))
+    if not last:
+        check_reading(encoded, num_features=4)
+        return
+    with pytest.raises(InvalidModel, match=f"may be a chance, but its last operator is ({last}),") as refused:
+        check_reading(encoded, num_features=4)
+    assert refused.value.reason is ModelReason.WRONG_LOSS
 
 
 def test_losses_of_numbers_are_warned_of_where_two_classes_get_no_probability() -> None:
