@@ -160,6 +160,7 @@ def _make_project(
         Settings,
         TaskSettings,
         TrainingSettings,
+        suggest_epsilon,
     )
     from adserver.quickstart.table_report import read_report
     from adserver.training.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
@@ -184,7 +185,8 @@ def _make_project(
         data = DataSettings(csv=str(csv.resolve()))
         if label:
             data, notes = _data_settings(csv.resolve(), report), _notes(report)
-        measured = suggest_values(table, data, values, measure.keys)
+        measure = replace(measure, epsilon=suggest_epsilon(data, TaskSettings()))
+        measured = suggest_values(table, data, values, measure)
         measure = replace(measure, values=measured)
         # Its errors too: a project whose measurement cannot run is not made
         reported = count_reported(table, data)

@@ -18,6 +18,7 @@ _HEAD: Final = """\
 # What `adserver quickstart run` does. Change a line and run it again: each run makes a new task, and leaves
 # its results in runs/.
 """
+_HALF: Final = "half of the budget is suggested, as no training shares it; the rest is for more queries"
 
 
 def config_text(settings: Settings, notes: Mapping[str, str]) -> str:
@@ -86,7 +87,7 @@ min_batch_size = {task.min_batch_size}
 epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
 collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
 
-{_measure(settings.measure)}
+{_measure(settings.measure, f": {_HALF}")}
 {_servers(settings.servers)}"""
 
 
@@ -113,13 +114,13 @@ schedule = {_text(training.schedule)}
 {_measure(measure)}"""
 
 
-def _measure(measure: MeasureSettings) -> str:
+def _measure(measure: MeasureSettings, why: str = "") -> str:
     return f"""\
 [measure]              # sums, counts and means by groups; keys alone: counts; nothing without either
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
 values = {_format_measured(measure.values)}
 keys = {_list(measure.keys, {})}              # columns to group by, the coarsest first
-epsilon = {measure.epsilon:g}          # what this may cost
+epsilon = {measure.epsilon:g}          # what this may cost{why}
 """
 
 

@@ -10,7 +10,7 @@ The noise is that of the query which a run asks, planned by the same functions f
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -346,23 +346,24 @@ def warn_of_width(forecasts: Sequence[GroupForecast], measure: MeasureSettings) 
 
 
 def suggest_values(
-    table: Table, data: DataSettings, columns: Sequence[str], keys: tuple[str, ...]
+    table: Table, data: DataSettings, columns: Sequence[str], measure: MeasureSettings
 ) -> tuple[Measured, ...]:
     """Return measured columns, or COLUMN==WORD, each with the most that a row counts.
 
     Noise follows that bound, and rows that have more make sums too small. The bound has the least mean
-    squared error of the sums asked for at the default epsilon: of the table's groups by all keys, or without
-    keys of the total. It is at least the median of what is not 0: below that, most sums are of rows that are
-    cut off, and say little more than how many there are. Where that median is half the largest value or
-    more, as of ratings from 1 to 5, it is the largest value: noise at most doubles, and nothing is cut off.
+    squared error of the sums asked for at `measure`'s epsilon: of the table's groups by all its keys, or
+    without keys of the total. It is at least the median of what is not 0: below that, most sums are of rows
+    that are cut off, and say little more than how many there are. Where that median is half the largest value
+    or more, as of ratings from 1 to 5, it is the largest value: noise at most doubles, and nothing is cut
+    off.
 
     Raises:
         InvalidTask: there is no such column, or it holds words or nothing; or as `plan_measurement`.
         JobRefused: as `forecast_groups`.
     """
     asked = tuple(parse_value(table, column) for column in columns)
-    measure = MeasureSettings(values=asked, keys=keys)
-    return suggest_bounds(table, data, measure, TaskSettings(), reported=count_reported(table, data))
+    whole = replace(measure, values=asked)
+    return suggest_bounds(table, data, whole, TaskSettings(), reported=count_reported(table, data))
 
 
 def suggest_bounds(

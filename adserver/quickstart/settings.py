@@ -179,6 +179,11 @@ class MeasureSettings:
         return (*(one.column for one in self.values), *self.keys)
 
 
+def suggest_epsilon(data: DataSettings, task: TaskSettings) -> float:
+    """Return what a measurement may cost: little next to training, and without it half of the budget."""
+    return task.epsilon / 2 if data.has_no_label else MeasureSettings().epsilon
+
+
 @canonical
 class FederatedSettings:
     """How devices train on people's own rows, one device a person; nothing without a column of persons.

@@ -457,8 +457,13 @@ def test_without_a_label_every_row_is_reported_and_forecast(tmp_path: Path) -> N
     assert made.exit_code == 0, made.output
     assert "without --label no model is trained, and every row is reported" in made.output
     assert "becomes" not in made.output
-    found = check(Project.open(tmp_path / "play"))
+    project = Project.open(tmp_path / "play")
+    found = check(project)
     assert found.problems == ()
+    # No training shares the budget
+    assert project.settings.measure.epsilon == project.settings.task.epsilon / 2
+    text = (tmp_path / "play" / CONFIG).read_text()
+    assert "\nepsilon = 2          # what this may cost: half of the budget is suggested, as no " in text
     assert (found.rows, found.reported, found.left_out, found.loss) == (ROWS, ROWS, {}, None)
     assert [one.name for one in found.forecasts] == ["minutes", "count"]
     # The median of the groups is of all rows: with a panel it was four fifths of that.

@@ -27,6 +27,7 @@ from tests.adserver.quickstart.test_measurement import table
 
 TASK, DATA = TaskSettings(), DataSettings()
 PAID = Measured(column="paid")
+TOTAL, BY_REGION = MeasureSettings(), MeasureSettings(keys=("region",))
 
 
 def shop(rows: int = 4_000) -> Table:
@@ -53,8 +54,10 @@ def test_the_bound_is_for_the_rows_that_are_reported_and_not_for_those_without_a
     visits = shop()
     rare = replace(visits, columns={**visits.columns, "bought": [*["0", "1"] * 200, *[None] * 3_600]})
     data, measure = DataSettings(csv="shop.csv", label="bought"), MeasureSettings(values=(PAID,))
-    assert suggest_values(rare, data, ["paid"], ()) == suggest_bounds(rare, data, measure, TASK, reported=320)
-    assert suggest_values(rare, data, ["paid"], ()) != suggest_values(visits, DATA, ["paid"], ())
+    assert suggest_values(rare, data, ["paid"], TOTAL) == suggest_bounds(
+        rare, data, measure, TASK, reported=320
+    )
+    assert suggest_values(rare, data, ["paid"], TOTAL) != suggest_values(visits, DATA, ["paid"], TOTAL)
 
 
 @pytest.mark.parametrize("keys", [(), ("region",)])
@@ -66,38 +69,45 @@ def test_the_bound_has_the_least_squared_error_of_the_sums_asked_for(keys: tuple
         [float(cell or 0) for cell, region in zip(paid, regions, strict=True) if not name or region == name]
         for name in names
     ]
-    [found] = suggest_values(visits, DATA, ["paid"], keys)
+    [found] = suggest_values(visits, DATA, ["paid"], MeasureSettings(keys=keys))
     best = min(errors_of(groups, keys, most) for most in range(20, 400, 5))
     assert errors_of(groups, keys, found.bound) <= 1.05 * best
 
 
 def test_a_bound_for_groups_is_lower_than_one_for_the_total() -> None:
-    [by_region], [in_all] = (suggest_values(shop(), DATA, ["paid"], keys) for keys in (("region",), ()))
+    [by_region], [in_all] = (suggest_values(shop(), DATA, ["paid"], asked) for asked in (BY_REGION, TOTAL))
     assert by_region.bound < 0.7 * in_all.bound
+
+
+def test_a_bound_for_a_larger_epsilon_is_higher() -> None:
+    [small], [large] = (
+        suggest_values(shop(), DATA, ["paid"], replace(BY_REGION, epsilon=epsilon)) for epsilon in (0.5, 2.0)
+    )
+    assert large.bound > 1.2 * small.bound
 
 
 @pytest.mark.parametrize(("rare", "most"), [("yes", 1.0), ("30", 30.0), ("no", 1.0)])
 def test_a_column_that_is_nearly_always_0_is_bounded_by_what_is_not(rare: str, most: float) -> None:
     bought = table(bought=[*["no"] * 97, *[rare] * 3], other=range(100))
-    assert suggest_values(bought, DATA, ["bought"], ()) == (Measured(column="bought", most=most),)
+    assert suggest_values(bought, DATA, ["bought"], TOTAL) == (Measured(column="bought", most=most),)
 
 
 def test_nothing_of_a_short_scale_is_cut_off() -> None:
     rated = table(rating=[1, 2, 3, 4, 5, ""] * 20, region=list("abcdef") * 20, other=range(120))
-    for keys in ((), ("region",)):
-        assert suggest_values(rated, DATA, ["rating"], keys) == (Measured(column="rating", most=5.0),)
+    for asked in (TOTAL, BY_REGION):
+        assert suggest_values(rated, DATA, ["rating"], asked) == (Measured(column="rating", most=5.0),)
 
 
 def test_a_bound_of_little_data_is_the_median_of_what_is_not_0() -> None:
     paid = table(paid=[0] * 10 + [*range(1, 11), 50], other=range(21))
-    assert suggest_values(paid, DATA, ["paid"], ()) == (Measured(column="paid", most=6.0),)
+    assert suggest_values(paid, DATA, ["paid"], TOTAL) == (Measured(column="paid", most=6.0),)
 
 
 def test_a_word_needs_no_bound_and_an_empty_column_has_none() -> None:
     found = table(bought=["yes", "no"] * 30, empty=[""] * 60)
-    assert suggest_values(found, DATA, ["bought==no"], ()) == (Measured(column="bought", word="no"),)
+    assert suggest_values(found, DATA, ["bought==no"], TOTAL) == (Measured(column="bought", word="no"),)
     with pytest.raises(InvalidTask, match="column 'empty' is empty: measure another one"):
-        suggest_values(found, DATA, ["empty"], ())
+        suggest_values(found, DATA, ["empty"], TOTAL)
 
 
 def test_a_forecast_follows_the_bound_and_epsilon_and_is_in_the_columns_unit() -> None:
@@ -140,7 +150,7 @@ def measured_at(epsilon: float, most: float) -> tuple[GroupForecast, MeasureSett
 
 
 def test_what_a_bound_cuts_off_stands_next_to_the_noise_and_a_bound_for_a_small_epsilon_is_replaced() -> None:
-    [chosen] = suggest_values(shop(), DATA, ["paid"], ("region",))
+    [chosen] = suggest_values(shop(), DATA, ["paid"], BY_REGION)
     paid, measure = measured_at(2, chosen.bound)
     cut = paid.clipping
     assert cut is not None
@@ -250,7 +260,9 @@ def test_the_count_of_the_rows_that_have_a_value_widens_all_intervals() -> None:
 
 def test_a_bound_follows_the_rows_of_hidden_groups_if_those_that_are_shown_are_0() -> None:
     few = table(shop=["a"] * 200 + ["b"] * 5, paid=[0] * 200 + [1000] * 5)
-    assert suggest_values(few, DATA, ["paid"], ("shop",)) == (Measured(column="paid", most=1000.0),)
+    assert suggest_values(few, DATA, ["paid"], MeasureSettings(keys=("shop",))) == (
+        Measured(column="paid", most=1000.0),
+    )
 
 
 def test_a_value_has_one_name_in_forecasts_in_what_is_cut_off_and_in_results() -> None:
