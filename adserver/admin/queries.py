@@ -103,7 +103,7 @@ def show_evaluation(context: Context, evaluation: str) -> EvaluationDetail:
                 dataset,
                 spec,
                 answer,
-                was_trained_on=context.jobs.has_trained(dataset.dataset_id),
+                was_trained_on=context.jobs.has_trained(dataset.task_id, dataset.dataset_id or b""),
             )
         )
     return EvaluationDetail(**dict(item(found)), result=result)

@@ -246,7 +246,7 @@ def _evaluate_command(
     examples = read_eval_set(eval_set.read_bytes())
     width = examples.features.shape[1]
     encoded = without_encoder(read_model(file), num_features=width, encoder=None)
-    examples.check_encoder(encoder_of(encoded), of="model")
+    examples.check_encoder(encoder_of(encoded), owner="model")
     if loss is None and heads is None and LOSS_IS in (notes := notes_of(encoded)):
         loss = Loss.named(notes[LOSS_IS])
     measured, model = read_loss(loss, heads), parse(encoded, num_features=width)

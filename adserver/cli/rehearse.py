@@ -95,7 +95,6 @@ def _rehearse_command(
     described = server.task(task).stored.bundle.task
     tell_loss(separate_parameters(submission.model), trained_loss(submission.loss), described)
     given = read_eval_set(examples.read_bytes())
-    given.check_encoder(described.encoder)
     with training_progress("rehearsing", is_shown=not as_json) as progress:
         found = rehearse(submission, described, given, wish, progress)
     if as_json:

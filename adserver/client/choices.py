@@ -1,7 +1,6 @@
 """Names of parameters and choices, and numbers, as people type them in Python."""
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, signature
@@ -9,6 +8,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
+from maskedlark.encoding.close_names import find_close
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 
@@ -30,11 +30,16 @@ _SYNONYMS: Final = {
 _CHOICES: Final = {"loss": Loss}
 
 
-def suggest_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def suggest_names(function: Callable[_P, _R], shown: str = "") -> Callable[_P, _R]:
     """Let the TypeError of a wrong parameter say which one was probably meant, or all; Python's does not.
 
     That of a missing one lists its choices.
+
+    Args:
+        function: The function that takes the parameters.
+        shown: The name of the function that a person called; by default this one's own.
     """
+    shown = shown or function.__name__
     parameters = signature(function).parameters
     takes_more = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
     named = [name for name, one in parameters.items() if one.kind is Parameter.KEYWORD_ONLY]
@@ -42,8 +47,8 @@ def suggest_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for name in [one for one in kwargs if one not in parameters]:
-            meant = _find_close(name, parameters.keys() - kwargs.keys())
-            wrong = f"{function.__name__}() has no parameter {name!r}: "
+            meant = _find_meant(name, parameters.keys() - kwargs.keys())
+            wrong = f"{shown}() has no parameter {name!r}: "
             # Other names may be meant for `**more`, unless one that is needed is missing
             if meant and (not takes_more or parameters[meant].default is Parameter.empty):
                 raise TypeError(f"{wrong}did you mean {meant}?")
@@ -51,19 +56,19 @@ def suggest_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise TypeError(f"{wrong}it takes {', '.join(named)}")
         for name, choices in _CHOICES.items():
             if name in named and parameters[name].default is Parameter.empty and name not in kwargs:
-                raise TypeError(f"{function.__name__}() needs {name}: give one of {', '.join(choices)}")
+                raise TypeError(f"{shown}() needs {name}: give one of {', '.join(choices)}")
         return function(*args, **kwargs)
 
     return called
 
 
-def _find_close(name: str, known: Iterable[str]) -> str:
-    """Return the name that was probably meant, such as learning_rate by lr; empty if there is none."""
+def _find_meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that was probably meant, such as learning_rate by lr; None if there is none."""
     known = set(known)
     if _SYNONYMS.get(name) in known:
         return _SYNONYMS[name]
     by_initials = {"".join(word[0] for word in one.split("_") if word): one for one in sorted(known)}
-    return by_initials.get(name) or next(iter(get_close_matches(name, sorted(known), 1)), "")
+    return by_initials.get(name) or find_close(name, sorted(known))
 
 
 def choose(kind: type[_ChoiceT], option: str, given: str) -> _ChoiceT:

@@ -220,10 +220,11 @@ class LocalMeasuring:
 
     def evaluator(self, dataset: Dataset) -> Evaluator:
         """Return the evaluator of one dataset."""
+        jobs = JobStore(self._engine, time.time)
         return self._asking(
             Evaluator,
             dataset,
-            was_trained_on=JobStore(self._engine, time.time).has_trained(dataset.dataset_id),
+            was_trained_on=jobs.has_trained(dataset.task_id, dataset.dataset_id or b""),
         )
 
     def _asking(self, kind: type[_AskingT], dataset: Dataset, **more: Any) -> _AskingT:

@@ -72,7 +72,7 @@ def compare_plain(
     trained = without_encoder(file, num_features=width, encoder=None)
     for expected in (encoder_of(trained), None if columns is None else columns.digest):
         for one in (reported, examples):
-            one.check_encoder(expected, of="model")
+            one.check_encoder(expected, owner="model")
     told = notes_of(trained).get(LOSS_IS)
     if loss is None and told is None:
         raise InvalidTask("the model does not say what it was trained with: give loss=")

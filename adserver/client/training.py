@@ -286,18 +286,18 @@ class Training(Connection):
         # Before anything is collected there is a task but no dataset
         is_planned = bool(of) or reports is not None
         task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
-        submission = asked or _submission(as_onnx(model, task.num_features), **training)
+        submit_as = suggest_names(_submission, "rehearse")
+        submission = asked or submit_as(as_onnx(model, task.num_features), **training)
         of_job = training.get("epsilon") if asked is None else asked.epsilon
         wish = Wish(
             reports=self.server.dataset(dataset).size if reports is None else reports,
-            epsilons=_list(epsilons) or (_EPSILONS if of_job is None else (of_job,)),
-            learning_rates=add_own_rate(submission, _list(learning_rates)),
+            epsilons=_tuple(epsilons) or (_EPSILONS if of_job is None else (of_job,)),
+            learning_rates=add_own_rate(submission, _tuple(learning_rates)),
             seeds=seeds,
             workers=workers,
             is_warm=warm,
         )
         found = read_eval_set(Path(examples).read_bytes())
-        found.check_encoder(task.encoder)
         # As submitting does, where it would be too late to try another
         encoder = None if task.encoder is None else self._encoder_of(task.task_id)
         if encoder is not None:
@@ -349,11 +349,10 @@ class Training(Connection):
         return [Job(job_id=one.job_id, at=self.server) for one in self.server.jobs()]
 
 
-def _list(given: Sequence[float] | float) -> tuple[float, ...]:
+def _tuple(given: Sequence[float] | float) -> tuple[float, ...]:
     return (given,) if isinstance(given, float | int) else tuple(given)
 
 
-@suggest_names
 def _submission(
     model: bytes,
     *,

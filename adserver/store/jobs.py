@@ -153,9 +153,10 @@ class JobStore:
             rows = connection.execute(asked.order_by(jobs.c.submitted_at_s, jobs.c.job_id)).mappings()
             return tuple(JobRecord.from_row(row) for row in rows)
 
-    def has_trained(self, dataset_id: bytes | None) -> bool:
-        """Return whether a round of any job was computed over a dataset."""
-        asked = select(jobs.c.job_id).where(jobs.c.dataset_id == dataset_id, jobs.c.rounds_done > 0).limit(1)
+    def has_trained(self, task_id: bytes, dataset_id: bytes) -> bool:
+        """Return whether a round of any job was computed over a task's sealed dataset."""
+        is_of = (jobs.c.task_id == task_id, jobs.c.dataset_id == dataset_id)
+        asked = select(jobs.c.job_id).where(*is_of, jobs.c.rounds_done > 0).limit(1)
         with reading(self._engine) as connection:
             return connection.execute(asked).first() is not None
 

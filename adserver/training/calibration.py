@@ -130,7 +130,7 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
     model = parse(exported.encoded, num_features=examples.features.shape[1])
     loss = _check_calibrates(trained, model.output_width)
     examples.check_fits(model, loss)
-    examples.check_encoder(encoder_of(exported.encoded))
+    examples.check_encoder(encoder_of(exported.encoded), owner="model")
     outputs = predict(exported.encoded, examples.features).astype(np.float64)
     # Softmax of two logits is the logistic function of their difference.
     is_pair = loss is Loss.CROSS_ENTROPY

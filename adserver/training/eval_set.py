@@ -11,7 +11,7 @@ import zlib
 from dataclasses import field, replace
 from io import BytesIO
 from tokenize import TokenError
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -85,21 +85,21 @@ class EvalSet:
         if classes is not None and not np.isin(self.labels, np.arange(classes)).all():
             raise _reject_malformed(f"has labels outside the classes 0..{classes - 1}")
 
-    def check_encoder(self, expected: bytes | None, of: str = "task") -> None:
+    def check_encoder(self, expected: bytes | None, *, owner: Literal["task", "model"] = "task") -> None:
         """Refuse a set of another encoder, whose bytes mean other things even where they are as many.
 
         Args:
             expected: The encoder's digest; None: any set is taken, as is one that does not say its encoder.
-            of: Whose encoder is expected.
+            owner: Whose encoder is expected.
 
         Raises:
             JobRefused(MALFORMED)
         """
-        if None not in (self.encoder, expected) and self.encoder != expected:
-            made, wanted = ("" if one is None else one.hex()[:8] for one in (self.encoder, expected))
+        if self.encoder is not None and expected is not None and self.encoder != expected:
             raise _reject_malformed(
-                f"was made by the encoder {made}, but the {of}'s is {wanted}: encode it again with the "
-                f"{of}'s encoder (`browser-sim encode --csv FILE --encoder ENCODER -o panel.npz`)"
+                f"was made by the encoder {self.encoder.hex()[:12]}, but the {owner}'s is "
+                f"{expected.hex()[:12]}: encode it again with the {owner}'s encoder "
+                "(`browser-sim encode --csv FILE --encoder ENCODER -o panel.npz`)"
             )
 
 

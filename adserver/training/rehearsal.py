@@ -25,7 +25,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import Any, Final, assert_never
 
 import numpy as np
 
@@ -58,9 +58,6 @@ from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 from maskedlark.terminal.exit_status import how_to_install
-
-if TYPE_CHECKING:
-    pass
 
 _LEAST_EXAMPLES: Final = 40
 # A learning rate whose first score is worse than the best by more than this is not repeated, if that is more
@@ -139,6 +136,7 @@ def rehearse(
             refused.
         InvalidTask: too few examples, or nothing to try.
     """
+    examples.check_encoder(task.encoder)
     loss = trained_loss(submission.loss)
     check_loss_fits(submission.model, loss, num_features=task.num_features)
     begun = standardise_submission(submission, examples)

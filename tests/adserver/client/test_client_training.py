@@ -550,7 +550,7 @@ def test_a_panel_of_another_encoder_is_refused_before_it_costs_anything(tmp_path
             lambda: client.rehearse(module(), panel, loss="binary_cross_entropy_with_logits"),
             lambda: client.train(module(), eval_set=panel, **settings()),
         ):
-            with pytest.raises(JobRefused, match=r"encoder 00000000, but the task's is .*: encode it again"):
+            with pytest.raises(JobRefused, match=r"encoder 0{12}, but the task's is .*: encode it again"):
                 ask()
         assert client.jobs() == []
 
@@ -608,5 +608,7 @@ def test_a_job_is_found_by_its_own_id_and_one_epsilon_is_a_list_of_one(
     (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
     client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epsilons=3, learning_rates=0.5)
     assert (wishes[0].epsilons, wishes[0].learning_rates) == ((3,), (0.5,))
-    with pytest.raises(TypeError, match="'epochs': did you mean rounds"):
+    with pytest.raises(TypeError, match=r"^rehearse\(\) has no parameter 'epochs': did you mean rounds"):
         client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epochs=3)
+    with pytest.raises(TypeError, match=r"^rehearse\(\) needs loss: "):
+        client.rehearse(module(), tmp_path / "panel.npz")

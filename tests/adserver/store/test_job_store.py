@@ -59,15 +59,16 @@ def test_a_job_is_found_by_the_start_of_its_id(site: Site) -> None:
 
 def test_a_dataset_is_one_that_was_trained_on_once_a_round_of_a_job_was_computed(site: Site) -> None:
     submitted(site)
-    dataset = OF.datasets[0].dataset_id
+    task, dataset = OF.of.task.task_id, OF.datasets[0].dataset_id
     worker = leases(site)
     claimed = worker.claim()
     assert claimed is not None
     worker.record(claimed.job_id, RoundFigures(rounds_done=0, finished_at_s=1.0))
-    assert not site.store.has_trained(dataset)
+    assert not site.store.has_trained(task, dataset)
     worker.record(claimed.job_id, RoundFigures(rounds_done=1, finished_at_s=2.0))
-    assert site.store.has_trained(dataset)
-    assert not site.store.has_trained(UNKNOWN)
+    assert site.store.has_trained(task, dataset)
+    assert not site.store.has_trained(task, UNKNOWN)
+    assert not site.store.has_trained(UNKNOWN, dataset)
 
 
 def light(tmp_path: Path) -> tuple[Site, _SqliteJobs]:
