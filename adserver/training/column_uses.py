@@ -108,7 +108,7 @@ def check_lookups(encoded: bytes, encoder: Encoder) -> None:
     Raises:
         InvalidModel: WRONG_SHAPE.
     """
-    if lines := _warn(encoded, encoder, (_warn_of_one_row, _warn_of_numbers, _warn_of_parts)):
+    if lines := _warn(encoded, encoder, (_warn_of_constant_lookups, _warn_of_numbers, _warn_of_parts)):
         raise InvalidModel(
             ModelReason.WRONG_SHAPE,
             f"{'; '.join(lines)}; look up the columns of words, or say that it is meant so (--any-columns, "
@@ -127,7 +127,9 @@ def warn_of_columns(encoded: bytes, encoder: Encoder) -> tuple[str, ...]:
         encoded: A prepared file, which the parser accepts for the encoder's number of features.
         encoder: The task's.
     """
-    return _warn(encoded, encoder, (_warn_of_one_row, _warn_of_numbers, _warn_of_parts, _warn_of_codes))
+    return _warn(
+        encoded, encoder, (_warn_of_constant_lookups, _warn_of_numbers, _warn_of_parts, _warn_of_codes)
+    )
 
 
 def _warn(
@@ -226,58 +228,60 @@ class _Probe:
 
     def changed_by(self, places: Sequence[_Place]) -> NDArray[np.bool_]:
         """Return which entries change with some features together: at their largest bytes, or at 1."""
-        at_most, at_1 = self._at(places, _BYTE - 1), self._at(places, 1)
-        return np.not_equal(at_most, self._base) | np.not_equal(at_1, self._base)
+        return np.concatenate([np.zeros(0, np.bool_), *self._changes(places).values()])
 
     def changes(self, place: _Place) -> bool:
         """Return whether an entry changes with a feature."""
         return bool(self.changed_by([place]).any())
 
+    def names_changed_by(self, place: _Place) -> set[str]:
+        """Return the values of which an entry changes with a feature."""
+        return {name for name, changed in self._changes([place]).items() if changed.any()}
+
     def grows_evenly(self, place: _Place) -> bool:
         """Return whether an entry grows by as much from a feature's byte 0 to 1 as from 1 to 2."""
-        first = self._at([place], 1) - self._base
-        second = self._at([place], 2) - self._at([place], 1)
-        return bool(((first != 0) & (np.abs(second - first) <= _ROUNDED * np.abs(first))).any())
+        at_1, at_2 = self._at([place], 1), self._at([place], 2)
+        steps = [(at_1[name] - base, at_2[name] - at_1[name]) for name, base in self._base.items()]
+        return any(
+            ((first != 0) & (np.abs(second - first) <= _ROUNDED * np.abs(first))).any()
+            for first, second in steps
+        )
 
-    def find_one_row(self, places: Sequence[_Place]) -> int | None:
-        """Return what all entries are whatever bytes some features have; None if anything changes them."""
+    def find_constant(self, places: Sequence[_Place]) -> dict[str, int]:
+        """Return the values that are one number in all entries, whatever bytes some features have."""
         draws, most = np.random.default_rng(0), [one.most or _BYTE - 1 for one in places]
         features = np.zeros(self._width, np.uint8)
+        found = {
+            name: int(entries[0]) for name, entries in self._base.items() if np.unique(entries).size == 1
+        }
         for drawn in (most, *draws.integers(0, np.array(most) + 1, (_RECORDS_DRAWN, len(places)))):
             features[[one.feature for one in places]] = drawn
-            if not np.array_equal(self._read(features), self._base):
-                return None
-        return int(self._base[0]) if np.unique(self._base).size == 1 else None
+            read = self._reader.read(features)
+            found = {name: number for name, number in found.items() if (read[name] == number).all()}
+        return found
 
-    def _at(self, places: Sequence[_Place], byte: int) -> NDArray[np.float64]:
+    def _changes(self, places: Sequence[_Place]) -> dict[str, NDArray[np.bool_]]:
+        at_most, at_1 = self._at(places, _BYTE - 1), self._at(places, 1)
+        return {name: (at_most[name] != base) | (at_1[name] != base) for name, base in self._base.items()}
+
+    def _at(self, places: Sequence[_Place], byte: int) -> dict[str, NDArray[np.float64]]:
         features = np.zeros(self._width, np.uint8)
         for one in places:
             features[one.feature] = min(byte, one.most)
-        return self._read(features)
-
-    def _read(self, features: NDArray[np.uint8]) -> NDArray[np.float64]:
-        return np.concatenate([np.zeros(0), *self._reader.read(features).values()])
-
-
-class _Lookup(NamedTuple):
-    """A table, the value by which it is entered, and the graph where all that becomes whole is times 256."""
-
-    table: str
-    entry: str
-    rows: _Probe
-    scaled: onnx.ModelProto
+        return self._reader.read(features)
 
 
 class _Uses(NamedTuple):
-    """The values by which a graph enters tables, and those that it computes with.
+    """The values by which a graph enters tables, those that it computes with, and each table with its value.
 
-    Both depend on features and constants alone, and are read by what depends on parameters too, or are
+    Both kinds depend on features and constants alone, and are read by what depends on parameters too, or are
     outputs.
     """
 
+    proto: onnx.ModelProto
     rows: _Probe
     numbers: _Probe
-    lookups: Sequence[_Lookup]
+    tables: Sequence[tuple[str, str]]
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, width: int) -> Self:
@@ -298,13 +302,12 @@ class _Uses(NamedTuple):
                     (rows if node.op_type in _LOOKING_UP and at == 1 else numbers).add(name)
             elif not read.isdisjoint(node.input):
                 read.update(node.output)
-        scaled = _scale_whole_numbers(proto)
-        entered = [
-            _Lookup(table, index, _Probe(proto, [index], width), scaled)
-            for table, index in lookups(graph)
-            if index in rows & read
-        ]
-        return cls(_Probe(proto, rows & read, width), _Probe(proto, numbers & read, width), entered)
+        return cls(
+            proto,
+            _Probe(proto, rows & read, width),
+            _Probe(proto, numbers & read, width),
+            [(table, index) for table, index in lookups(graph) if index in rows & read],
+        )
 
 
 def _scale_whole_numbers(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -321,18 +324,22 @@ def _scale_whole_numbers(proto: onnx.ModelProto) -> onnx.ModelProto:
     return scaled
 
 
-def _warn_of_one_row(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:
+def _warn_of_constant_lookups(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:
     """Yield the tables of which every record reads the same row, though its features choose it."""
-    for one in uses.lookups:
-        if (row := one.rows.find_one_row(places)) is None:
-            continue
-        scaled = _Probe(one.scaled, [one.entry], len(places))
-        entering = [place for place in places[:_MOST_ASKED] if scaled.changes(place)]
+    constant = uses.rows.find_constant(places)
+    suspected = [(table, index) for table, index in uses.tables if index in constant]
+    if not suspected:
+        return
+    scaled = _Probe(_scale_whole_numbers(uses.proto), {index for _, index in suspected}, len(places))
+    entered = [(place, scaled.names_changed_by(place)) for place in places[:_MOST_ASKED]]
+    for table, index in suspected:
+        entering = [place for place, names in entered if index in names]
         # Without any no feature enters, such as where positions are looked up
         if entering:
             yield (
-                f"the table {one.table[:80]!r} reads row {row} for every record, as {_name(entering)} over "
-                f"{_BYTE} {'are' if len(entering) > 1 else 'is'} below 1: write (x * {_BYTE}).long()"
+                f"the table {table[:80]!r} reads row {constant[index]} for every record, as "
+                f"{_name(entering)} over {_BYTE} {'are' if len(entering) > 1 else 'is'} below 1: write "
+                f"(x * {_BYTE}).long()"
             )
 
 

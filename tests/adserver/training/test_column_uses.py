@@ -6,9 +6,11 @@ warned of.
 
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from torch import Tensor, cat, nn
 
 from adserver.training.column_uses import check_lookups, warn_of_columns
+from adserver.training.inference import open_session
 from adserver.training.model_file import prepare_model
 from maskedlark.encoding.encoder import (
     CategoryColumn,
@@ -208,6 +210,29 @@ def test_a_row_that_no_feature_chooses_is_no_forgotten_scale(dynamo: bool) -> No
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_words_in_tables_and_numbers_as_numbers_are_not_warned_of(dynamo: bool) -> None:
     assert not warnings_of(Mixed((WORD,), NUMBERS), dynamo=dynamo)
+
+
+def test_a_network_of_tables_alone_is_not_warned_of() -> None:
+    assert not warnings_of(Mixed((WORD, 5)))
+
+
+def test_many_tables_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[bytes]()
+
+    def open_counted(encoded: bytes) -> InferenceSession:
+        opened.append(encoded)
+        return open_session(encoded)
+
+    monkeypatch.setattr("adserver.training.column_uses.open_session", open_counted)
+    # One of rows and one of numbers; one more where tables seem to be entered by one number
+    for module, sessions in (
+        (Mixed((WORD, 5), NUMBERS), 2),
+        (Mixed((WORD,) * 9, NUMBERS), 2),
+        (Unscaled((WORD, 5), NUMBERS), 3),
+    ):
+        opened.clear()
+        warn_of_columns(export(module.eval(), TABLE.num_features, 1, dynamo=False), TABLE)
+        assert len(opened) == sessions
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
