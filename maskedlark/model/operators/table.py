@@ -23,8 +23,8 @@ INSTEAD_OF_REFUSED: Final = {
     "Neg": "-1 * x",
     "OneHot": "a table (nn.Embedding) that is looked up at the code",
     "Pad": "the padding of the convolution",
-    "RNN": "convolutions over the steps",
-    "ReduceMax": "a mean over the axis",
+    "RNN": "a GRU or LSTM",
+    "ReduceMax": "max pooling over the whole axis (torch.max_pool1d)",
     "Round": "(x * 256).long(), which is whole without it",
     "Selu": "elu",
 }

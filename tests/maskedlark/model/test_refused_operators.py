@@ -25,6 +25,18 @@ class Applied(nn.Module):
         return found
 
 
+class Recurrent(nn.Module):
+    """The last of four numbers' states, each of four."""
+
+    def __init__(self, kind: type[nn.RNN] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.cell = kind(1, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.cell(x[:, :, None])[0]
+        return states[:, -1]
+
+
 def encoded(function: Callable[[Tensor], Tensor]) -> bytes:
     return export(Applied(function).eval(), 4, 1, dynamo=False)
 
@@ -37,6 +49,12 @@ def encoded(function: Callable[[Tensor], Tensor]) -> bytes:
         ("Max", lambda x: torch.maximum(x, 1 - x), lambda x: x + torch.relu(1 - x - x)),
         ("Min", lambda x: torch.minimum(x, 1 - x), lambda x: x - torch.relu(x - (1 - x))),
         ("Selu", torch.selu, torch.nn.functional.elu),
+        (
+            "ReduceMax",
+            lambda x: x * x.amax(1, keepdim=True),
+            lambda x: x * torch.max_pool1d(x[:, None], 4)[:, 0],
+        ),
+        ("RNN", Recurrent(nn.RNN), Recurrent(nn.GRU)),
     ],
 )
 def test_a_refused_operator_is_named_with_what_is_taken_in_its_place(
