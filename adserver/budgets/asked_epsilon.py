@@ -74,8 +74,8 @@ def epsilon_left(
     Args:
         task: With noise.
         already: The charges that are spent or reserved.
-        charge: What the release is charged as at a noise multiplier; None: a query, or a job whose rounds
-            take all reports.
+        charge: What the release is charged as at a noise multiplier; None: a query, or a job with Gaussian
+            noise whose rounds take all reports.
 
     Guarantees: rounded down to three digits; 0 where no noise is enough.
     """

@@ -107,7 +107,8 @@ class Client(Measuring, Training):
     ) -> tuple[DatasetBudget, ...]:
         """Return both budgets of committed datasets, oldest first, optionally of one task or dataset.
 
-        `next_epsilon` of each is what a next query, or a job whose rounds take all reports, may ask for.
+        `next_epsilon` of each is what a next query, or a job with Gaussian noise whose rounds take all
+        reports, may ask for.
         With a planned job, also what it would leave; with the relation LABEL, also the cost of telling one
         real label of a report from another.
 

@@ -46,10 +46,10 @@ from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
-from maskedlark.releases.budget import PlannedJob
+from maskedlark.releases.budget import DatasetBudget, PlannedJob
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.runtime.database import database_at_hand
-from maskedlark.terminal.budget_view import budget_json, forecast_line
+from maskedlark.terminal.budget_view import budget_json, forecast_line, next_line
 
 ROWS: Final = 25
 RECENT: Final = 6
@@ -297,7 +297,7 @@ class Figures:
         of = self.site.budgets.of(found, planned)
         return {
             "dataset_id": (found.dataset_id or b"").hex(),
-            "budget": budget_json(of),
+            "budget": _describe_budget(of),
             "forecast": "" if of.forecast is None else forecast_line(of.forecast),
             "planned": planned,
             "names": _names(jobs),
@@ -328,14 +328,17 @@ class Figures:
             raise refusal
         told = self._budgets.soon(
             ("people", stored.task_id),
-            lambda: budget_json(self.site.budgets.of_people(stored.bundle.task)),
+            lambda: _describe_budget(self.site.budgets.of_people(stored.bundle.task)),
             wait_s=_PATIENCE_S,
         )
         return _budget_shown(stored.task_id, told, self.site.jobs.of_task(stored.task_id, [None]))
 
     def _budget(self, dataset: Dataset, wait_s: float, stamp: Hashable) -> Values | None:
         return self._budgets.soon(
-            dataset.handle, lambda: budget_json(self.site.budgets.of(dataset)), wait_s=wait_s, stamp=stamp
+            dataset.handle,
+            lambda: _describe_budget(self.site.budgets.of(dataset)),
+            wait_s=wait_s,
+            stamp=stamp,
         )
 
     def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, Hashable]:
@@ -409,6 +412,10 @@ def _job_row(job: JobRecord) -> Values:
         "reason": job.stop.reason if job.stop else "",
         "cause": job.stop.cause if job.stop else "",
     }
+
+
+def _describe_budget(budget: DatasetBudget) -> Values:
+    return {**budget_json(budget), "next_line": next_line(budget)}
 
 
 def _budget_shown(identifier: bytes, told: Values | None, jobs: Iterable[JobRecord]) -> Values:

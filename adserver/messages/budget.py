@@ -101,8 +101,8 @@ class BudgetMessage(Message):
     ad_server: StandingMessage
     colluding: StandingMessage
     next_epsilon: float | None
-    """The most that a next query, or a job whose rounds take all reports, may ask for within both budgets;
-    null without noise."""
+    """The most that a next query, or a job with Gaussian noise whose rounds take all reports, may ask for
+    within both budgets; null without noise."""
     uses: tuple[UseMessage, ...]
     labels: EpsilonsMessage | None
     planned: ForecastMessage | None

@@ -244,8 +244,9 @@ class DatasetBudget:
         forecast: Of the job that was asked about, if one was, in a task with noise.
         labels: What all that is held costs if one real label of a report is to be distinguished from another,
             if that was asked for. The budgets are of telling whether the report adds anything.
-        next_epsilon: The most epsilon that a next query, or a job whose rounds take all reports, may ask for
-            within both budgets, as the ad server plans; None at a helper, and without noise.
+        next_epsilon: The most epsilon that a next query, or a job with Gaussian noise whose rounds take all
+            reports, may ask for within both budgets, as the ad server plans; with Laplace noise a job of more
+            than one round gets less. None at a helper, and without noise.
     """
 
     dataset: BudgetedDataset

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import CostedUse, DatasetBudget, Forecast, Standing
 
 SIZES: Final = ("rounds", "batch_size", "noise_multiplier")
@@ -47,12 +48,14 @@ def next_line(budget: DatasetBudget) -> str:
         return ""
     if not found:
         return f"no next job or query fits: use another {owner}"
-    who = (
-        "a next job whose rounds take all devices"
-        if budget.dataset.is_person
-        else "a next query, or a job whose rounds take all reports,"
-    )
-    return f"{who} may ask for epsilon up to {number(found)} within both budgets"
+    if budget.dataset.is_person:
+        release = "a next job whose rounds take all devices"
+    elif budget.dataset.task.mechanism is Mechanism.GAUSSIAN:
+        release = "a next query, or a job whose rounds take all reports,"
+    else:
+        # Rounds of Laplace noise cost more together than one round of the same epsilon
+        release = "a next query, or a job of one round of all reports,"
+    return f"{release} may ask for epsilon up to {number(found)} within both budgets"
 
 
 def forecast_line(forecast: Forecast) -> str:

@@ -53,9 +53,13 @@ def test_an_epsilon_that_nothing_could_cost_is_refused(epsilon: float) -> None:
         check_epsilon(epsilon, TASK)
 
 
-def noisy(*, collusion_epsilon: float) -> Task:
+def noisy(*, collusion_epsilon: float, mechanism: str = "gaussian") -> Task:
     return world(
-        mechanism="gaussian", min_batch_size=10, epsilon=4.0, collusion_epsilon=collusion_epsilon
+        mechanism=mechanism,
+        norm="l1" if mechanism == "laplace" else "l2",
+        min_batch_size=10,
+        epsilon=4.0,
+        collusion_epsilon=collusion_epsilon,
     ).task
 
 
@@ -88,6 +92,16 @@ def test_what_is_left_is_what_a_refusal_names_and_what_is_granted(
             more = refused_with(task, already, 1.1 * left, rounds=rounds)
             # Noise is found to 1 %, from another end with other rounds
             assert more == pytest.approx(left, rel=0.02)
+
+
+def test_with_laplace_noise_what_is_left_is_for_one_round_and_more_rounds_get_less() -> None:
+    task = noisy(collusion_epsilon=8.0, mechanism="laplace")
+    already = [charge_of(task, 3.0)]
+    left = epsilon_left(task, already)
+    assert refused_with(task, already, left) is None
+    of_many = refused_with(task, already, left, rounds=120)
+    assert of_many is not None
+    assert 0 < of_many < 0.9 * left
 
 
 def test_a_query_that_asks_for_what_is_left_fits_the_ledger() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Measure
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_table import NO_NOISE, _bar, budget_table
-from maskedlark.terminal.budget_view import budget_json
+from maskedlark.terminal.budget_view import budget_json, next_line
 from tests import charge_builders
 from tests.builders import job_spec, world
 from tests.maskedlark.query_specs import query
@@ -181,6 +182,21 @@ def test_a_bar_is_as_long_as_it_should_be_and_full_only_when_nothing_is_left(
     assert len(drawn) == cells
     assert (standing.left == 0) == ("░" not in drawn)
     assert ("█" in drawn) == (standing.spent > 0)
+
+
+def test_what_a_next_release_may_ask_is_said_of_the_jobs_for_which_it_holds() -> None:
+    laplace = world(mechanism="laplace", norm="l1").task
+    for of, release in (
+        (dataset(), "a next query, or a job whose rounds take all reports,"),
+        (dataset(laplace), "a next query, or a job of one round of all reports,"),
+        (replace(dataset(), is_person=True), "a next job whose rounds take all devices"),
+    ):
+        budget = DatasetBudget.of(of, [])
+        assert next_line(budget) == ""
+        told = next_line(replace(budget, next_epsilon=1.25))
+        assert told == f"{release} may ask for epsilon up to 1.25 within both budgets"
+    spent_up = replace(DatasetBudget.of(dataset(), []), next_epsilon=0.0)
+    assert next_line(spent_up) == "no next job or query fits: use another dataset"
 
 
 def shown(budget: Any) -> str:
