@@ -135,7 +135,8 @@ def sampling_of(
         StepNoise,
         privacy(
             "correlated: each round removes a part of the previous round's noise from the weights. "
-            "It saves budget with one helper, and does not count on the secrecy of samples."
+            "It saves the budget against the ad server with one helper, and does not count on the secrecy of "
+            "samples."
         ),
     ] = StepNoise.INDEPENDENT,
     carried: Annotated[

@@ -25,20 +25,20 @@ _NAMES: Final = {
     "panel": "rows of the panel",
     "auc": "AUC",
     "last_auc": "last AUC",
-    "collusion_epsilon": "epsilon with one helper",
+    "collusion_epsilon": "epsilon against the ad server with one helper",
 }
 # A job's own figures, in `job show`, `job compare` and the dashboard, are those before calibration
 _NAMES_CALIBRATED: Final = {"loss": "loss, calibrated", "last_loss": "last loss, calibrated"}
 _NAMES_WITH_MEASUREMENT: Final = {
     "epsilon": "epsilon of training",
-    "collusion_epsilon": "epsilon of training with one helper",
+    "collusion_epsilon": "epsilon of training against the ad server with one helper",
     "epsilon_with_measurement": "epsilon of training and measurement",
-    "collusion_epsilon_with_measurement": "the same with one helper",
+    "collusion_epsilon_with_measurement": "the same against the ad server with one helper",
 }
 _NAMES_ON_DEVICES: Final = {
     "reported": "rows on devices",
     "epsilon": "epsilon of a person",
-    "collusion_epsilon": "the same with one helper",
+    "collusion_epsilon": "the same against the ad server with one helper",
 }
 # Of what `status` knows of a run, what is no column of the table
 _BELOW_THE_RUNS: Final = (

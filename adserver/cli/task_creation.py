@@ -36,7 +36,7 @@ def _read_fields(
     collusion_epsilon: Annotated[
         float | None,
         privacy(
-            "Privacy budget of each dataset against this ad server with one helper, "
+            "Privacy budget of each dataset against the ad server with one helper, "
             "which knows the minibatches and one of the two noises. Default: "
             f"{DEFAULT_COLLUSION_FACTOR:g} times --epsilon, the ratio that jobs over whole datasets "
             "spend."
@@ -116,8 +116,8 @@ def _create_command(
     split_noise: Annotated[
         bool,
         privacy(
-            "Each helper adds half of the noise's variance: less noise, and less privacy with one helper. "
-            "Gaussian only.",
+            "Each helper adds half of the noise's variance: less noise, and less privacy against the ad "
+            "server with one helper. Gaussian only.",
             "--split-noise",
         ),
     ] = False,

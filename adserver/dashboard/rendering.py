@@ -15,7 +15,7 @@ _ID_DIGITS: Final = 12
 # Names of the code that would not be understood as they are
 _SPELLED: Final = {
     "clip_norm": "clip norm of a gradient or update",
-    "collusion_epsilon": "ε with one helper",
+    "collusion_epsilon": "ε against the ad server with one helper",
     "delta": "δ",
     "epsilon": "ε against the ad server",
     "expires_at": "ends (UTC)",

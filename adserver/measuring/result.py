@@ -190,7 +190,7 @@ class ReleasedResult:
         kind, cost = type(self).__name__, self.cost
         return (
             f"{kind} {self.query_id[:12]}: {self.records} reports, epsilon {cost.ad_server:.4g} "
-            f"({cost.colluding:.4g} with one helper)\n{table}"
+            f"({cost.colluding:.4g} against the ad server with one helper)\n{table}"
         )
 
 

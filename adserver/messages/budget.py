@@ -24,7 +24,7 @@ from maskedlark.terminal.budget_view import SIZES, USE_FIELDS, budget_json
 
 
 class EpsilonsMessage(Message):
-    """An epsilon against the ad server alone, and one against it with one helper."""
+    """An epsilon against the ad server alone, and one against the ad server with one helper."""
 
     ad_server: Amount
     colluding: Amount

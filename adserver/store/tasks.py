@@ -46,7 +46,7 @@ class StoredTask:
         return (
             f"StoredTask({self.task_id.hex()[:12]} {task.name!r}: {task.num_features} features, "
             f"{_describe_default(task.labels)}, "
-            f"epsilon {task.epsilon:g}, with one helper {task.collusion_epsilon:g})"
+            f"epsilon {task.epsilon:g}, against the ad server with one helper {task.collusion_epsilon:g})"
         )
 
     def _repr_html_(self) -> str:
@@ -63,7 +63,7 @@ class StoredTask:
             ("measured", ", ".join(names)),
             ("least reports of a dataset", task.min_batch_size),
             ("epsilon", task.epsilon),
-            ("epsilon with one helper", task.collusion_epsilon),
+            ("epsilon against the ad server with one helper", task.collusion_epsilon),
             ("delta", task.delta),
         ]
         return html_table((), rows)

@@ -25,7 +25,7 @@ def privacy_line(plan: TrainingPlan | FederatedPlan, rounds: int) -> str:
     if plan.task.mechanism is Mechanism.NONE:
         return "no noise: no privacy"
     epsilons = job_epsilons(plan, rounds)
-    cost = f"{epsilons.colluding:.3g} with one helper) at delta {plan.task.delta:.2g}"
+    cost = f"{epsilons.colluding:.3g} against the ad server with one helper) at delta {plan.task.delta:.2g}"
     if isinstance(plan, TrainingPlan):
         noise = f"{plan.task.mechanism} noise {plan.job.noise_multiplier:.3g}"
         return f"{noise}, epsilon {epsilons.ad_server:.3g} ({cost}"

@@ -9,7 +9,7 @@ from typing import Final
 from maskedlark.frozen import frozen
 
 ROUNDS: Final = 120
-"""Of all reports: amplification by smaller batches would not count with one helper."""
+"""Of all reports: amplification by smaller batches would not count against the ad server with one helper."""
 ROUNDS_ON_DEVICES: Final = 10
 """Each round costs a person noise for a whole update: a few long ones learn more than many short ones."""
 CLIP_ON_DEVICES: Final = 1.0

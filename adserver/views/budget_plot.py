@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ADVERSARIES: Final = {
     "ad_server": "against the ad server",
-    "colluding": "against it with one helper",
+    "colluding": "against the ad server with one helper",
 }
 # Of each job's curve
 _POINTS: Final = 12

@@ -102,7 +102,9 @@ def print_forecast(found: "FederatedForecast | LocalForecast") -> None:
             ("noise over the longest mean update", f"{found.noise_to_signal:.3g}"),
         ]
     print_table(("", ""), rows)
-    typer.echo(f"epsilons are at delta {task.delta:.2g}, those in parentheses with one helper")
+    typer.echo(
+        f"epsilons are at delta {task.delta:.2g}, those in parentheses against the ad server with one helper"
+    )
     typer.echo(f"submit it with: {found.submit_options}")
 
 

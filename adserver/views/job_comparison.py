@@ -30,7 +30,7 @@ class _ComparedJob:
         noise_multiplier: Each helper's noise over the clip norm; of a job on devices that of its present
             phase.
         epsilon: What the rounds cost against the ad server.
-        collusion_epsilon: And against it with one helper.
+        collusion_epsilon: And against the ad server with one helper.
         loss: On its evaluation set after the last round that was evaluated.
         accuracy: There, of a classifier.
         auc: There, of two classes.

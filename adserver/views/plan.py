@@ -75,8 +75,8 @@ def print_plan(
     held = (
         f"epsilon: of {'one' if room.jobs > 1 else 'this'} job alone; dataset: what that has spent or"
         f" reserved with {_describe_sharing(room)}, of {_both(task)}"
-        "; in parentheses with one helper; of zeroing one report (of one label against another:"
-        " `adserver budget --relation label`)"
+        "; in parentheses against the ad server with one helper; of zeroing one report (of one label against"
+        " another: `adserver budget --relation label`)"
     )
     typer.echo(f"{held}, at delta {task.delta:.2g}")
     if compared is not None:
@@ -238,7 +238,7 @@ def _print_general_path(general: GeneralPath) -> None:
 
 
 def _print_comparison(compared: Comparison, plan: Plan) -> None:
-    """Print the marked job with either noise, and larger batches where the budget with one helper binds."""
+    """Print the marked job with either noise, and larger batches where the second budget binds."""
     both = {"independent": compared.independent, "correlated": compared.correlated}
     shown = [option for option in both.values() if option is not None]
     if compared.refusal:
@@ -248,8 +248,8 @@ def _print_comparison(compared: Comparison, plan: Plan) -> None:
             return
     if compared.larger:
         typer.echo(
-            "the budget with one helper binds, against which samples hide nothing: the marked job with "
-            "either noise and with larger batches, each with the least noise that fits:"
+            "the budget against the ad server with one helper binds, where samples hide nothing: the marked "
+            "job with either noise and with larger batches, each with the least noise that fits:"
         )
     else:
         typer.echo("the marked job with either noise, each the least that fits:")
@@ -318,7 +318,7 @@ def _more(option: Option) -> tuple[str, ...]:
 
 
 def _both(epsilons: Epsilons | Task) -> str:
-    """Format the epsilon against the ad server, and in parentheses that with one helper."""
+    """Format both epsilons: against the ad server (against the ad server with one helper)."""
     alone, colluding = (
         (epsilons.epsilon, epsilons.collusion_epsilon)
         if isinstance(epsilons, Task)

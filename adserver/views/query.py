@@ -273,8 +273,9 @@ def _cost_line(result: ReleasedResult) -> str:
     """Describe what a release cost, and what its dataset has spent and open jobs have reserved."""
     cost, whole = result.cost, result.dataset_spent
     return (
-        f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta {result.delta:.2g};"
-        f" spent and reserved of the dataset: {whole.ad_server:.4g} ({whole.colluding:.4g})"
+        f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} against the ad server with one helper) at delta "
+        f"{result.delta:.2g}; spent and reserved of the dataset: "
+        f"{whole.ad_server:.4g} ({whole.colluding:.4g})"
     )
 
 

@@ -36,7 +36,8 @@ def print_rehearsal(found: Rehearsal) -> None:
     typer.echo(
         "*: the best rate; =: one that cannot be told apart from it. ±: standard deviation over seeds. 99 %: "
         "what one job will reach, by the number of examples that were scored and by the seeds. mean/rate: "
-        "mean prediction over the share of positives; with one helper: its epsilon"
+        "mean prediction over the share of positives; with one helper: the epsilon against the ad server "
+        "with one helper"
     )
     for line in found.remarks():
         typer.echo(line)

@@ -177,7 +177,8 @@ def table(summary: Summary) -> Table:
     privacy = (
         "no noise"
         if summary.epsilon is None
-        else f"epsilon {summary.epsilon:.2f} ({summary.collusion_epsilon:.2f} with one helper)"
+        else f"epsilon {summary.epsilon:.2f} "
+        f"({summary.collusion_epsilon:.2f} against the ad server with one helper)"
     )
     shown.add_row(f"masked, {privacy}", f"{summary.test_accuracy:.4f}")
     shown.add_row("plain, the same clipping", f"{summary.plain_test_accuracy:.4f}")

@@ -67,7 +67,7 @@ _LARGEST_EXPONENT: Final = 700.0
 
 @frozen
 class Epsilons:
-    """The epsilons at one delta: against the ad server alone, and against it with one helper."""
+    """The epsilons at one delta: against the ad server alone, and against the ad server with one helper."""
 
     ad_server: float
     colluding: float
@@ -254,9 +254,8 @@ def smallest_fitting(
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
             f"no noise makes this fit: {before.ad_server:.4g} of {epsilon:.4g} is spent against the ad "
-            "server and "
-            f"{before.colluding:.4g} of {collusion_epsilon:.4g} against it with one helper, at delta "
-            f"{delta:.2g}: "
+            f"server and {before.colluding:.4g} of {collusion_epsilon:.4g} against the ad server with one "
+            f"helper, at delta {delta:.2g}: "
             "use fewer rounds or another dataset (with unit user, another task)",
         )
     # The budget against collusion first: its bounds are closed forms, where the other's are composed.

@@ -308,7 +308,7 @@ class DatasetBudget:
         return (
             f"DatasetBudget({of.dataset_id.hex()[:12]} of {of.task.name!r}: {of.size} "
             f"{'devices' if of.is_person else 'reports'}, held {first.held:.4g} of {first.budget:.4g}, "
-            f"with one helper {second.held:.4g} of {second.budget:.4g}"
+            f"against the ad server with one helper {second.held:.4g} of {second.budget:.4g}"
             f"{'' if self.next_epsilon is None else f', next epsilon up to {self.next_epsilon:.4g}'})"
         )
 

@@ -101,5 +101,5 @@ def _labels_line(labels: Epsilons) -> str:
     """Describe what is held by the relation between two labels in one sentence."""
     return (
         "to tell one real label of a report from another, what is held costs epsilon "
-        f"{number(labels.ad_server)} ({number(labels.colluding)} with one helper)"
+        f"{number(labels.ad_server)} ({number(labels.colluding)} against the ad server with one helper)"
     )

@@ -65,7 +65,10 @@ def forecast_line(forecast: Forecast) -> str:
         for name, one in zip(ADVERSARIES, (forecast.ad_server, forecast.colluding), strict=True)
     )
     verdict = "fits" if forecast.fits else "does NOT fit"
-    alone = f"{number(forecast.alone.ad_server)} ({number(forecast.alone.colluding)} with one helper)"
+    alone = (
+        f"{number(forecast.alone.ad_server)} "
+        f"({number(forecast.alone.colluding)} against the ad server with one helper)"
+    )
     return (
         f"the planned job {verdict}: it costs epsilon {alone} alone, and brings what is held to: "
         + ", ".join(moves)

@@ -221,6 +221,6 @@ def _check_budget(task: Task, jobs: Sequence[Sequence[Charge]]) -> None:
             JobReason.BUDGET_EXHAUSTED,
             "together with all other reservations, the rounds would cost epsilon "
             f"{cost.ad_server:.4g} of {task.epsilon:.4g} against the ad server and "
-            f"{cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one helper: use more noise, "
-            "fewer rounds, or another task",
+            f"{cost.colluding:.4g} of {task.collusion_epsilon:.4g} against the ad server with one helper: "
+            "use more noise, fewer rounds, or another task",
         )

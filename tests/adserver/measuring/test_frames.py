@@ -60,7 +60,7 @@ def test_sums_become_a_row_for_each_cell() -> None:
     assert "<th>month</th><th>count</th>" in shown
     assert "<td>5</td><td>7 (4 to 10)</td>" in shown
     assert repr(result).splitlines() == [
-        "AggregateResult q: 50 reports, epsilon 0.5 (1 with one helper)",
+        "AggregateResult q: 50 reports, epsilon 0.5 (1 against the ad server with one helper)",
         "month  count",
         "3      40 (37 to 43)",
         "5      7 (4 to 10)",

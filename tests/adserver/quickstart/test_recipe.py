@@ -674,7 +674,13 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     assert (summary["epsilon"], *spent) == (2.5, 2.6, 4.3)
     shown = dict(summary_rows(trained))
     assert (shown["epsilon of training"], shown["epsilon of training and measurement"]) == ("2.5", "2.6")
-    assert (shown["epsilon of training with one helper"], shown["the same with one helper"]) == ("4", "4.3")
+    assert (
+        shown["epsilon of training against the ad server with one helper"],
+        shown["the same against the ad server with one helper"],
+    ) == (
+        "4",
+        "4.3",
+    )
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
         ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high"
