@@ -10,7 +10,7 @@ noise at the same rate. Means over seeds, which draw the tables too, with their 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,8 +36,12 @@ from tests.bench.quickstart_job import Trained, train_as_quickstart, train_by_de
 
 _TEST: Final = 10_000
 _LOSS: Final = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
-# Quickstart's, by `hidden` of lark.toml.
-_HIDDEN: Final[dict[str, tuple[int, ...]]] = {"default": (), "hidden = [32]": (32,)}
+# Quickstart's, by what differs from its choice.
+_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "default": {},
+    "without tables of numbers": {"are_numbers_in_tables": False},
+    "hidden = [32]": {"hidden": (32,)},
+}
 # Names in `NETWORKS`.
 _OWN: Final = {"own: 32": "32", "own: embeddings, 32": "embeddings of 8, 32"}
 
@@ -70,7 +74,7 @@ def rows(only: str, count: int) -> Iterator[Row]:
             plain.setdefault("the odds", []).append(roc_auc_score(test.labels, made.logits[count:]))
             for called, auc in _references(encoder, records.reported, test).items():
                 plain.setdefault(called, []).append(auc)
-            for called in (*_HIDDEN, *_OWN):
+            for called in (*_DEFAULTS, *_OWN):
                 noisy = _train(called, encoder, records, seed=seed, epsilon=EPSILON, rate=None)
                 quiet = _train(
                     called, encoder, records, seed=seed, epsilon=math.inf, rate=noisy.learning_rate
@@ -120,7 +124,7 @@ def _train(
     reported = records.reported
     if called not in _OWN:
         chosen = choose_network(rows=len(reported.labels), epsilon=EPSILON, columns=encoder.num_features)
-        network = replace(chosen, hidden=_HIDDEN[called])
+        network = replace(chosen, **_DEFAULTS[called])
         return train_by_defaults(
             encoder, records, epsilon=epsilon, seed=seed, learning_rate=rate, network=network
         )
