@@ -9,11 +9,13 @@ from rich.text import Text
 
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.budget import DatasetBudget, Standing
-from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, next_line, number
+from maskedlark.terminal.budget_view import forecast_line, next_line, number
 from maskedlark.terminal.plural import plural
 
 _BAR_CELLS: Final = 28
 _ID_DIGITS: Final = 12
+# The ad server alone, and together with either one of the helpers.
+_ADVERSARIES: Final = ("ad server", "with one helper")
 NO_NOISE: Final = "this task adds no noise: nothing is private, and there is no budget"
 NOT_ADDITIVE: Final = "Each job's own epsilons are its cost alone; together, jobs cost less than the sum."
 
@@ -66,7 +68,7 @@ def _standings(budget: DatasetBudget) -> Table:
     for name in ("spent", "reserved", "left", "budget"):
         table.add_column(name, justify="right")
     table.add_column("█ spent ▒ reserved ░ left", no_wrap=True)
-    for name, one in zip(ADVERSARIES, (budget.ad_server, budget.colluding), strict=True):
+    for name, one in zip(_ADVERSARIES, (budget.ad_server, budget.colluding), strict=True):
         table.add_row(
             name, *(number(value) for value in (one.spent, one.reserved, one.left, one.budget)), _bar(one)
         )

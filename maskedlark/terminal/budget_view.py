@@ -17,8 +17,6 @@ USE_FIELDS: Final = (
     "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate"
 )  # fmt: skip
 """What JSON says of a use as it is."""
-ADVERSARIES: Final = ("ad server", "with one helper")
-"""The ad server alone, and together with either one of the helpers."""
 
 
 def budget_json(budget: DatasetBudget) -> dict[str, Any]:
@@ -60,18 +58,12 @@ def next_line(budget: DatasetBudget) -> str:
 
 def forecast_line(forecast: Forecast) -> str:
     """Describe a planned job's effect on the budgets in one sentence."""
-    moves = (
-        f"{name} {number(one.held)} of {number(one.budget)}"
-        for name, one in zip(ADVERSARIES, (forecast.ad_server, forecast.colluding), strict=True)
-    )
-    verdict = "fits" if forecast.fits else "does NOT fit"
-    alone = (
-        f"{number(forecast.alone.ad_server)} "
-        f"({number(forecast.alone.colluding)} against the ad server with one helper)"
-    )
+    alone, first, second = forecast.alone, forecast.ad_server, forecast.colluding
     return (
-        f"the planned job {verdict}: it costs epsilon {alone} alone, and brings what is held to: "
-        + ", ".join(moves)
+        f"the planned job {'fits' if forecast.fits else 'does NOT fit'}: alone it costs epsilon "
+        f"{number(alone.ad_server)} against the ad server and {number(alone.colluding)} against the ad "
+        f"server with one helper; with it {number(first.held)} of {number(first.budget)} and "
+        f"{number(second.held)} of {number(second.budget)} are held"
     )
 
 

@@ -124,6 +124,7 @@ def test_a_forecast_says_whether_both_budgets_hold_it(noise: float, fits: bool) 
     assert budget.forecast is not None
     assert budget.forecast.fits is fits
     assert ("does NOT fit" not in shown(budget)) is fits
+    assert f"{budget.forecast.ad_server.held:.4g} of {TASK.epsilon:g} and " in shown(budget)
 
 
 @pytest.mark.parametrize(
