@@ -46,6 +46,8 @@ _PERCENTILES: Final = (1, 99)
 _PARTS_OF_A_BIN: Final = 1_000
 # In how many reports a word with a row of its own is expected, at epsilon 1 and more
 _LEAST_REPORTS: Final = 12
+# The share of rows under which the rarer of two words is surely so: at half, another sample has the other
+_RARE: Final = Fraction(2, 5)
 # Of two words these are the outcome that is asked for, even if it is the more frequent
 _AFFIRMED: Final = ("yes", "y", "true", "t", "ja", "oui", "si", "sí", "sì", "sim")
 
@@ -272,8 +274,9 @@ def _at_share(ascending: Sequence[float], part: int, of: int) -> float:
 def order_classes(rows: Mapping[str, int]) -> tuple[str, ...]:
     """Return a label's classes in the order of their codes: numbers ascending, then words by the alphabet.
 
-    Of two words the rarer is second, since a model gives the chance of the second, and people ask for that of
-    what is rare; but yes and true always are.
+    Of two words one in under 40 % of the rows is second, since a model gives the chance of the second, and
+    people ask for that of what is rare; but yes and true always are. Near half the alphabet decides, so that
+    other rows of the same table give the same order.
 
     Args:
         rows: How many rows each class has.
@@ -281,10 +284,11 @@ def order_classes(rows: Mapping[str, int]) -> tuple[str, ...]:
     >>> order_classes({"bought": 2, "left": 8})
     ('left', 'bought')
     """
+    rare = _RARE * sum(rows.values())
 
-    def place(label: str) -> tuple[bool, float, tuple[bool, int], str]:
+    def place(label: str) -> tuple[bool, float, tuple[bool, bool], str]:
         value = number(label)
-        wish = (label.lower() in _AFFIRMED, -rows[label]) if len(rows) == 2 else (False, 0)
+        wish = (label.lower() in _AFFIRMED, rows[label] < rare) if len(rows) == 2 else (False, False)
         return (value is None, value or 0.0, wish, label)
 
     return tuple(sorted(rows, key=place))

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import ClassLabel, IdColumn, NumberColumn, ValueLabel, WrongCell
-from maskedlark.encoding.fit import FitSettings, PlannedTraining, _category_column, fit, number_column
+from maskedlark.encoding.fit import (
+    FitSettings,
+    PlannedTraining,
+    _category_column,
+    fit,
+    number_column,
+    order_classes,
+)
 from maskedlark.errors import InvalidTask
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -124,6 +131,15 @@ def test_a_word_among_numbers_is_told_with_its_row_if_numbers_were_said() -> Non
     with pytest.raises(WrongCell, match="column 'n', row 2") as wrong:
         fit(columns, FitSettings(kinds={"n": ColumnKind.NUMBER}))
     assert (wrong.value.column, wrong.value.row) == ("n", 1)
+
+
+@pytest.mark.parametrize("rows", [(40, 60), (50, 50), (60, 40)])
+def test_of_two_words_that_are_about_as_frequent_the_alphabet_decides(rows: tuple[int, int]) -> None:
+    assert order_classes({"bought": rows[0], "left": rows[1]}) == ("bought", "left")
+    assert order_classes({"left": rows[0], "bought": rows[1]}) == ("bought", "left")
+    assert order_classes({"yes": rows[0], "zero": rows[1]}) == ("zero", "yes")
+    assert order_classes({"bought": 39, "left": 61}) == ("left", "bought")
+    assert order_classes({"bought": 61, "left": 39}) == ("bought", "left")
 
 
 def test_of_two_words_the_rarer_is_class_1_and_yes_always() -> None:
