@@ -30,6 +30,7 @@ from maskedlark.releases.release import multiplier_for_each_helper
 from maskedlark.releases.samples import Samples
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
+from maskedlark.terminal.plural import plural
 
 MOST_JOBS: Final = 1_000
 
@@ -294,7 +295,7 @@ class JobLimits(SamplingOptions):
 
     @property
     def _jobs_named(self) -> str:
-        of_tests = "" if self.tests is None else f"{self.tests.count} evaluations and "
+        of_tests = "" if self.tests is None else f"{plural(self.tests.count, 'evaluation')} and "
         return of_tests + (f"{self.jobs} jobs of " if self.jobs > 1 else "")
 
     def charge(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Charge:

@@ -273,8 +273,8 @@ def _check_command(folder: FolderArgument) -> None:
     for reason, count in found.left_out.items():
         typer.echo(escape(f"{plural(count, 'row is', 'rows are')} left out: {reason}"))
     typer.echo(
-        f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose} and "
-        f"{found.rows - found.reported} in the panel; "
+        f"{plural(found.rows, 'row')} of {plural(found.num_classes, 'class', 'classes')}, "
+        f"{found.reported} of them {whose} and {found.rows - found.reported} in the panel; "
         f"{plural(found.num_features, 'feature')}; loss {found.loss.value}: "
         f"run it with `adserver quickstart run {folder}`"
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from adserver.quickstart.settings import FederatedSettings, Settings, TaskSettings
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from maskedlark.privacy.accounting import Charge
@@ -110,7 +111,7 @@ def why_over_budget(
         limits.noise_asked_for(rounds=rounds, batch_size=batch_size)
     except JobRefused as refusal:
         if refusal.reason is not JobReason.BUDGET_EXHAUSTED:
-            yield f"[training] cannot be asked of {reports} reports: {refusal}"
+            yield f"[training] cannot be asked of {plural(reports, 'report')}: {refusal}"
             return
         left = limits.epsilon_left(rounds=rounds, batch_size=batch_size)
         if measured is None:
@@ -162,7 +163,7 @@ def why_devices_over_budget(settings: Settings, *, devices: int) -> Iterator[str
         plan(asked)
     except JobRefused as refusal:
         if refusal.reason is not JobReason.BUDGET_EXHAUSTED:
-            yield f"[training] cannot be asked of {devices} devices: {refusal}"
+            yield f"[training] cannot be asked of {plural(devices, 'device')}: {refusal}"
             return
         granted = plan(replace(asked, epsilon=task.epsilon), takes_less=True).job
         left = round_down(spent(granted.charges(task, granted.rounds), task.delta).ad_server)

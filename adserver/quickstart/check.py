@@ -46,6 +46,7 @@ from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from maskedlark.privacy.accounting import Charge
@@ -303,8 +304,8 @@ def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
         )
     if training.batch_size is not None and training.batch_size > reported:
         yield (
-            f"[training] batch_size is {training.batch_size:g}, but browsers report {reported} rows: "
-            "lower it, or leave it out for all of them"
+            f"[training] batch_size is {training.batch_size:g}, but browsers report "
+            f"{plural(reported, 'row')}: lower it, or leave it out for all of them"
         )
 
 
@@ -323,8 +324,9 @@ def _problems_of_task(settings: Settings, reported: int, devices: int | None) ->
         )
     elif reported < task.min_batch_size:
         yield (
-            f"[task] min_batch_size is {task.min_batch_size}, but browsers report {reported} rows: take "
-            f"a table with more {'labelled ' if settings.data.label else ''}rows, or lower min_batch_size"
+            f"[task] min_batch_size is {task.min_batch_size}, but browsers report "
+            f"{plural(reported, 'row')}: take a table with more "
+            f"{'labelled ' if settings.data.label else ''}rows, or lower min_batch_size"
         )
 
 

@@ -204,7 +204,7 @@ def _warn_of_labels(submission: Submission, plan: TrainingPlan) -> Iterator[str]
 def _describe_sharing(room: JobLimits) -> str:
     """Name what shares the budget."""
     jobs = "the job" if room.jobs == 1 else f"all {room.jobs} jobs"
-    return jobs if room.tests is None else f"{jobs} and {room.tests.count} evaluations"
+    return jobs if room.tests is None else f"{jobs} and {plural(room.tests.count, 'evaluation')}"
 
 
 def _print_division(plan: Plan, room: JobLimits) -> None:

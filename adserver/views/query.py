@@ -5,7 +5,6 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -31,6 +30,7 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
 from maskedlark.terminal.pictures import as_png, new_figure
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,6 @@ _MOST_BARS: Final = 60
 # Of half an interval: an estimate is so far from its middle where both ends are printed
 _UNEVEN: Final = 0.05
 NO_GAPS: Final[Mapping[str, str]] = MappingProxyType({})
-_PARTS: Final = re.compile("_x(10+)$")
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
@@ -156,7 +155,7 @@ def print_groups(
     ]
     print_table(distinct_names((*result.group_by, *_names(result, statistics))), shown)
     if hidden := len(result.rows) - len(shown):
-        typer.echo(f"{hidden} group{'s' * (hidden != 1)} of too few reports, not shown: {where}")
+        typer.echo(f"{plural(hidden, 'group')} of too few reports, not shown: {where}")
 
 
 def _may_be_empty(row: ResultRow) -> bool:
@@ -213,7 +212,6 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
     return [
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
         *clipped_lines(result),
-        *_unit_lines(result),
         *_outside_lines(result, statistics),
         *noise_lines(result, f": {scales}; ± is half of a 99 % interval, one in brackets is uneven"),
     ]
@@ -229,13 +227,6 @@ def clipped_lines(result: AggregateResult) -> list[str]:
     if not bounds:
         return []
     return [f"sums are clipped: a report counts {', '.join(bounds)}; intervals do not cover what is beyond"]
-
-
-def _unit_lines(result: AggregateResult) -> list[str]:
-    """Return a line on the sums that are in parts of a unit, which their names say as quickstart's do."""
-    parts = {column.value: found[1] for column in result.columns if (found := _PARTS.search(column.value))}
-    told = ", ".join(f"{value} in 1/{part}" for value, part in parts.items())
-    return [f"units: {told} of its column's own unit"] if parts else []
 
 
 def _outside_lines(result: AggregateResult, statistics: Sequence[Statistic]) -> list[str]:

@@ -322,11 +322,6 @@ def test_each_column_of_a_file_and_each_statistic_has_a_name_of_its_own(
     assert capsys.readouterr().out.split()[:2] == ["paid", "paid_2"]
 
 
-def test_sums_in_parts_of_a_unit_are_said_to_be_so() -> None:
-    lines = " ".join(summary_lines(result({"panier_x100": [1.0, 1.0], "x10": [1.0, 1.0]})))
-    assert "units: panier_x100 in 1/100 of its column's own unit" in lines
-
-
 def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
     one = result({"count": [5.25, 7.0]})
     print_groups(one)
