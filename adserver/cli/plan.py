@@ -134,6 +134,7 @@ def _plan_command(
     """
     from adserver.messages.federated import forecast_message
     from adserver.messages.plan import PlanMessage
+    from adserver.records.optimizer_kinds import ScheduleKind
     from adserver.records.submissions import PlanConstraints, PlanRequest
     from adserver.records.training_plan import Schedule
     from adserver.training.model_file import read_model
@@ -161,7 +162,7 @@ def _plan_command(
         gradient_norm=gradient_norm,
         momentum=momentum,
         learning_rate=learning_rate,
-        schedule=rates or Schedule(),
+        schedule=rates or Schedule(kind=ScheduleKind.COSINE),
         clip_norm=clip_norm,
         train=tuple(train or ()),
         freeze=tuple(freeze or ()),

@@ -35,7 +35,7 @@ def schedule_of(
         ScheduleKind | None,
         _training(
             "The schedule of the learning rate over the rounds.",
-            show_default="constant; cosine if `job submit` chooses the rate",
+            show_default="cosine; constant with --optimizer",
         ),
     ] = None,
     final_factor: Annotated[
@@ -103,7 +103,7 @@ def submission_of(
     ] = None,
     optimizer: Annotated[
         OptimizerKind | None,
-        _training("The optimizer.", show_default="sgd; momentum without --learning-rate"),
+        _training("The optimizer.", show_default="momentum"),
     ] = None,
     momentum: Annotated[float, _training("Momentum, for --optimizer momentum.")] = MOMENTUM,
     rates: "Schedule | None",
@@ -172,7 +172,7 @@ def submission_of(
 ) -> "Submission | None":
     """Return the job that is asked for; None without a model or a loss."""
     from adserver.records.submissions import Submission
-    from adserver.training.default_optimizer import read_optimizer
+    from adserver.training.default_optimizer import read_steps
     from adserver.training.model_file import read_model
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -183,6 +183,7 @@ def submission_of(
         return None
     if rounds is not None and until_budget:
         raise typer.BadParameter("expected at most one of --rounds and --until-budget")
+    steps, schedule = read_steps(optimizer, learning_rate, momentum, rates)
     return Submission(
         model=read_model(model),
         loss=minimised,
@@ -190,8 +191,8 @@ def submission_of(
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
-        optimizer=read_optimizer(optimizer, learning_rate, momentum),
-        schedule=rates,
+        optimizer=steps,
+        schedule=schedule,
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
         is_clip_per_layer=per_layer_clip,

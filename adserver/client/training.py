@@ -17,7 +17,7 @@ from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
 from adserver.training.column_uses import check_vocabulary
-from adserver.training.default_optimizer import read_optimizer
+from adserver.training.default_optimizer import read_steps
 from adserver.training.defaults import ROUNDS
 from adserver.training.merged_parameters import separate_parameters
 from adserver.views.job_comparison import compare_jobs
@@ -91,7 +91,7 @@ class Training(Connection):
             is_allocated=choose(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
             is_sample_public=public_samples,
             learning_rate=learning_rate,
-            schedule=_schedule(schedule) or Schedule(),
+            schedule=_schedule(schedule) or Schedule(kind=ScheduleKind.COSINE),
             clip_norm=clip_norm,
             train=tuple(train),
             freeze=tuple(freeze),
@@ -155,16 +155,16 @@ class Training(Connection):
                 `targets` (one for each label code, None where the code says nothing) and, as needed, `loss`,
                 `weights` and `name`.
             learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
-                adaptive. Without it the job has momentum, a cosine schedule and the rate that quickstart's
-                rule gives for the dataset's reports and the epsilon; it is shown with `progress`.
+                adaptive. Without it the rate that quickstart's rule gives for the dataset's reports and the
+                epsilon; it is shown with `progress`.
             rounds: Optimizer steps; None: as many as fit at the noise multiplier, until the budget is spent.
             epsilon: What it may cost against this ad server; decides the noise.
             noise_multiplier: Instead of epsilon: each helper's noise over the clip norm.
             batch_size: Expected reports in a round; by default the whole dataset.
-            optimizer: sgd, momentum, adam or adagrad; by default sgd, or momentum without a learning rate.
+            optimizer: sgd, momentum, adam or adagrad; by default momentum. Others have no rule for the rate.
             momentum: Of momentum.
             schedule: How the learning rate changes: constant, cosine, step or linear-warmup; or a `Schedule`
-                with the numbers of its kind. By default constant, or cosine without a learning rate.
+                with the numbers of its kind. By default cosine, or constant if you name an optimizer.
             eval_set: An .npz of features and labels of your own, for the curves.
             eval_every: Rounds between evaluations.
             noise: independent, or correlated: each round takes a part of the last one's noise out again.
@@ -395,6 +395,7 @@ def _submission(
         eval_every=eval_every,
         carried=carried,
     )
+    steps, rates = read_steps(optimizer, learning_rate, momentum, _schedule(schedule))
     return Submission(
         model=model,
         loss=_loss(loss),
@@ -402,8 +403,8 @@ def _submission(
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
-        optimizer=read_optimizer(optimizer, learning_rate, momentum),
-        schedule=_schedule(schedule),
+        optimizer=steps,
+        schedule=rates,
         eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
         eval_every=eval_every,
         is_allocated=choose(Sampling, "sampling", sampling) is Sampling.ALLOCATION,

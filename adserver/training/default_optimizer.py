@@ -77,8 +77,12 @@ def steps_at(submission: Submission, rate: float) -> tuple[Optimizer, Schedule]:
     return replace(submission.optimizer, learning_rate=rate), submission.schedule or Schedule()
 
 
-def read_optimizer(kind: OptimizerKind | str | None, rate: float | None, momentum: float) -> Optimizer | None:
-    """Return the optimizer that a person names; None without a rate, which leaves it to the rule.
+def read_steps(
+    kind: OptimizerKind | str | None, rate: float | None, momentum: float, schedule: Schedule | None
+) -> tuple[Optimizer | None, Schedule | None]:
+    """Return optimizer and schedule as a person names them; no optimizer leaves its rate to the rule.
+
+    A rate alone changes the rule's rate, and neither its momentum nor its cosine.
 
     Raises:
         InvalidTask: there is no such optimizer, another than the rule's has no rate, or a number is out of
@@ -87,15 +91,15 @@ def read_optimizer(kind: OptimizerKind | str | None, rate: float | None, momentu
     if kind is not None and kind not in list(OptimizerKind):
         raise InvalidTask(f"optimizer must be {' or '.join(OptimizerKind)}, not {kind!r}")
     if rate is not None:
-        return build(
-            Optimizer, {"kind": kind or OptimizerKind.SGD, "learning_rate": rate, "momentum": momentum}
-        )
+        if kind is None:
+            kind, schedule = OptimizerKind.MOMENTUM, schedule or Schedule(kind=ScheduleKind.COSINE)
+        return build(Optimizer, {"kind": kind, "learning_rate": rate, "momentum": momentum}), schedule
     if not _is_of_rule(kind or OptimizerKind.MOMENTUM, momentum):
         raise InvalidTask(
             f"learning_rate has a default for momentum {MOMENTUM:g} alone: give a rate (--learning-rate), or "
             "leave out optimizer and momentum"
         )
-    return None
+    return None, schedule
 
 
 def _is_of_rule(kind: OptimizerKind | str, momentum: float) -> bool:

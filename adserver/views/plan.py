@@ -142,7 +142,7 @@ def tell_path(
         chosen = plan.optimizer
         typer.echo(
             f"learning rate {chosen.learning_rate:g}, as named, with {chosen.kind} and a "
-            f"{plan.schedule.kind} schedule (without a rate: momentum, a cosine and the rule's rate)",
+            f"{plan.schedule.kind} schedule (without a rate: the rule's)",
             err=True,
         )
     for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_labels(submission, plan)):

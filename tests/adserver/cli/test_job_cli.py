@@ -400,7 +400,7 @@ def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, s
     assert found["settings"][0]["costs"]["ad_server"] <= 1.0
     assert site.store.all() == ()
     shown = adserver(f"job rehearse {job} {wish} --plot picture.png").stdout
-    assert "submit with --epsilon 1 --learning-rate" in shown
+    assert "submit with --epsilon 1; the rule gives the learning rate, 0.1" in shown
     assert "=: one that cannot be told apart" in shown
     job = "--model model.onnx --loss binary_cross_entropy_with_logits --rounds 2"
     by_rule = json.loads(adserver(f"job rehearse {job} {wish.replace('--also-rate 0.1', '')} --json").stdout)

@@ -463,7 +463,7 @@ def test_a_job_is_trained_by_its_model_loss_and_epsilon_alone(
         assert (plan.optimizer.learning_rate, plan.job.rounds) == (0.1, 120)
         assert "learning rate 0.1, by the rule for 40 reports and 5 parameters, with momentum" in said
         noisy.train(module(), epsilon=0.5, learning_rate=0.1, **job)
-        assert "learning rate 0.1, as named, with sgd and a constant schedule" in capsys.readouterr().err
+        assert "learning rate 0.1, as named, with momentum and a cosine schedule" in capsys.readouterr().err
         with pytest.raises(InvalidTask, match="give a rate"):
             noisy.train(module(), epsilon=0.5, optimizer="adam", **job)
         with pytest.raises(JobRefused, match=r"epsilon 8 was asked for, but .*, 8 in all leave"):

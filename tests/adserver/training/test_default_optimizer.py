@@ -9,7 +9,7 @@ from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.cost import job_epsilons
-from adserver.training.default_optimizer import choose_rate, read_optimizer, why_no_rule
+from adserver.training.default_optimizer import choose_rate, read_steps, why_no_rule
 from adserver.training.defaults import choose_learning_rate
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads
@@ -59,7 +59,7 @@ def test_a_fixed_bound_divides_the_rate_and_heads_multiply_it() -> None:
     assert rate(loss=Heads.of(heads)) == 2 * rate()
 
 
-def test_a_rate_that_is_named_keeps_sgd_at_a_constant_rate() -> None:
+def test_an_optimizer_that_is_named_keeps_a_constant_rate() -> None:
     made = plan(schedule=None)
     assert (made.optimizer, made.schedule) == (SUBMISSION.optimizer, Schedule())
 
@@ -95,11 +95,18 @@ def test_the_rule_is_for_momentum_under_a_cosine(changes: dict[str, Any], why: s
 
 
 def test_another_optimizer_must_name_its_rate() -> None:
-    assert read_optimizer(None, None, 0.9) is None
-    assert read_optimizer("momentum", None, 0.9) is None
-    assert read_optimizer(None, 0.5, 0.9) == Optimizer(learning_rate=0.5)
+    assert read_steps(None, None, 0.9, None) == read_steps("momentum", None, 0.9, None) == (None, None)
+    assert read_steps("adam", 0.5, 0.9, None) == (Optimizer(kind=OptimizerKind.ADAM, learning_rate=0.5), None)
     for kind, momentum in (("sgd", 0.9), ("adam", 0.9), (None, 0.5), ("momentum", 0.5)):
         with pytest.raises(InvalidTask, match=r"give a rate \(--learning-rate\), or leave out optimizer"):
-            read_optimizer(kind, None, momentum)
+            read_steps(kind, None, momentum, None)
     with pytest.raises(InvalidTask):
-        read_optimizer("sdg", 0.5, 0.9)
+        read_steps("sdg", 0.5, 0.9, None)
+
+
+def test_a_rate_alone_changes_neither_the_rules_momentum_nor_its_cosine() -> None:
+    assert read_steps(None, 0.5, 0.9, None) == (replace(MOMENTUM, learning_rate=0.5), COSINE)
+    assert read_steps(None, 0.5, 0.8, Schedule()) == (
+        replace(MOMENTUM, learning_rate=0.5, momentum=0.8),
+        Schedule(),
+    )
