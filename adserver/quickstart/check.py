@@ -37,7 +37,7 @@ from adserver.quickstart.model_check import (
 )
 from adserver.quickstart.people import count_use
 from adserver.quickstart.project import Project
-from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TrainingSettings
+from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TaskSettings, TrainingSettings
 from adserver.quickstart.table_report import read_report, warn_of_spellings
 from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding.encoder import Encoder
@@ -297,11 +297,7 @@ def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
     task, training = settings.task, settings.training
     if settings.measure.is_asked and not settings.data.csv:
         yield "[measure] names columns, but [data] csv is empty: name your table"
-    if training.epsilon > task.epsilon:
-        yield (
-            f"[training] epsilon is {training.epsilon:g}, but the budget, [task] epsilon, is "
-            f"{task.epsilon:g}: lower it to {task.epsilon:g} at most, or raise the budget"
-        )
+    yield from _why_over_task("[training]", training.epsilon, task)
     if training.batch_size is not None and training.batch_size > reported:
         yield (
             f"[training] batch_size is {training.batch_size:g}, but browsers report "
@@ -309,8 +305,18 @@ def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
         )
 
 
+def _why_over_task(section: str, epsilon: float, task: TaskSettings) -> Iterator[str]:
+    if epsilon > task.epsilon:
+        yield (
+            f"{section} epsilon is {epsilon:g}, but the budget, [task] epsilon, is {task.epsilon:g}: lower "
+            f"it to {task.epsilon:g} at most, or raise the budget"
+        )
+
+
 def _problems_of_task(settings: Settings, reported: int, devices: int | None) -> Iterator[str]:
     task = settings.task
+    if settings.measure.is_asked:
+        yield from _why_over_task("[measure]", settings.measure.epsilon, task)
     if task.collusion_epsilon < task.epsilon:
         yield (
             f"[task] collusion_epsilon is {task.collusion_epsilon:g}, below epsilon, {task.epsilon:g}: a "

@@ -486,7 +486,11 @@ def test_without_a_label_every_row_is_reported_and_forecast(tmp_path: Path) -> N
             "min_batch_size = 401",
             "browsers report 400 rows: take a table with more rows",
         ),
-        ("epsilon = 4 ", "epsilon = 0.4 ", "[measure] cannot be asked: "),
+        (
+            "epsilon = 4 ",
+            "epsilon = 0.4 ",
+            "[measure] epsilon is 2, but the budget, [task] epsilon, is 0.4: lower",
+        ),
         ('keys = ["device"]', 'keys = ["devise"]', "[measure] keys names 'devise'"),
         ('\nkeys = ["device"]', "\nkeys = [3]", "[measure] keys, entry 1 is 3, but must be a text"),
     ],
