@@ -32,15 +32,18 @@ from adserver.dashboard.plan_page import (
 )
 from adserver.dashboard.ttl_cache import TtlCache
 from adserver.messages.base import Message
+from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.local_plan import LocalPlan
+from adserver.records.plain_names import filled_name
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
 from adserver.store.paging import PageMarker
+from adserver.views.query import means_in, reading_lines
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
@@ -376,7 +379,26 @@ class Figures:
         kind = self.site.queries.find_any(query).spec.kind
         if kind in EVALUATIONS_SHOWN:
             return _plain(show_evaluation(self.site, query))
-        return _plain(show_query(self.site, query))
+        shown = show_query(self.site, query)
+        return {**_plain(shown), **({} if shown.result is None else self._read_off(shown.result))}
+
+    def _read_off(self, message: ResultMessage) -> Values:
+        """Return the means that a query's sums give, and the lines on how to read its intervals."""
+        result, task = message.value(), self._tasks.task(bytes.fromhex(message.task_id))
+        measured = None if task is None else task.measurement
+        declared = () if measured is None else [value.name for value in measured.values]
+        named = {value: filled_name(value, declared) for value in declared}
+        means = means_in(result, {value: filled for value, filled in named.items() if filled is not None})
+        return {
+            "means": {
+                one.name: [
+                    EstimateMessage.model_validate(found).model_dump(mode="json")
+                    for found in one.estimates(result)
+                ]
+                for one in means
+            },
+            "reading": reading_lines(result, means),
+        }
 
     def helpers(self) -> Values:
         """Return both helpers, their keys, and the certificates between the parties."""

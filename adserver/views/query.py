@@ -211,10 +211,14 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
     scales = scales or f"{result.columns[0].noise_scale:.4g}"
     return [
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
-        *clipped_lines(result),
-        *_outside_lines(result, statistics),
+        *reading_lines(result, statistics),
         *noise_lines(result, f": {scales}; ± is half of a 99 % interval, one in brackets is uneven"),
     ]
+
+
+def reading_lines(result: AggregateResult, statistics: Sequence[Statistic]) -> list[str]:
+    """Return lines on what intervals do not cover, and on estimates outside of them; none where not."""
+    return [*clipped_lines(result), *_outside_lines(result, statistics)]
 
 
 def clipped_lines(result: AggregateResult) -> list[str]:

@@ -68,6 +68,15 @@ def test_without_javascript_every_page_is_whole(shown: Shown, browser: Browser) 
         context.close()
 
 
+def test_a_query_has_the_means_that_its_sums_give_and_how_to_read_intervals(visit: Visit) -> None:
+    visit.open(PATHS["query"])
+    titles = visit.page.locator(".card h2").all_text_contents()
+    assert titles[-2:] == ["Mean of click", "Mean of purchase"]
+    assert visit.page.locator(".card").last.locator("tbody tr").count() >= 1
+    told = visit.page.locator("#answer > p.dim").all_text_contents()
+    assert any(one.startswith("Sums are clipped: a report counts ") for one in told)
+
+
 def test_curves_are_drawn_from_the_table(visit: Visit) -> None:
     visit.open(PATHS["job"])
     visit.page.wait_for_selector(".uplot canvas")
