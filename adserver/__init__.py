@@ -34,3 +34,8 @@ def __getattr__(name: str) -> Any:
             raise  # a bug, and no extra that could be installed
         told = how_to_install(error.name, __name__, needs=f"adserver.{name}")
         raise ModuleNotFoundError(told, name=error.name) from None
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which no attribute has before its first use."""
+    return [*globals(), *__all__]

@@ -169,3 +169,9 @@ def test_no_command_goes_past_the_protocol() -> None:
     }
     allowed = {"access", "dataset", "local"}  # a login link is for this machine; a type; without helpers
     assert opening <= allowed
+
+
+def test_public_names_are_there_and_listed_for_completion() -> None:
+    for module in (adserver, import_module("adserver.client")):
+        assert set(module.__all__) <= set(dir(module))
+        assert all(callable(getattr(module, name)) for name in module.__all__)
