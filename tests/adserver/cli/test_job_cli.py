@@ -19,6 +19,7 @@ from adserver.records.job_state import JobState
 from adserver.store.queries import QueryStore
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
+from adserver.training import plain_training
 from adserver.training.inference import predict
 from adserver.training.plain_training import RATES
 from adserver.training.trainer import Checkpoint
@@ -389,7 +390,10 @@ def test_a_job_without_a_rate_rounds_or_optimizer_has_those_of_the_rule(
     assert len(site.store.all()) == 2
 
 
-def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, site: Site) -> None:
+def test_a_rehearsal_trains_on_examples_and_spends_nothing(
+    adserver: Adserver, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_training, "_LEAST_STEPS", 10)
     job = "--model model.onnx --loss binary_cross_entropy_with_logits"
     job += " --learning-rate 0.5 --rounds 2 --batch-size 20"
     wish = f"--examples panel.npz --reports {RECORDS} --epsilon 1 --also-rate 0.1 --seeds 2 --workers 1"

@@ -51,12 +51,17 @@ class Normal(nn.Module):
         return self.layer(self.second(self.batch(torch.relu(self.first(x)))))  # type: ignore[no-any-return]
 
 
+@pytest.fixture(scope="module")
+def merged() -> bytes:
+    """Tables of zeros as torch's present exporter merges them."""
+    return export(Zeros().eval(), 14, 2, dynamo=True)
+
+
 def sizes(encoded: bytes, width: int) -> dict[str, int]:
     return {one.name: one.size for one in parse(encoded, num_features=width).parameters}
 
 
-def test_zeros_of_torchs_present_exporter_are_separate_again() -> None:
-    merged = export(Zeros().eval(), 14, 2, dynamo=True)
+def test_zeros_of_torchs_present_exporter_are_separate_again(merged: bytes) -> None:
     assert sum(sizes(merged, 14).values()) == 257  # what the exporter leaves of 3,329
     found = sizes(separate_parameters(merged), 14)
     assert found == {"bias": 1, **{f"tables.{i}.weight": 256 for i in range(13)}}
@@ -117,15 +122,14 @@ def test_a_tensor_of_different_numbers_is_tied_on_purpose(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("limit", "why"), [("max_bytes", "on its own"), ("max_nodes", "operators"), ("max_fields", "fields")]
 )
-def test_a_file_that_would_grow_beyond_a_limit_is_refused(limit: str, why: str) -> None:
-    merged = export(Zeros().eval(), 14, 2, dynamo=True)
+def test_a_file_that_would_grow_beyond_a_limit_is_refused(limit: str, why: str, merged: bytes) -> None:
     most = {"max_bytes": len(merged) + 11 * 1_024, "max_nodes": 13, "max_fields": 100}[limit]
     with refused(ModelReason.TOO_LARGE, why):
         separate_parameters(merged, limits=replace(Limits(), **{limit: most}))
 
 
-def test_a_damaged_tensor_is_left_to_the_parser() -> None:
-    proto = onnx.ModelProto.FromString(export(Zeros().eval(), 14, 2, dynamo=True))
+def test_a_damaged_tensor_is_left_to_the_parser(merged: bytes) -> None:
+    proto = onnx.ModelProto.FromString(merged)
     for tensor in proto.graph.initializer:
         if np.prod(tensor.dims) == 256:
             tensor.raw_data = b"abc"

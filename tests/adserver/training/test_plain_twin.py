@@ -22,7 +22,8 @@ def records(count: int, seed: int) -> EvalSet:
     return EvalSet(features=features, labels=(features[:, 0] < 100).astype(np.int64))
 
 
-def test_it_learns_and_its_figures_are_its_models() -> None:
+def test_it_learns_and_its_figures_are_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_twin, "RATES", (0.01, 0.1))
     panel = records(200, 2)
     twin = train_plain_twin(MODEL, LOGITS, records(600, 1), panel)
     assert twin.evaluation == evaluate(twin.model, panel.features, panel.labels, LOGITS)

@@ -321,7 +321,10 @@ def test_rare_labels_are_in_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     labels[:4] = 1
     rare = EvalSet(features=examples().features, labels=labels)
     found = rehearse(
-        replace(SUBMISSION, rounds=2), task_of(), rare, replace(WISH, epsilons=(8.0,), learning_rates=(0.5,), seeds=4)
+        replace(SUBMISSION, rounds=2),
+        task_of(),
+        rare,
+        replace(WISH, epsilons=(8.0,), learning_rates=(0.5,), seeds=4),
     )
     assert all(score.mean_over_rate is not None for one in found.settings for score in one.scores)
     labels[3] = 0
