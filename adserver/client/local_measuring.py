@@ -17,7 +17,7 @@ from adserver.measuring.query_runner import Asking
 from adserver.measuring.request import Request, check_evaluated
 from adserver.measuring.result import AggregateResult
 from adserver.peers.client import HelperClient
-from adserver.peers.retrying import Backoff
+from adserver.peers.retrying import Backoff, with_retries
 from adserver.records.asked_query import ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
 from adserver.records.exported_model import ModelWeights
@@ -26,7 +26,7 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.model.heads import Head, Heads, TrainedLoss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.counting import measurement_of
@@ -116,6 +116,7 @@ class LocalMeasuring:
                 is_rolled_up=roll_up,
                 epsilon=epsilon,
             )
+            self._require_helpers()
             return self.measurer(found).measure(request, chosen)
 
     def evaluate(
@@ -170,6 +171,7 @@ class LocalMeasuring:
             )
             if of_head is None:  # those are logits
                 check_reading(evaluated, num_features=task.num_features)
+            self._require_helpers()
             return self.evaluator(found).evaluate(planned, chosen)
 
     def _head(self, job: str, name: str) -> Head | None:
@@ -226,6 +228,24 @@ class LocalMeasuring:
             dataset,
             was_trained_on=jobs.has_trained(dataset.task_id, dataset.dataset_id or b""),
         )
+
+    def _require_helpers(self) -> None:
+        """Refuse a new query, which nothing has stored yet, while a helper is away: it would count as spent.
+
+        Raises:
+            HelperUnavailable: a helper did not answer in time.
+        """
+        for helper in self._helpers:
+            try:
+                with_retries(helper.status, self._backoff)
+            except HelperUnavailable as away:
+                raise HelperUnavailable(
+                    f"{away}; the query was not asked, and this attempt charged nothing: start both helpers, "
+                    "then send it again",
+                    retry_after_s=away.retry_after_s,
+                ) from None
+            except MaskedLarkError:
+                continue  # it answers: what it says of the query follows
 
     def _asking(self, kind: type[_AskingT], dataset: Dataset, **more: Any) -> _AskingT:
         return kind(

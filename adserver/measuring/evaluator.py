@@ -1,5 +1,7 @@
 """Ask both helpers how good a model is, and read their answer."""
 
+from typing import ClassVar
+
 from adserver.measuring.evaluation_metrics import Histogram, smooth
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.query_runner import Asking, release_fields
@@ -83,6 +85,8 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
     Attributes:
         was_trained_on: See `EvaluationResult`.
     """
+
+    command: ClassVar[str] = "evaluate"
 
     was_trained_on: bool = False
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import NormalDist
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,8 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         encoder: The task's, whose words name codes; None if it has none.
         randomness: Of query ids.
     """
+
+    command: ClassVar[str] = "aggregate"
 
     encoder: Encoder | None = None
     randomness: Randomness = system_randomness

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from adserver.peers.query_both import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
@@ -62,7 +62,10 @@ class Asking(Generic[_Spec, _Result]):
         store: Keeps what is asked, and the answers.
         clock: Unix seconds.
         backoff: How long a helper is asked again that does not answer.
+        command: The name of the command and of the function of `Client` that ask such queries.
     """
+
+    command: ClassVar[str]
 
     helpers: tuple[QueryHelper, QueryHelper]
     task: Task
@@ -112,7 +115,17 @@ class Asking(Generic[_Spec, _Result]):
     ) -> _Result:
         """Ask both helpers, and read and keep their answer."""
         length = self._length(planned.spec)
-        answer = self._ask(planned.spec, length, planned.beside, is_new=is_new)
+        try:
+            answer = self._ask(planned.spec, length, planned.beside, is_new=is_new)
+        except HelperUnavailable as away:
+            # A helper may have charged it: who asks for the same in a new query pays for it twice
+            named = planned.spec.query_id.hex()
+            raise HelperUnavailable(
+                f"{away}; query {named} is kept and counts as spent, and a new one is charged anew: "
+                f"`adserver {self.command} --again {named}`, in Python "
+                f'repeat_{self.command}("{named}"), fetches its answer at no further cost',
+                retry_after_s=away.retry_after_s,
+            ) from None
         # Read first: an answer that no honest reports could give is refused, and must not be kept.
         result = self._read(planned, answer, found)
         self._keep_answer(planned, chosen, answer)

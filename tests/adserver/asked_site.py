@@ -40,6 +40,9 @@ class Helper:
         self._sums = MemoryQueryHelper(SHOP_OF, role, shares, seed=role)
         self._scores = MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=role)
 
+    def status(self) -> None:
+        return None
+
     def run_query(
         self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:
@@ -56,6 +59,7 @@ class Ledgered:
         lost: Kinds of queries whose next answer is charged, and does not arrive.
         refuses: What it says of a new query.
         waits: What a new query waits for before it is answered.
+        away: Raised instead of its status.
     """
 
     helper: Helper
@@ -63,7 +67,12 @@ class Ledgered:
     lost: list[type] = field(default_factory=list)
     refuses: Exception | None = None
     waits: Event | None = None
+    away: HelperUnavailable | None = None
     calls: int = 0
+
+    def status(self) -> None:
+        if self.away is not None:
+            raise self.away
 
     def run_query(
         self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None

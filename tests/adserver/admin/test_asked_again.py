@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -17,10 +18,11 @@ from adserver.measuring.result import AggregateResult
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.messages.query import ResultMessage
 from adserver.peers.replies import QueryAnswer
-from adserver.peers.retrying import ONCE
+from adserver.peers.retrying import BRIEF, ONCE, Backoff
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.runtime.keyed_lock import KeyedLock
 from tests.adserver.asked_site import Ledgered, There, asked_site, losing_answers
@@ -57,6 +59,9 @@ class Slow:
         self.helper, self.is_refused = helper, is_refused
         self.came, self.go = Event(), Event()
 
+    def status(self) -> None:
+        return None
+
     def run_query(self, *asked: Any, cancelled: Event | None = None) -> QueryAnswer:
         self.came.set()
         assert self.go.wait(HANGS_S)
@@ -71,9 +76,9 @@ def as_json(answer: AggregateResult | EvaluationResult) -> str:
     return message.of(answer).model_dump_json()  # type: ignore[arg-type]  # of its own kind
 
 
-def server_of(there: There, helpers: Any) -> Client:
+def server_of(there: There, helpers: Any, backoff: Backoff = BRIEF) -> Client:
     """Another server of the same database, with helpers as it sees them."""
-    return Client.of(LocalAdServer.over(there.of.engine, helpers, data=there.of.folder))
+    return Client.of(LocalAdServer.over(there.of.engine, helpers, data=there.of.folder, backoff=backoff))
 
 
 def test_the_same_request_under_its_id_has_the_same_answer_and_one_charge(there: There) -> None:
@@ -225,6 +230,44 @@ def test_an_id_that_was_taken_without_a_choice_is_used(there: There) -> None:
     taken = there.post("/queries", QUERY).json()["query_id"]
     answer = there.post("/queries", {**QUERY, "query_id": taken})
     assert (answer.status_code, answer.json()["reason"]) == (409, "query_changed")
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_without_both_helpers_a_new_query_is_refused_before_it_is_kept_and_an_answered_one_is_not(
+    there: There, monkeypatch: pytest.MonkeyPatch, role: int
+) -> None:
+    server = server_of(there, there.helpers, ONCE)
+    asked: dict[str, Any] = {"dataset": SHOP_DATASET.hex(), "query_id": f"9{role}" * 16}
+    answered = server.aggregate("click", **asked)
+    kept = len(server.queries())
+    monkeypatch.setattr(there.helpers[role], "away", HelperUnavailable("no server is listening there"))
+    with there.charging(0):
+        for ask in (
+            partial(server.aggregate, "click", epsilon=0.1, dataset=SHOP_DATASET.hex()),
+            partial(server.evaluate, ENCODED_MODEL, dataset=DATASET),
+        ):
+            with pytest.raises(HelperUnavailable, match="this attempt charged nothing: start both helpers"):
+                ask()
+        assert server.aggregate("click", **asked) == answered
+    assert len(server.queries()) == kept
+
+
+@pytest.mark.parametrize(("kind", "command"), [(QuerySpec, "aggregate"), (EvaluationSpec, "evaluate")])
+def test_who_loses_an_answer_is_told_the_command_that_fetches_it_at_no_cost(
+    there: There, kind: type, command: str
+) -> None:
+    server = server_of(there, there.helpers, ONCE)
+    calls: dict[str, Any] = {
+        "aggregate": partial(server.aggregate, "click", dataset=SHOP_DATASET.hex()),
+        "evaluate": partial(server.evaluate, ENCODED_MODEL, dataset=DATASET),
+    }
+    there.helpers[1].lost.append(kind)
+    with there.charging(1):
+        with pytest.raises(HelperUnavailable, match="is kept and counts as spent") as lost:
+            calls[command]()
+        query_id = str(lost.value).split(f"`adserver {command} --again ")[1][:32]
+        assert f'repeat_{command}("{query_id}")' in str(lost.value)
+        assert getattr(server, f"repeat_{command}")(query_id).query_id == query_id
 
 
 @pytest.mark.parametrize("kind", [QuerySpec, DiscoverySpec])
