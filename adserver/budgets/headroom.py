@@ -87,7 +87,7 @@ class JobLimits(SamplingOptions):
     already: Sequence[Charge] = ()
     epsilon: float | None = None
     momentum: float = 0.9
-    schedule: Schedule = Schedule()
+    schedule: Schedule = Schedule(kind=ScheduleKind.COSINE)
     clip_norm: float | None = None
     jobs: int = 1
     tests: PlannedTests | None = None

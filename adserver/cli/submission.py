@@ -35,7 +35,7 @@ def schedule_of(
         ScheduleKind | None,
         _training(
             "The schedule of the learning rate over the rounds.",
-            show_default="cosine; constant with --optimizer",
+            show_default="cosine; constant with --optimizer and a rate",
         ),
     ] = None,
     final_factor: Annotated[

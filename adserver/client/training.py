@@ -164,7 +164,7 @@ class Training(Connection):
             optimizer: sgd, momentum, adam or adagrad; by default momentum. Others have no rule for the rate.
             momentum: Of momentum.
             schedule: How the learning rate changes: constant, cosine, step or linear-warmup; or a `Schedule`
-                with the numbers of its kind. By default cosine, or constant if you name an optimizer.
+                with the numbers of its kind. By default cosine, or constant if you name optimizer and rate.
             eval_set: An .npz of features and labels of your own, for the curves.
             eval_every: Rounds between evaluations.
             noise: independent, or correlated: each round takes a part of the last one's noise out again.

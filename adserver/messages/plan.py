@@ -206,7 +206,7 @@ class PlanJob(SamplingRequest):
     gradient_norm: float | None = None
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     learning_rate: float | None = Field(None, gt=0.0, description="To predict the error of the weights.")
-    schedule: Schedule = Schedule()
+    schedule: Schedule = Schedule(kind=ScheduleKind.COSINE)
     clip_norm: float | None = None
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
@@ -257,13 +257,11 @@ def submit_options(option: Option, plan: Plan, room: JobLimits) -> str:
 
 def _steps(learning_rate: float, room: JobLimits) -> str:
     """Return the options of the learning rate, the momentum and the schedule."""
-    chosen = f" --learning-rate {learning_rate!r}"
-    if room.momentum:
-        chosen += f" --optimizer momentum --momentum {room.momentum!r}"
-    schedule = room.schedule
+    moving = f"momentum --momentum {room.momentum!r}" if room.momentum else "sgd"
+    chosen, schedule = f" --learning-rate {learning_rate!r} --optimizer {moving}", room.schedule
     match schedule.kind:
         case ScheduleKind.CONSTANT:
-            return chosen
+            settings = ""
         case ScheduleKind.COSINE:
             settings = f" --final-factor {schedule.final_factor!r}"
         case ScheduleKind.STEP:

@@ -358,7 +358,9 @@ def _decimals(table: Table, column: str, most: float) -> int:
 
 
 def _categories(table: Table, column: str, data: DataSettings) -> dict[str, object]:
-    """Return a key's categories: the words of enough rows, the most frequent first, and one for the rest.
+    """Return a key's categories: the words of enough rows by the alphabet, and one for the rest.
+
+    A task is public: an order by rows would say of each two words which is in more.
 
     Without gaps and rare words there is no rest, which would be an empty row of each group.
     """
@@ -374,7 +376,7 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
     counts = Counter(cell for cell in spelled if cell is not None)
     large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
     # A word that is spelled like the rest is counted there; a task takes words of 100 characters.
-    words = [word for word in large if word != OTHER and len(word) <= 100]
+    words = sorted(word for word in large if word != OTHER and len(word) <= 100)
     if not words:
         raise InvalidTask(
             f"[measure] keys: no word of column {column!r} is in {MIN_CELL_COUNT} rows, and smaller groups "

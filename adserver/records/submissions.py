@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Any, TypeAlias
 
 from adserver.records.defaults import MAX_EPOCHS, MOMENTUM, TEST_SHARE
+from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
 from adserver.records.training_plan import Optimizer, Schedule
 from maskedlark.frozen import frozen
@@ -177,7 +178,7 @@ class PlanRequest(SamplingOptions):
     gradient_norm: float | None = None
     momentum: float = 0.9
     learning_rate: float | None = None
-    schedule: Schedule = Schedule()
+    schedule: Schedule = Schedule(kind=ScheduleKind.COSINE)
     clip_norm: float | None = None
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()

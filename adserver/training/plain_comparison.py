@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _PRIVATE: Final = "the private model"
 _PLAIN: Final = "plain training"
 _ALONE: Final = "the panel alone"
+_NETWORK: Final = "the same network"
+_LINEAR: Final = "a linear model"
 _Network = TypeVar("_Network", PlainTwin, PanelAlone)
 
 
@@ -49,7 +51,9 @@ class PlainComparison:
 
     Attributes:
         private: How the private model does on the panel.
-        plain: The better of the same network and a linear model, trained on the same rows.
+        network: How the same network does, trained on the same rows.
+        linear: How a linear model does that was trained on them; None if it has no room for the outputs.
+        plain: The better of both.
         loss: What the outputs of `plain` are for.
         by_plain: The private model minus `plain` on the panel; None where rows do not tell, as of numbers.
         alone: The better of both, trained on the panel alone; None for fewer than five rows, or where rows of
@@ -60,6 +64,8 @@ class PlainComparison:
     """
 
     private: Evaluation
+    network: Evaluation
+    linear: Evaluation | None
     plain: PlainTwin | LinearFit
     loss: Loss
     by_plain: PairedComparison | None
@@ -77,12 +83,12 @@ class PlainComparison:
         return describe_comparisons(known) + people
 
     def _rows(self) -> list[tuple[str, str]]:
-        told = [
-            (_PRIVATE, self.private.describe()),
-            (f"{_PLAIN}, {_kind(self.plain)}", self.plain.evaluation.describe()),
-        ]
+        told = [(_PRIVATE, self.private.describe()), (f"{_PLAIN}, {_NETWORK}", self.network.describe())]
+        if self.linear is not None:
+            told.append((f"{_PLAIN}, {_LINEAR}", self.linear.describe()))
         if self.alone is not None:
-            told.append((f"{_ALONE}, {_kind(self.alone)}", self.alone.evaluation.describe()))
+            kind = _LINEAR if isinstance(self.alone, LinearFit) else _NETWORK
+            told.append((f"{_ALONE}, {kind}", self.alone.evaluation.describe()))
         for one in (self.by_plain, self.by_alone):
             if one is not None:
                 told.append((f"{one.names[0]} minus {one.names[1]}", one.describe_difference()))
@@ -96,10 +102,6 @@ class PlainComparison:
     def _repr_html_(self) -> str:
         """Return the same as a table, for a notebook."""
         return html_table((), self._rows())
-
-
-def _kind(trained: PlainTwin | PanelAlone | LinearFit) -> str:
-    return "a linear model" if isinstance(trained, LinearFit) else "the same network"
 
 
 def compare_plain(
@@ -176,6 +178,8 @@ def compare_plain(
     by_alone = None if alone is None else compare(alone.outputs, _ALONE)
     return PlainComparison(
         private=Evaluation.of(scores.astype(np.float64), panel.labels, loss),
+        network=twin.evaluation,
+        linear=None if linear is None else linear.evaluation,
         plain=plain,
         # A network's loss may be of a probability, where a linear model gives its logit.
         loss=plain.loss if isinstance(plain, LinearFit) else loss,

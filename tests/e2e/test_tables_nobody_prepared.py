@@ -106,7 +106,7 @@ def test_a_table_without_a_label_is_measured_whole_and_its_sums_are_near_the_tru
     assert made.returncode == 0, made.stderr
     # All that helpers grant; no row is cut off
     text = re.sub(r"most = [0-9.]+}", "most = 70}", (play / "lark.toml").read_text())
-    text = text.replace("\nepsilon = 4 ", "\nepsilon = 8 ").replace("\nepsilon = 0.5 ", "\nepsilon = 7 ")
+    text = text.replace("\nepsilon = 4 ", "\nepsilon = 8 ").replace("\nepsilon = 2 ", "\nepsilon = 7 ")
     (play / "lark.toml").write_text(text.replace("collusion_epsilon = 8 ", "collusion_epsilon = 16 "))
     ran = quickstart("run", play, "--json")
     assert ran.returncode == 0, ran.stderr

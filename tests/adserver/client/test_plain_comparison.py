@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from adserver import compare_plain
 from adserver.training import plain_twin
-from adserver.training.pipeline import ENCODER_IS, LOSS_IS, describe, from_bytes
+from adserver.training.pipeline import ENCODER_IS, LOSS_IS, describe, from_bytes, from_columns
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import ClassLabel, Encoder, NumberColumn
 from maskedlark.errors import InvalidTask, JobRefused
@@ -59,6 +59,18 @@ def test_a_file_of_any_form_is_compared_and_says_its_loss(people: Path, panel: P
     assert compare_plain(NETWORK, NETWORK, people, panel=panel, loss=LOGITS.value).private == found.private
 
 
+def test_an_encoder_in_the_file_is_that_of_the_linear_model(people: Path, panel: Path) -> None:
+    named = describe(NETWORK, **{ENCODER_IS: ENCODER.digest.hex(), LOSS_IS: LOGITS.value})
+    given = compare_plain(named, NETWORK, people, panel=panel, encoder=ENCODER)
+    assert compare_plain(from_columns(named, ENCODER), NETWORK, people, panel=panel) == given
+    assert compare_plain(named, NETWORK, people, panel=panel).linear != given.linear
+
+
+def test_rows_of_one_person_leave_the_panel_alone_out(people: Path, panel: Path) -> None:
+    found = compare_plain(NETWORK, NETWORK, people, panel=panel, loss=LOGITS.value, are_people=True)
+    assert found.alone is None
+
+
 def test_wrong_files_are_refused_before_anything_is_trained(
     people: Path, panel: Path, tmp_path: Path
 ) -> None:
@@ -66,6 +78,9 @@ def test_wrong_files_are_refused_before_anything_is_trained(
         compare_plain(NETWORK, NETWORK, people, panel=panel)
     with pytest.raises(InvalidTask, match="nobody"):
         compare_plain(NETWORK, NETWORK, tmp_path / "nobody.npz", panel=panel)
+    wide = dense_network([3, 6, 3], "relu", seed=1, final="linear")
+    with pytest.raises(InvalidTask, match="has 1 output, and the network 3"):
+        compare_plain(NETWORK, wide, people, panel=panel, loss=LOGITS.value)
     other = Encoder(columns=ENCODER.columns, label=ClassLabel(name="bought", classes=("yes", "no")))
     of_another = written(tmp_path / "other.npz", 1, other)
     for given in ((of_another, panel), (people, of_another)):

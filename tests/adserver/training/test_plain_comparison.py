@@ -45,7 +45,9 @@ def test_a_private_model_is_compared_with_both_on_the_same_rows() -> None:
     assert found.verdict.startswith("The private model ranks 0.")
     assert "than plain training" in found.verdict
     for told in (repr(found), found._repr_html_()):
-        assert f"{found.plain.evaluation.auc:.4f}" in told
+        assert f"{found.network.auc:.4f}" in told
+        assert found.linear is not None
+        assert f"{found.linear.auc:.4f}" in told
         assert found.by_alone.describe_difference() in told
         assert "95 %, on the same 200 rows" in told
 
