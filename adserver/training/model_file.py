@@ -104,7 +104,13 @@ def check_reading(encoded: bytes, *, num_features: int) -> None:
 
 
 def warn_of_loss(model: Model, loss: TrainedLoss, num_classes: int | None) -> str:
-    """Return a line if a loss of numbers trains an output that is no probability on two classes."""
+    """Return a line if an evaluation will refuse what a loss trains, or read it as something else."""
+    if loss is Loss.BINARY_CROSS_ENTROPY and model.nodes[-1].operator != "Sigmoid":
+        return (
+            f"the model's last operator is {model.nodes[-1].operator} and no Sigmoid: private evaluations "
+            "and calibration will refuse it; end it with a Sigmoid, or train its logits with "
+            f"{Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS}"
+        )
     if loss not in (Loss.MSE, Loss.POISSON) or num_classes != 2:
         return ""
     if loss is Loss.MSE and _may_be_chance(model):

@@ -277,8 +277,15 @@ def test_losses_of_numbers_are_warned_of_where_two_classes_get_no_probability() 
         (linear, Loss.MSE, None),
         (linear, Loss.MSE, 10),
         (linear, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, 2),
+        (chance, Loss.BINARY_CROSS_ENTROPY, 2),
     ):
         assert warn_of_loss(model, loss, classes) == ""
+
+
+def test_a_probability_without_a_last_sigmoid_is_warned_of_before_it_is_trained() -> None:
+    moved = parse(as_onnx(Ending(lambda z: torch.sigmoid(z[:, :1]).clamp(0.1, 0.9)), 4), num_features=4)
+    assert why_loss_misfits(moved, Loss.BINARY_CROSS_ENTROPY) == ""
+    assert "Clip and no Sigmoid: private evaluations" in warn_of_loss(moved, Loss.BINARY_CROSS_ENTROPY, 2)
 
 
 def test_what_is_no_operator_is_named_as_in_torch_too() -> None:
