@@ -12,6 +12,7 @@ from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import Planner
 from adserver.messages.plan import PlanMessage, submit_options
 from adserver.records.submissions import PlanConstraints
+from adserver.records.training_plan import Schedule
 from adserver.training.planning import Planned
 from adserver.views.plan import print_plan
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -31,7 +32,8 @@ def planner(noise: StepNoise = StepNoise.CORRELATED, *, momentum: float = 0.9, *
         "collusion_epsilon": 8.0,
         **changes,
     }
-    room = JobLimits(task=world(**settings).task, dataset_size=2_000, noise=noise, momentum=momentum)
+    task, schedule = world(**settings).task, Schedule()  # constant, as `gain` is computed
+    room = JobLimits(task=task, dataset_size=2_000, noise=noise, momentum=momentum, schedule=schedule)
     return Planner(room=room, num_parameters=500)
 
 

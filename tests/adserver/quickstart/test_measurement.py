@@ -52,7 +52,7 @@ def test_a_plan_says_the_same_to_the_task_to_browsers_and_to_the_query() -> None
             {"name": "revenue_x100", "low": 0, "high": 4050, "is_clamped": True, "bucket_starts": []},
             {"name": "yes", "low": 0, "high": 1, "is_clamped": False, "bucket_starts": []},
         ],
-        "keys": [{"name": "campaign", "size": 3, "categories": ["Frühling", "7", "other"]}],
+        "keys": [{"name": "campaign", "size": 3, "categories": ["7", "Frühling", "other"]}],
     }
     secret = ("--value", "revenue_x100=revenue*100", "--value", "yes=bought==yes")
     assert plan.table_options == secret
@@ -113,7 +113,7 @@ def test_amounts_are_summed_as_numbers_and_grouped_and_counted_as_words() -> Non
     values = (Measured(column="paid", most=60), Measured(column="tax", word="7 %"))
     plan = plan_measurement(rated, DataSettings(), MeasureSettings(values=values, keys=("discount",)))
     assert plan is not None
-    assert json.loads(plan.file)["keys"] == [{"name": "discount", "size": 2, "categories": ["20 %", "10 %"]}]
+    assert json.loads(plan.file)["keys"] == [{"name": "discount", "size": 2, "categories": ["10 %", "20 %"]}]
     assert list(plan.units.values()) == [10, 1]
     found = numbers_by_group(rated, plan, values[0])
     assert found["10 %",] == [row + 0.5 for row in range(0, 60, 3)]
