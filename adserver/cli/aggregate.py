@@ -1,5 +1,6 @@
 """`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,12 +87,10 @@ def _aggregate_command(
     quantiles = [_quantile(one) for one in quantile or ()]
     asked_means = [one.partition(":") for one in mean or ()]
     means = [(name, over or COUNT) for name, _, over in asked_means]
-    # Once each: a statistic has one name in files
-    statistics = [Statistic.mean(name, over) for name, over in dict.fromkeys(means)]
-    statistics += [Statistic.quantile(name, share) for name, share in dict.fromkeys(quantiles)]
     with trace(server, "aggregate", traces):
         if again:
             result = server.repeat_aggregate(again)
+            filled = _check_means(server, result.task_id, asked_means)
         else:
             # Only checked: a dataset is of one task, and is what a query names
             if task and not server.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
@@ -99,7 +98,8 @@ def _aggregate_command(
                     JobReason.UNKNOWN_DATASET,
                     "the dataset belongs to another task: give a dataset of the task, or leave out --task",
                 )
-            _check_means(server, charged["dataset"], [name for name, _, over in asked_means if not over])
+            task_id = server.dataset(charged["dataset"]).task_id.hex() if means else ""
+            filled = _check_means(server, task_id, asked_means)
             result = server.aggregate(
                 # A mean is read off a sum and a count, a quantile off a histogram: both are asked for with it
                 values=_distinct(
@@ -113,6 +113,12 @@ def _aggregate_command(
                 roll_up=roll_up,
                 **charged,
             )
+    # Once each: a statistic has one name in files
+    statistics = [
+        Statistic.mean(name, over, is_zero_elsewhere=(name, over) in filled)
+        for name, over in dict.fromkeys(means)
+    ]
+    statistics += [Statistic.quantile(name, share) for name, share in dict.fromkeys(quantiles)]
     for path in out or ():
         write_result(result, path, statistics)
     if as_json:
@@ -134,8 +140,18 @@ def _quantile(typed: str) -> tuple[str, float]:
     )
 
 
-def _check_means(server: "AdServer", dataset: str, names: list[str]) -> None:
+def _check_means(
+    server: "AdServer", task: str, means: Sequence[tuple[str, str, str]]
+) -> frozenset[tuple[str, str]]:
     """Refuse a mean over all reports of a value that some of them lack and hold as 0, unless said so.
+
+    Args:
+        server: Knows the task.
+        task: Its id.
+        means: For each mean what is summed, and after a colon what counts the reports, as typed.
+
+    Returns:
+        Those of a value over the reports that have it, as typed.
 
     Raises:
         typer.BadParameter: with both means that may be meant.
@@ -143,17 +159,22 @@ def _check_means(server: "AdServer", dataset: str, names: list[str]) -> None:
     from adserver.records.plain_names import declared_name, filled_name
     from maskedlark.reports.measurement import COUNT
 
-    if not names:
-        return
-    measurement = server.task(server.dataset(dataset).task_id.hex()).stored.bundle.task.measurement
+    if not means:
+        return frozenset()
+    measurement = server.task(task).stored.bundle.task.measurement
     declared = [] if measurement is None else [value.name for value in measurement.values]
-    for name in names:
-        if (filled := filled_name(declared_name(name, declared), declared)) is not None:
+    over_filled = set()
+    for name, _, over in means:
+        filled = filled_name(declared_name(name, declared), declared)
+        if filled is not None and not over:
             raise typer.BadParameter(
                 f"--mean is {name!r}, which some reports do not have and hold as 0: write "
                 f"{f'{name}:{filled}'!r} for the mean over those that have one, or {f'{name}:{COUNT}'!r} "
                 "over all"
             )
+        if filled is not None and declared_name(over, declared) == filled:
+            over_filled.add((name, over))
+    return frozenset(over_filled)
 
 
 def _condition(typed: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from adserver.measuring.result import AggregateResult, Column, Estimate
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from adserver.quickstart.table_report import describe_units
 from adserver.records.defaults import GROUP, MAY_BE_HIDDEN
-from adserver.records.plain_names import distinct_names, numbered_name, plain_name
+from adserver.records.plain_names import distinct_names, filled_name_of, numbered_name, plain_name
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import list_known
@@ -184,7 +184,7 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     taken = {COUNT, GROUP, MAY_BE_HIDDEN}
     values = [_plan_value(table, one, taken) for one in measure.values]
     filled = {
-        one.name: _count_filled(one.column, taken)
+        one.name: _count_filled(one)
         for one in values
         if not one.is_word and None in table.columns[one.column]
     }
@@ -272,13 +272,13 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
     )
 
 
-def _count_filled(column: str, taken: set[str]) -> _PlannedValue:
-    """Return the value that counts the rows in which a column is not empty."""
+def _count_filled(value: _PlannedValue) -> _PlannedValue:
+    """Return the value that counts the rows in which a value's column is not empty."""
     return _PlannedValue(
-        name=_name(f"{column} filled", taken),
-        column=column,
-        shown=f"rows with {column}",
-        read_as=f"{column}!=",
+        name=filled_name_of(value.name),
+        column=value.column,
+        shown=f"rows with {value.column}",
+        read_as=f"{value.column}!=",
         low=0,
         high=1,
         unit=1,
@@ -412,11 +412,14 @@ def _suffix(unit: int) -> str:
 
 
 def _name(column: str, taken: set[str], suffix: str = "") -> str:
-    """Return a column's name as a task may declare it, and add it to those that are taken."""
+    """Return a column's name as a task may declare it, and add it to those that are taken.
+
+    The name of its count is taken with it, so that no other column is read as the count.
+    """
     plain = plain_name(column)
     names = (f"{numbered_name(plain, number)}{suffix}" for number in range(1, 1_000))
-    name = next(one for one in names if one not in taken)
-    taken.add(name)
+    name = next(one for one in names if taken.isdisjoint((one, filled_name_of(one))))
+    taken.update((name, filled_name_of(name)))
     return name
 
 

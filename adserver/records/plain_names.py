@@ -25,11 +25,12 @@ _WRITTEN_AS: Final = str.maketrans(
         "\u0131": "i",
     }
 )
-_MOST: Final = 48
+# A declared name has at most 64: room for a number, `_x1000000` and `_filled`
+_MOST: Final = 44
 
 
 def plain_name(column: str) -> str:
-    """Return a column's name in a to z, digits and _: at most 48, of which the first is a letter.
+    """Return a column's name in a to z, digits and _: at most 44, of which the first is a letter.
 
     Accents are dropped. What has no such letters is `column`.
     """
@@ -58,10 +59,15 @@ def distinct_names(names: Iterable[str]) -> list[str]:
 def filled_name(value: str, declared: Collection[str]) -> str | None:
     """Return the declared value that counts the reports with a value that others lack; None if there is none.
 
-    By the names that quickstart gives: `spend_x100` in hundredths is counted by `spend_filled`.
+    By the names that quickstart gives: `spend_x100` is counted by `spend_x100_filled`.
     """
-    name = f"{re.sub('_x10+$', '', value)}_filled"
-    return name if name in declared else None
+    name = filled_name_of(value)
+    return name if value in declared and name in declared else None
+
+
+def filled_name_of(value: str) -> str:
+    """Return the name that quickstart declares for the count of the reports with a value."""
+    return f"{value}_filled"
 
 
 def declared_name(said: str, declared: Collection[str]) -> str:

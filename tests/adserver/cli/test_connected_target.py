@@ -150,20 +150,59 @@ def test_a_mean_of_what_is_not_declared_is_refused_before_it_is_charged(there: T
     assert ("did you mean 'click'?" in str(done.exception)) == (mean == "purchase:clicks")
 
 
-def test_a_mean_of_a_value_with_gaps_says_over_which_reports_before_it_is_charged(
-    there: There, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = ({"name": "paid_x100", "low": 0, "high": 9}, {"name": "paid_filled", "low": 0, "high": 1})
+def with_gaps(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ad server's task declare `paid_x100`, and the count of the reports that have it."""
+    values = ({"name": "paid_x100", "low": 0, "high": 9}, {"name": "paid_x100_filled", "low": 0, "high": 1})
     gaps = measuring_world({"min_cell_count": 1, "values": values})
     known = there.of.client.server.task(SHOP_OF.task.task_id.hex())
     changed = replace(known, stored=replace(known.stored, bundle=gaps.bundle))
     monkeypatch.setattr(RemoteAdServer, "task", lambda *_: changed)
-    asked = ["aggregate", "--mean", "Paid x100", "--dataset", SHOP, "--url", there.url]
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_mean_of_a_value_with_gaps_says_over_which_reports_before_it_is_charged(
+    there: There, monkeypatch: pytest.MonkeyPatch, is_again: bool
+) -> None:
+    before = there.of.client.server.aggregate(values=["count"], dataset=SHOP, epsilon=0.1)
+    with_gaps(there, monkeypatch)
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    of = ("--again", before.query_id) if is_again else ("--dataset", SHOP)
     with there.charging(0):
-        done = run(*asked, "--token", there.of.grant(GrantKind.TOKEN, Scope.OPERATE))
+        done = run("aggregate", "--mean", "Paid x100", *of, "--url", there.url, "--token", token)
     assert done.exit_code == 2
-    assert "'Paid x100:paid_filled'" in done.output
+    assert "'Paid x100:paid_x100_filled'" in done.output
     assert "'Paid x100:count'" in done.output
+
+
+def test_a_mean_of_a_value_that_is_not_declared_is_not_advised_to_be_over_another_count(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_gaps(there, monkeypatch)
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    done = run("aggregate", "--mean", "paid", "--dataset", SHOP, "--url", there.url, "--token", token)
+    assert isinstance(done.exception, JobRefused)
+    assert "paid:" not in done.output
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+@pytest.mark.parametrize("mean", ["paid_x100:paid_x100_filled", "Paid x100:Paid_x100 filled"])
+def test_a_mean_over_the_reports_that_have_a_value_lies_in_its_range(
+    there: There, monkeypatch: pytest.MonkeyPatch, mean: str, is_again: bool
+) -> None:
+    summed = there.of.client.server.aggregate(values=["count", "click"], dataset=SHOP, epsilon=0.1)
+    columns = (
+        replace(column, name=name, value=name, report_range=(0, 1))
+        for column, name in zip(summed.columns, ("paid_x100", "paid_x100_filled"), strict=True)
+    )
+    result = replace(summed, columns=tuple(columns))
+    with_gaps(there, monkeypatch)
+    monkeypatch.setattr(RemoteAdServer, "aggregate", lambda *_, **__: result)
+    monkeypatch.setattr(RemoteAdServer, "repeat_aggregate", lambda *_: result)
+    of = ("--again", result.query_id) if is_again else ("--dataset", SHOP)
+    [[found]] = json.loads(at(there, "aggregate", "--mean", mean, *of, "--json"))["statistics"].values()
+    # The reports are four for each click
+    assert found["value"] > 3
+    assert found["high"] == 1
 
 
 def test_the_command_with_the_same_id_is_charged_once(there: There) -> None:

@@ -139,6 +139,36 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     )
 
 
+def test_of_two_columns_of_one_plain_name_the_one_with_gaps_alone_has_a_count() -> None:
+    spends = table(**{"spend": [1.5, 2.5] * 30, "spend!": ["", *[1.25] * 59]})
+    values = (Measured(column="spend", most=3), Measured(column="spend!", most=3))
+    plan = plan_measurement(spends, DataSettings(), MeasureSettings(values=values))
+    assert plan is not None
+    assert plan.units == {"spend_x10": 10, "spend_x100": 100, "spend_x100_filled": 1}
+    assert filled_name("spend_x10", plan.units) is None
+    assert filled_name("spend_x100", plan.units) == "spend_x100_filled"
+    assert plan.filled == {"spend!": "rows with spend!"}
+
+
+@pytest.mark.parametrize("columns", [("note", "note_filled"), ("note_filled", "note")])
+def test_a_column_that_is_called_like_a_count_is_not_read_as_one(columns: tuple[str, str]) -> None:
+    named = table(**{name: [1, 2] * 30 for name in columns})
+    values = tuple(Measured(column=name, most=2) for name in columns)
+    plan = plan_measurement(named, DataSettings(), MeasureSettings(values=values))
+    assert plan is not None
+    assert list(plan.names.values()) == list(columns)
+    assert [filled_name(name, plan.units) for name in plan.units] == [None, None]
+
+
+def test_long_names_of_columns_with_decimals_and_gaps_are_names_that_a_task_takes() -> None:
+    long = "a" * 60
+    rows = table(**{long: ["", *[0.000001] * 59], f"{long}b": ["", *[0.000001] * 59]})
+    values = tuple(Measured(column=name, most=1) for name in rows.columns)
+    plan = plan_measurement(rows, DataSettings(), MeasureSettings(values=values))
+    assert plan is not None
+    assert max(map(len, plan.units)) <= 64
+
+
 def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> None:
     plan = plan_measurement(SHOP, DataSettings(), MeasureSettings(keys=("campaign", "bought")))
     assert plan is not None
