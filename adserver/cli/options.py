@@ -103,8 +103,8 @@ def release_options(
     query_id: Annotated[
         str,
         option(
-            "An idempotency id, 16 random bytes in hex: repeating the command with the same id "
-            "returns the same answer and is charged once. Default: a new id.",
+            "An idempotency id, 16 random bytes in hex: repeating the command with the same id, also "
+            "one that it printed, returns the same answer and is charged once. Default: a new id.",
             "--query-id",
             metavar="HEX",
         ),

@@ -128,12 +128,14 @@ def show_measured(measured: Mapping[str, Any]) -> None:
     result = ResultMessage.model_validate_json(Path(measured["json"]).read_bytes()).value()
     statistics = means_in(result, measured["counted_by"])
     print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
-    own_table = json.loads(Path(measured["own_table"]).read_bytes())
     for line in summary_lines(result, statistics):
         typer.echo(escape(line))
-    if own_table["notes"]:
-        typer.echo(escape(f"of your own table, exact and no part of epsilon ({measured['own_table']}):"))
-    for note in own_table["notes"]:
+    # A run that an older version began has no such file
+    own_table = measured.get("own_table")
+    notes = json.loads(Path(own_table).read_bytes())["notes"] if own_table else []
+    if notes:
+        typer.echo(escape(f"of your own table, exact and no part of epsilon ({own_table}):"))
+    for note in notes:
         typer.echo(escape(f"  {note}"))
 
 

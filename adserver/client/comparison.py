@@ -138,6 +138,9 @@ def _codes(labels: Any, classes: tuple[str, ...]) -> NDArray[np.float64]:
 def _code(label: Any, codes: Mapping[str, float]) -> float:
     if str(label) in _MISSING:
         return np.nan
+    # Before its code: classes may be in any order
+    if isinstance(label, bool) and (named := _class_of_bool(label, codes)) is not None:
+        return named
     value = float(label) if isinstance(label, Real) else None
     # Where classes are numbers, a number is the name of one
     word = said(str(label) if value is None else spell_class(repr(value)))
@@ -156,3 +159,9 @@ def _code(label: Any, codes: Mapping[str, float]) -> float:
         f"the label {label!r} is neither a class's code nor one of the encoder's words ({known}): give "
         "codes, True and False, or these words"
     )
+
+
+def _class_of_bool(label: bool, codes: Mapping[str, float]) -> float | None:
+    """Return the code of the class that is called True or False, in any case; None if none or several are."""
+    named = [code for word, code in codes.items() if word.lower() == str(label).lower()]
+    return named[0] if len(named) == 1 else None

@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
@@ -89,12 +88,11 @@ class LocalMeasuring:
             "epsilon": None if epsilon is None else float(epsilon),
             "dataset": dataset,
         }
-        chosen = ChosenId.of(query_id, "query", asked) if query_id else None
+        chosen = ChosenId.of(query_id or _new_id(), "query", asked)
         # Two requests under one id at the same time would both find nothing stored, and both be charged
-        with self._exclusively(chosen):
+        with self._turns.hold(chosen.query_id):
             # Looked for first: what was asked before is answered as then, whatever has changed since
-            before = chosen and self._queries.before(chosen, QuerySpec)
-            if chosen and before:
+            if before := self._queries.before(chosen, QuerySpec):
                 # Of its own dataset: an empty name may mean another one by now
                 return self.measurer(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
@@ -145,10 +143,9 @@ class LocalMeasuring:
         if weights is not ModelWeights.LATEST:
             asked["weights"] = weights
         files = () if model is None else (model,)
-        chosen = ChosenId.of(query_id, "evaluation", asked, *files) if query_id else None
-        with self._exclusively(chosen):
-            before = chosen and self._queries.before(chosen, EvaluationSpec)
-            if chosen and before:
+        chosen = ChosenId.of(query_id or _new_id(), "evaluation", asked, *files)
+        with self._turns.hold(chosen.query_id):
+            if before := self._queries.before(chosen, EvaluationSpec):
                 return self.evaluator(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             task = self._task(found)
@@ -164,7 +161,7 @@ class LocalMeasuring:
                 evaluated,
                 task=task,
                 dataset=found,
-                query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
+                query_id=chosen.query_id,
                 epsilon=epsilon,
                 num_bins=bins,
                 head=of_head,
@@ -258,17 +255,12 @@ class LocalMeasuring:
             backoff=self._backoff,
         )
 
-    @contextmanager
-    def _exclusively(self, chosen: ChosenId | None) -> Iterator[None]:
-        """Hold the turn of an id: a request that comes second finds the stored answer."""
-        if chosen is None:
-            yield
-            return
-        with self._turns.hold(chosen.query_id):
-            yield
-
     def _dataset(self, planned: PlannedQuery[Any]) -> Dataset:
         return DatasetStore(self._engine).find(planned.spec.dataset_id.hex())
 
     def _task(self, dataset: Dataset) -> Task:
         return TaskStore(self._engine).find(dataset.task_id.hex()).bundle.task
+
+
+def _new_id() -> str:
+    return os.urandom(QUERY_ID_BYTES).hex()

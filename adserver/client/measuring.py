@@ -47,7 +47,7 @@ class Measuring(Connection):
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
             dataset: As `seal` returns it, or the start of its id; not needed if there is only one.
             query_id: 32 hex digits of your own choice, of 16 random bytes: the same request under the same
-                id has the same answer, and is charged once. By default a new one.
+                id has the same answer, and is charged once. By default a new one, which the result names.
 
         Raises:
             JobRefused(QUERY_CHANGED): something else was asked under the id.

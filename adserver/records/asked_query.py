@@ -1,4 +1,4 @@
-"""Queries as they are put to the helpers, with their attachments, and the ids that clients choose.
+"""Queries as they are put to the helpers, with their attachments, and the ids of requests.
 
 >>> ChosenId.of("0f" * 16, "query", {"values": ["count"]}).query_id.hex()
 '0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f'
@@ -40,7 +40,7 @@ class PlannedQuery(Generic[S]):
 
 @frozen
 class ChosenId:
-    """An id that a client chose, so that it can ask again when it lost the answer.
+    """A request's id, chosen by the client or drawn, under which it can be repeated at no cost.
 
     Attributes:
         query_id: 16 bytes.
@@ -52,7 +52,7 @@ class ChosenId:
 
     @classmethod
     def of(cls, typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) -> "ChosenId":
-        """Return the id that a client chose for a request.
+        """Return the id of a request, which a client chose or the ad server drew.
 
         Args:
             typed: 32 hex digits, of 16 random bytes.

@@ -55,7 +55,7 @@ class QueryStore:
             spec: The query.
             codes: What is sent with it.
             asked_at: Unix seconds.
-            request: Of an id that a client chose: `ChosenId.request`.
+            request: `ChosenId.request`; without it nothing may be asked under the id again.
 
         Returns:
             Whether there was none of its id; what is there stays.
@@ -85,7 +85,7 @@ class QueryStore:
             return is_new
 
     def before(self, chosen: ChosenId, kind: type[S]) -> PlannedQuery[S] | None:
-        """Return the earlier query, evaluation or discovery under an id that a client chose.
+        """Return the earlier query, evaluation or discovery under a request's id.
 
         None: it was not asked yet.
 

@@ -271,7 +271,7 @@ queries: Final = Table(
     Column(
         "codes", LargeBinary, nullable=False
     ),  # what is sent beside the query: codes, or an evaluation's model
-    # SHA-256 of the request, where the client chose the id: it may ask again, and nothing else under it.
+    # SHA-256 of the request: it may be repeated under the id, and nothing else may be asked under it.
     Column("request", LargeBinary(32)),
     Index("queries_by_age", "asked_at", "query_id"),
     Index("queries_by_dataset", "dataset_id", "asked_at"),

@@ -226,10 +226,29 @@ def test_another_request_under_a_used_id_is_refused(
     assert (answer.status_code, answer.json()["reason"]) == (409, "query_changed")
 
 
-def test_an_id_that_was_taken_without_a_choice_is_used(there: There) -> None:
-    taken = there.post("/queries", QUERY).json()["query_id"]
-    answer = there.post("/queries", {**QUERY, "query_id": taken})
-    assert (answer.status_code, answer.json()["reason"]) == (409, "query_changed")
+@pytest.mark.parametrize(
+    ("asked", "charged"),
+    [(QUERY, 1), ({**FOUND, "epsilon": 0.3}, 2)],
+    ids=["a query", "a query with a discovery"],
+)
+def test_the_same_request_under_the_id_that_the_ad_server_drew_has_the_same_answer(
+    there: There, asked: dict[str, Any], charged: int
+) -> None:
+    with there.charging(charged):
+        first = there.post("/queries", asked)
+        again = there.post("/queries", {**asked, "query_id": first.json()["query_id"]})
+    assert (first.status_code, again.json()) == (201, first.json())
+    with there.charging(0):
+        other = there.post("/queries", {**asked, "epsilon": 0.2, "query_id": first.json()["query_id"]})
+    assert (other.status_code, other.json()["reason"]) == (409, "query_changed")
+
+
+def test_the_same_evaluation_under_the_id_that_the_ad_server_drew_has_the_same_answer(there: There) -> None:
+    evaluate = partial(there.of.client.evaluate, ENCODED_MODEL, bins=10, epsilon=0.1, dataset=DATASET)
+    with there.charging(1):
+        first = evaluate()
+        again = evaluate(query_id=first.query_id)
+    assert as_json(first) == as_json(again)
 
 
 @pytest.mark.parametrize("role", [0, 1])
