@@ -53,8 +53,8 @@ def compare(
             each row: (rows,), the higher the more likely class 1, or (rows, classes).
         other: The same of the other model.
         rows: What the files score, as for `predict`; None where both are scores.
-        labels: The class of each row: its word in the encoder, or where classes are no numbers its code, True
-            or False. A row whose label is missing is left out.
+        labels: The class of each row: its word in the encoder, or where classes are no numbers its code. True
+            and False are the classes of these names, or else codes. A row whose label is missing is left out.
         encoder: As for `predict`; of both files, where neither holds one.
         loss: As for `predict`.
         names: What the verdict calls them.
@@ -139,7 +139,7 @@ def _code(label: Any, codes: Mapping[str, float]) -> float:
     if str(label) in _MISSING:
         return np.nan
     # Before its code: classes may be in any order
-    if isinstance(label, bool) and (named := _class_of_bool(label, codes)) is not None:
+    if isinstance(label, bool | np.bool_) and (named := _class_of_bool(label, codes)) is not None:
         return named
     value = float(label) if isinstance(label, Real) else None
     # Where classes are numbers, a number is the name of one
@@ -161,7 +161,7 @@ def _code(label: Any, codes: Mapping[str, float]) -> float:
     )
 
 
-def _class_of_bool(label: bool, codes: Mapping[str, float]) -> float | None:
+def _class_of_bool(label: bool | np.bool_, codes: Mapping[str, float]) -> float | None:
     """Return the code of the class that is called True or False, in any case; None if none or several are."""
     named = [code for word, code in codes.items() if word.lower() == str(label).lower()]
     return named[0] if len(named) == 1 else None

@@ -88,7 +88,7 @@ class ColumnReport:
         name: Of the column.
         distinct: How many different cells it has.
         gaps: How many empty cells.
-        example: The most frequent cell.
+        example: The most frequent cell as it is written, which is what groups by a column are called.
         use: What it becomes.
         why: For a column that is left out, or read otherwise than its cells suggest; no cell is in it.
         looks_like: What identifiers its words look like, for the public encoder; None for none.
@@ -239,7 +239,9 @@ def _column(
     table: Table, name: str, labels: Sequence[str | None], learned: Sequence[str | None]
 ) -> ColumnReport:
     cells = table.numbers(name)
-    counts = Counter(cell for cell in cells if cell is not None)
+    counts, written = (
+        Counter(cell for cell in one if cell is not None) for one in (cells, table.columns[name])
+    )
     use, why = _use(name, cells, counts)
     if name in table.amounts and use is Use.NUMBER:
         why = f"read without {table.amounts[name].unit!r}"
@@ -254,7 +256,7 @@ def _column(
         name=name,
         distinct=len(counts),
         gaps=len(cells) - counts.total(),
-        example=max(counts, key=lambda cell: (counts[cell], cell), default=""),
+        example=max(written, key=lambda cell: (written[cell], cell), default=""),
         use=use,
         why=why,
         looks_like=identifiers(cells) if _are_words(counts) else None,

@@ -96,6 +96,19 @@ def test_where_classes_are_numbers_a_label_is_the_name_of_one(
         compare(first, second, rows, [1.5, *labels[1:] + 1])
 
 
+@pytest.mark.parametrize("classes", [("True", "False"), ("TRUE", "FALSE"), ("true", "false")])
+@pytest.mark.parametrize("dtype", [bool, object])
+def test_a_bool_is_the_class_of_its_name_in_any_order_of_the_classes(
+    rows: pd.DataFrame, labels: NDArray[np.int64], classes: tuple[str, str], dtype: type
+) -> None:
+    first, second = (model(seed, encoder=labelled(*classes)) for seed in (1, 2))
+    expected = compare(model(1), model(2), rows, labels)
+    assert compare(first, second, rows, (labels == 0).astype(dtype)) == expected
+    assert compare(first, second, rows, [np.bool_(one == 0) for one in labels]) == expected
+    # Without such names True is the code 1
+    assert compare(model(1), model(2), rows, labels == 1) == expected
+
+
 @pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT, "N/A", " ", "?"], ids=repr)
 def test_a_label_is_missing_as_a_cell_is(missing: Any, rows: pd.DataFrame, labels: NDArray[np.int64]) -> None:
     first, second = model(1), model(2)

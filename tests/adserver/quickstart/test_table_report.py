@@ -252,3 +252,12 @@ def test_of_two_words_the_rarer_is_the_second_class(
     rows = [(*cells[:-1], other if row % 4 else rarer) for row, cells in enumerate(visits())]
     report = read_report(parse_table(text(rows).encode(), "visits.csv"), "bought")
     assert list(report.classes) == classes
+
+
+@pytest.mark.parametrize("label", ["", "bought"])
+def test_an_example_of_amounts_is_what_groups_by_them_are_called(label: str) -> None:
+    lines = "".join(f"{row % 3 * 5} %,{'yes' if row % 2 else 'no'}\n" for row in range(200))
+    table = parse_table(f"off,bought\n{lines}".encode(), "shop.csv")
+    [off, *_] = read_report(table, label).columns
+    assert off.example == "5 %"
+    assert off.distinct == 3

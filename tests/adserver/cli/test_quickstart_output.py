@@ -1,0 +1,41 @@
+"""What quickstart prints of a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adserver.cli.quickstart_output import show_measured
+from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
+from adserver.messages.query import ResultMessage
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
+
+RESULT = AggregateResult(
+    query_id="00" * 16,
+    task_id="11" * 32,
+    dataset_id="22" * 32,
+    group_by=(),
+    columns=(Column(name="paid", value="paid", bucket=None, noise_scale=1.0),),
+    rows=(ResultRow(group=(), estimates=(Estimate(value=64.0, standard_error=1.0, low=61.0, high=67.0),)),),
+    mechanism=Mechanism.GAUSSIAN,
+    records=1000,
+    min_cell_count=20,
+    delta=1e-5,
+    cost=Epsilons(ad_server=0.5, colluding=0.7),
+    dataset_spent=Epsilons(ad_server=1.5, colluding=2.7),
+)
+
+
+@pytest.mark.parametrize("has_own_table", [True, False], ids=["today's", "an older version's"])
+def test_a_measurement_is_printed_with_the_notes_on_ones_own_table_if_the_run_wrote_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], has_own_table: bool
+) -> None:
+    measured, own_table = tmp_path / "measured.json", tmp_path / "own.json"
+    measured.write_text(ResultMessage.of(RESULT).model_dump_json())
+    own_table.write_text(json.dumps({"notes": ["3 rows are cut"]}))
+    files = {"json": str(measured), "csv": "measured.csv", "counted_by": {}}
+    show_measured({**files, **({"own_table": str(own_table)} if has_own_table else {})})
+    shown = capsys.readouterr().out
+    assert "64.0 ± 3.0" in shown
+    assert ("3 rows are cut" in shown) == has_own_table

@@ -1,0 +1,50 @@
+"""What a page says of the figures that it is given."""
+
+import re
+from typing import Any, Final
+
+from adserver.dashboard.rendering import draw, environment
+
+KNOWN: Final[dict[str, Any]] = {"value": 41.5, "low": 40.0, "high": 43.0, "no_interval": None}
+UNKNOWN: Final[dict[str, Any]] = {"value": 987.5, "low": None, "high": None, "no_interval": "noise"}
+# As files and the command have it
+LOST: Final[dict[str, Any]] = {"value": 765.5, "low": 700.0, "high": 800.0, "no_interval": None}
+
+
+def cells_of(card: str) -> list[list[str]]:
+    """The text of each row's cells."""
+    body = card.split("<tbody>")[1].split("</tbody>", maxsplit=1)[0]
+    return [
+        [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+        for row in body.split("<tr>")[1:]
+    ]
+
+
+def test_a_mean_over_a_group_that_may_be_hidden_or_is_near_noise_is_unknown_and_a_sum_is_shown() -> None:
+    estimates = [KNOWN, UNKNOWN, LOST]
+    rows = [
+        {"group": {"place": place}, "paid": one, "may_be_hidden": one is LOST}
+        for place, one in zip(("oslo", "lima", "rome"), estimates, strict=True)
+    ]
+    result = {"columns": [{"name": "paid"}], "rows": rows, "records": 60, "epsilon": None}
+    values = {
+        "kind": "query",
+        "about": "sums",
+        "query_id": "a1" * 16,
+        "dataset_id": "b2" * 16,
+        "asked_at": 0.0,
+        "result": result,
+        "means": {"mean of paid": estimates},
+        "reading": [],
+        "place": "queries",
+        "navigation": [],
+    }
+    _, of_sum, of_mean = draw(environment(), "query.html", values).split('<div class="card">')
+    assert [row[:3] for row in cells_of(of_mean)] == [
+        ["oslo", "41.5", "40 to 43"],
+        ["lima", "unknown", "none at this noise"],
+        ["rome", "unknown", "none: may be hidden"],
+    ]
+    assert "987" not in of_mean
+    assert "765" not in of_mean
+    assert cells_of(of_sum)[2][:3] == ["rome", "765.5", "700 to 800 (may be hidden)"]
