@@ -212,7 +212,7 @@ def parse_table(content: bytes, name: str) -> Table:
     amounts = {one: found for one, cells in columns.items() if (found := _read_amounts(cells))}
     if amounts:
         units = dict.fromkeys(found.unit for found in amounts.values())
-        written.append(f"amounts, as numbers without {' and '.join(units)}")
+        written.append(f"amounts (as numbers, without {' and '.join(units)})")
     have_commas = any(found.have_commas for found in amounts.values()) and delimiter != ","
     form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas)
     return Table(

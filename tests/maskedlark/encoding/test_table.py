@@ -82,7 +82,7 @@ def test_amounts_of_one_unit_are_read_as_numbers_without_it(
     assert (table.numbers("a"), table.amounts["a"].unit) == (read, unit)
     assert table.columns["a"] == [cell or None for cell in cells]
     assert table.take([1]).numbers("a") == read[1:2]
-    assert table.written.endswith(f"amounts, as numbers without {unit}")
+    assert table.written.endswith(f"amounts (as numbers, without {unit})")
     are_commas_decimal = delimiter == ";" and any(",5" in cell for cell in cells)
     assert table.form.are_commas_decimal is are_commas_decimal
 
