@@ -140,7 +140,8 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
 
 
 def test_of_two_columns_of_one_plain_name_the_one_with_gaps_alone_has_a_count() -> None:
-    spends = table(**{"spend": [1.5, 2.5] * 30, "spend!": ["", *[1.25] * 59]})
+    cells: dict[str, Sequence[object]] = {"spend": [1.5, 2.5] * 30, "spend!": ["", *[1.25] * 59]}
+    spends = table(**cells)
     values = (Measured(column="spend", most=3), Measured(column="spend!", most=3))
     plan = plan_measurement(spends, DataSettings(), MeasureSettings(values=values))
     assert plan is not None
