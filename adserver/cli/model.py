@@ -338,6 +338,7 @@ def _predict_command(
                 "scored": count,
                 "left_out": left_out,
                 "unknown_words": {one.column: one.rows for one in scored.unknown},
+                "units": scored.units,
                 "columns": scored.columns,
             }
         )

@@ -26,7 +26,7 @@ from adserver.training.scoring import find_encoder, score_table
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.dates import Cells, part_of
 from maskedlark.encoding.encoder import Encoder, NumberColumn
-from maskedlark.encoding.table import Table, parse_table, read_number
+from maskedlark.encoding.table import Table, parse_table, read_each_amount
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 
@@ -48,7 +48,7 @@ def predict(
 
     Of two classes that is the chance of class 1, and of more the chance of each; of numbers the number; of a
     file that does not say its loss the outputs. Words that the encoder does not name are scored as `other`,
-    and a warning counts them.
+    and a warning counts them. Another names the currency or % of amounts, which the encoder does not know.
 
     Args:
         model: The ONNX file that `export` or `calibrate` of a job made, or its bytes.
@@ -56,7 +56,8 @@ def predict(
             encoder reads are needed, others are ignored: dates as one column, as they are written or as
             dates; cells without a value None, NaN or empty. Numbers that are text are each read by
             themselves: they may have a currency or %, and a decimal comma that cannot part thousands (2,5 but
-            not 1,234), while 1.234 has decimals.
+            not 1,234), while 1.234 has decimals. A cell of another currency than most of its column cannot be
+            read.
         encoder: The encoder that the model was trained with, or its file; not needed for a model that was
             exported with takes="columns".
         loss: What the model was trained with, for a file that does not say it.
@@ -91,14 +92,13 @@ def _read_rows(rows: Any, encoder: Encoder) -> Table:
     columns: dict[str, Cells] = {
         name: _cells(held[name], words) for name, words in {**dates, **wanted}.items() if name in held
     }
-    for column in encoder.columns:
-        # Of a CSV file's rows as dicts, numbers are text as it was written
-        if isinstance(column, NumberColumn) and column.name in held:
-            columns[column.name] = [
-                read_number(cell) if cell is not None and isinstance(value, str) else cell
-                for value, cell in zip(held[column.name], columns[column.name], strict=True)
-            ]
-    return Table(name="rows", columns=columns, lines=range(1, count + 1))
+    # Of a CSV file's rows as dicts, numbers are text as it was written
+    amounts = {
+        column.name: read_each_amount(columns[column.name])
+        for column in encoder.columns
+        if isinstance(column, NumberColumn) and column.name in columns
+    }
+    return Table(name="rows", columns=columns, lines=range(1, count + 1), amounts=amounts)
 
 
 def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]], int]:

@@ -157,8 +157,9 @@ def check(project: Project) -> Checked:
             encoder = fit_encoder(table, kept, settings.data, planned)
             features = encoder.num_features
     loss = choose_loss(project, features, classes)
+    problems += _problems_of_epsilons(settings)
     problems += _problems_of_training(settings, reported)
-    problems += _problems_of_task(settings, reported, devices)
+    problems += _problems_of_rows(settings.task, reported, devices, is_labelled=bool(settings.data.label))
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
     if table is not None and plan is not None and not problems:
@@ -208,7 +209,8 @@ def _check_measured_alone(project: Project) -> Checked:
         *_problems_without_label(settings),
         *find_named_problems(table, settings.data),
         *refused,
-        *_problems_of_task(settings, reported, None),
+        *_problems_of_epsilons(settings),
+        *_problems_of_rows(settings.task, reported, None, is_labelled=False),
     ]
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
@@ -250,16 +252,18 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
         project: As of `Project.read`: wrong settings have their defaults.
         wrong: The wrong settings. A problem that their defaults may cause is left out.
     """
+    epsilons = tuple(_problems_of_epsilons(project.settings))
     try:
         others = check(project).problems
     except InvalidTask as error:
-        others = (str(error),)
+        others = (str(error), *epsilons)
     hidden = frozenset[str]().union(*(one.hides for one in wrong))
     told = [one.text for one in wrong]
     for problem in others:
         is_of_names = problem.startswith(("[data]", "[measure] values", "[measure] keys", "[federated]"))
         # Columns and rows decide about features, and about how many rows are reported
-        if not hidden.isdisjoint(_DECIDE_OF_ROWS) and (not is_of_names or "identifiers" in problem):
+        is_of_rows = problem not in epsilons and (not is_of_names or "identifiers" in problem)
+        if is_of_rows and not hidden.isdisjoint(_DECIDE_OF_ROWS):
             continue
         if not any(one.may_cause(problem) for one in wrong):
             told.append(problem)
@@ -294,10 +298,9 @@ def _problems_without_label(settings: Settings) -> Iterator[str]:
 
 
 def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
-    task, training = settings.task, settings.training
+    training = settings.training
     if settings.measure.is_asked and not settings.data.csv:
         yield "[measure] names columns, but [data] csv is empty: name your table"
-    yield from _why_over_task("[training]", training.epsilon, task)
     if training.batch_size is not None and training.batch_size > reported:
         yield (
             f"[training] batch_size is {training.batch_size:g}, but browsers report "
@@ -313,16 +316,23 @@ def _why_over_task(section: str, epsilon: float, task: TaskSettings) -> Iterator
         )
 
 
-def _problems_of_task(settings: Settings, reported: int, devices: int | None) -> Iterator[str]:
+def _problems_of_epsilons(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the epsilons by themselves, whatever the rows are."""
     task = settings.task
+    if not settings.is_measured_alone:
+        yield from _why_over_task("[training]", settings.training.epsilon, task)
     if settings.measure.is_asked:
         yield from _why_over_task("[measure]", settings.measure.epsilon, task)
     if task.collusion_epsilon < task.epsilon:
         yield (
             f"[task] collusion_epsilon is {task.collusion_epsilon:g}, below epsilon, {task.epsilon:g}: a "
-            "helper that "
-            "joins the ad server never sees less than the ad server alone"
+            "helper that joins the ad server never sees less than the ad server alone"
         )
+
+
+def _problems_of_rows(
+    task: TaskSettings, reported: int, devices: int | None, *, is_labelled: bool
+) -> Iterator[str]:
     if devices is not None and devices < task.min_batch_size:
         yield (
             f"[task] min_batch_size is {task.min_batch_size}, but {devices} people's devices train: take a "
@@ -332,7 +342,7 @@ def _problems_of_task(settings: Settings, reported: int, devices: int | None) ->
         yield (
             f"[task] min_batch_size is {task.min_batch_size}, but browsers report "
             f"{plural(reported, 'row')}: take a table with more "
-            f"{'labelled ' if settings.data.label else ''}rows, or lower min_batch_size"
+            f"{'labelled ' if is_labelled else ''}rows, or lower min_batch_size"
         )
 
 

@@ -9,6 +9,7 @@ Each row has a prediction or the reason why it has none.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Final, assert_never
 
 import numpy as np
@@ -66,19 +67,21 @@ class _ScoredTable:
         rows: For each row of the table its numbers, or None where it has none.
         why: For each row why it has none, or nothing.
         unknown: Columns with words that the encoder does not name, which are scored as one word, `other`.
+        units: The currency or % of each column that is read as amounts.
     """
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[float] | None]
     why: Sequence[str]
     unknown: tuple[_UnknownWords, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def count_left_out(self) -> dict[str, int]:
         """Count the rows without a prediction, by reason."""
         return dict(Counter(filter(None, self.why)))
 
     def remarks(self) -> list[str]:
-        """Return a line for each reason that left rows out, and for each column with unknown words."""
+        """Return a line for each reason that left rows out, and each column of unknown words or amounts."""
         lines = [
             f"{plural(rows, 'row is', 'rows are')} not scored: {reason}"
             for reason, rows in self.count_left_out().items()
@@ -91,6 +94,11 @@ class _ScoredTable:
                 else f"encoder does not name {one.words:,} of the words there, most often {one.example!r}"
             )
             for one in self.unknown
+        ]
+        lines += [
+            f"column {column!r} is read as amounts in {unit}; the encoder does not know the unit that it was "
+            "fitted on: check that it is the same"
+            for column, unit in self.units.items()
         ]
         return lines
 
@@ -141,7 +149,8 @@ def score_table(
         loss = Loss.named(notes[LOSS_IS])
     why = [""] * len(table)
     wanted = [column.name for column in encoder.columns]
-    cells: dict[str, dates.Cells] = dict(table.read_by(encoder).columns)
+    amounts = {name: one for name, one in table.amounts_read_by(encoder).items() if name in wanted}
+    cells: dict[str, dates.Cells] = {**table.columns, **{name: one.cells for name, one in amounts.items()}}
     for of in dict.fromkeys(dates.part_of(name) for name in wanted if name not in cells):
         if of is None or of not in cells:
             continue
@@ -153,7 +162,9 @@ def score_table(
         cells[of] = [None if cell in unread else cell for cell in cells[of]]
     cells |= dates.with_parts(cells, wanted)
     for wrong in encoder.wrong_cells(cells):
-        why[wrong.row] = why[wrong.row] or f"column {wrong.column!r}: {wrong.why}"
+        read = amounts.get(wrong.column)
+        reason = read.explain(wrong.row, wrong.why) if read else wrong.why
+        why[wrong.row] = why[wrong.row] or f"column {wrong.column!r}: {reason}"
     places = [row for row, reason in enumerate(why) if not reason]
     readable = {name: [cells[name][place] for place in places] for name in wanted if name in cells}
     outputs = _run(encoded_model, notes.get(INPUT_IS, SCALED), encoder, readable).astype(np.float64)
@@ -161,7 +172,13 @@ def score_table(
     rows: list[Sequence[float] | None] = [None] * len(table)
     for place, found in zip(places, numbers.tolist(), strict=True):
         rows[place] = found
-    return _ScoredTable(columns=columns, rows=rows, why=why, unknown=tuple(_unknown_words(encoder, readable)))
+    return _ScoredTable(
+        columns=columns,
+        rows=rows,
+        why=why,
+        unknown=tuple(_unknown_words(encoder, readable)),
+        units={name: one.unit for name, one in amounts.items() if one.unit},
+    )
 
 
 def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterator[_UnknownWords]:

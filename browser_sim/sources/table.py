@@ -117,7 +117,7 @@ def load_table(settings: TableSettings) -> Source:
     # The label may be measured too: encoders keep it apart from the features.
     _check_secret(encoder, measured - {label})
     _check_keys(settings.keys.values(), measured | {label})
-    with _locating(table):
+    with _locating(table, encoder):
         read = table.read_by(encoder).columns
         cells = {**read, **dates.with_parts(read, [column.name for column in encoder.columns])}
         records = SourceRecords(
@@ -367,13 +367,22 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
 
 
 @contextmanager
-def _locating(table: Table) -> Iterator[None]:
-    """Add to an encoder's refusal the file, and the line where one cell is at fault."""
+def _locating(table: Table, encoder: Encoder | None = None) -> Iterator[None]:
+    """Add to an encoder's refusal the file, and the line where one cell is at fault.
+
+    Args:
+        table: What is encoded.
+        encoder: What reads it; None where one is fitted.
+    """
     try:
         yield
     except WrongCell as wrong:
+        amounts = None if encoder is None else table.amounts_read_by(encoder).get(wrong.column)
         raise InvalidCell(
-            file=table.name, line=table.lines[wrong.row], column=wrong.column, why=wrong.why
+            file=table.name,
+            line=table.lines[wrong.row],
+            column=wrong.column,
+            why=amounts.explain(wrong.row, wrong.why) if amounts else wrong.why,
         ) from None
     except InvalidTask as error:
         raise InvalidSource(f"{table.name}: {error}") from None

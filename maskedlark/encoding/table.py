@@ -42,6 +42,8 @@ _NO_TEXT: Final = {
 }
 # The share of filled cells that are numbers, above which a column is one of numbers
 _MOSTLY: Final = 0.5
+# The share of the cells that show how commas and points are meant, from which the others follow them
+_CLEARLY: Final = 0.95
 # Points or commas between thousands; no thousands begin with 0
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
 _DECIMAL_POINT: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
@@ -79,14 +81,21 @@ class Amounts:
     """A column of amounts as numbers.
 
     Attributes:
-        unit: The currency or % that each amount has.
+        unit: The currency or % that the amounts have; empty for none.
         cells: The column without it, and with decimal points.
         have_commas: Whether decimal commas were written.
+        why: Why a cell is no number, by cell, where more can be said than that it is none.
     """
 
     unit: str
     cells: Cells = field(repr=False)
     have_commas: bool
+    why: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def explain(self, row: int, usual: str) -> str:
+        """Return why a row's cell is no number, or the usual reason if no more can be said."""
+        cell = self.cells[row]
+        return usual if cell is None else self.why.get(cell, usual)
 
 
 @frozen
@@ -100,6 +109,7 @@ class Table:
         written: How the file was written, for people.
         form: The same for `append_columns`.
         amounts: The columns of amounts: `columns` has them as words, with their currency or %.
+        decimal_commas: The columns of numbers that had decimal commas, and have points in `columns`.
     """
 
     name: str
@@ -108,18 +118,17 @@ class Table:
     written: str = ""
     form: TableForm = TableForm()
     amounts: Mapping[str, Amounts] = field(default_factory=dict)
+    decimal_commas: Collection[str] = ()
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def take(self, rows: Sequence[int]) -> "Table":
         """Return these rows, in this order."""
-        return Table(
-            name=self.name,
+        return replace(
+            self,
             columns={name: [cells[row] for row in rows] for name, cells in self.columns.items()},
             lines=[self.lines[row] for row in rows],
-            written=self.written,
-            form=self.form,
             amounts={
                 name: replace(one, cells=[one.cells[row] for row in rows])
                 for name, one in self.amounts.items()
@@ -136,11 +145,35 @@ class Table:
         return self.amounts[column].cells if column in self.amounts else cells
 
     def read_by(self, encoder: Encoder) -> "Table":
-        """Return the table with amounts as numbers where the encoder has numbers, and as words elsewhere."""
-        read = (*encoder.columns, *((encoder.label,) if encoder.label else ()))
-        of_numbers = {one.name for one in read if isinstance(one, NumberColumn | ValueLabel)}
-        numbers = {name: one.cells for name, one in self.amounts.items() if name in of_numbers}
+        """Return the table with amounts as numbers where the encoder has numbers, and as words elsewhere.
+
+        They are read as by `amounts_read_by`.
+        """
+        numbers = {name: one.cells for name, one in self.amounts_read_by(encoder).items()}
         return replace(self, columns={**self.columns, **numbers}, amounts={})
+
+    def amounts_read_by(self, encoder: Encoder) -> dict[str, Amounts]:
+        """Return the columns of amounts that an encoder has as numbers, by name.
+
+        Unlike a column that an encoder is fitted to, one that an encoder reads may have cells without a unit,
+        and loses no more than the cells of another unit and those that cannot be read.
+        """
+        read = (*encoder.columns, *((encoder.label,) if encoder.label else ()))
+        names = [one.name for one in read if isinstance(one, NumberColumn | ValueLabel)]
+        found = {
+            name: self.amounts.get(name) or self._read_each_amount(name)
+            for name in names
+            if name in self.columns
+        }
+        return {name: one for name, one in found.items() if one}
+
+    def _read_each_amount(self, name: str) -> Amounts | None:
+        cells = self.columns[name]
+        if not any(_AMOUNT.fullmatch(cell) for cell in set(cells) if cell and number(cell) is None):
+            return None
+        if name in self.decimal_commas:
+            return read_each_amount(cells, are_commas_decimal=True, have_numbers_points=True)
+        return read_each_amount(cells, are_commas_decimal=_have_mostly_decimal_commas(cells))
 
     def cells(self, column: str) -> Cells:
         """Return a column.
@@ -216,7 +249,13 @@ def parse_table(content: bytes, name: str) -> Table:
     have_commas = any(found.have_commas for found in amounts.values()) and delimiter != ","
     form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas)
     return Table(
-        name=name, columns=columns, lines=lines, written=", ".join(written), form=form, amounts=amounts
+        name=name,
+        columns=columns,
+        lines=lines,
+        written=", ".join(written),
+        form=form,
+        amounts=amounts,
+        decimal_commas=frozenset(with_points),
     )
 
 
@@ -350,21 +389,68 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
 
 
-def read_number(cell: str) -> str:
-    """Return a number without its currency or %, and with a point for a decimal comma; other text as it is.
+def read_each_amount(
+    cells: Cells, *, are_commas_decimal: bool | None = None, have_numbers_points: bool = False
+) -> Amounts:
+    """Read a column's numbers with and without a unit, each cell that can be read.
 
-    Unlike a file's, a cell is read by itself: where points and commas may part thousands as well as decimals
-    (`1,234`, `1.234 €`), it stays as it is. A number as `maskedlark.encoding.cells` reads them is one: 1.234.
+    Cells of another unit than the most frequent one are left as they are, and so are those that are no
+    numbers.
 
-    >>> read_number("12,5 %"), read_number("1.234,50"), read_number("1,234"), read_number("1.234")
-    ('12.5', '1234.50', '1,234', '1.234')
+    Args:
+        cells: The column.
+        are_commas_decimal: What commas and points are in cells where they may part thousands as well as
+            decimals (`1,234`, `1.234 €`). None: these are left as they are, except numbers as
+            `maskedlark.encoding.cells` reads them: 1.234.
+        have_numbers_points: Whether such numbers are kept as they are in any case.
+
+    >>> read_each_amount(["12,5 %", "1.234,50", "1,234", "1.234", "5 €", "7 %"]).cells
+    ['12.5', '1234.50', '1,234', '1.234', '5 €', '7']
     """
-    if number(cell) is not None:
-        return cell
-    amount = _AMOUNT.fullmatch(cell)
-    figures = _figures(amount) if amount else cell
-    are_commas_decimal = have_decimal_commas([figures])
-    return cell if are_commas_decimal is None else _write_with_point(figures, are_commas_decimal)
+    counts = Counter(cell for cell in cells if cell is not None)
+    found = {cell: _AMOUNT.fullmatch(cell) for cell in counts if number(cell) is None}
+    units = Counter[str]()
+    for cell, amount in found.items():
+        if amount:
+            units[_unit(amount)] += counts[cell]
+    ((unit, _),) = units.most_common(1) or [("", 0)]
+    keeps_numbers = have_numbers_points or are_commas_decimal is None
+    read, why, have_commas = dict[str, str](), dict[str, str](), False
+    for cell in counts:
+        amount = found.get(cell)
+        if amount and (other := _unit(amount)) != unit:
+            why[cell] = f"it is an amount in {other}, where the others are in {unit}"
+        elif cell in found or not keeps_numbers:
+            figures = _figures(amount) if amount else _SPACE_OF_THOUSANDS.sub("", cell)
+            is_decimal = have_decimal_commas([figures])
+            if _is_ambiguous(figures):
+                is_decimal = are_commas_decimal
+                if is_decimal is None:
+                    why[cell] = (
+                        "its points or commas may part thousands as well as decimals: write numbers as 1234.5"
+                    )
+            if is_decimal is not None:
+                read[cell] = _write_with_point(figures, is_decimal)
+                have_commas |= is_decimal and "," in figures
+    return Amounts(
+        unit=unit,
+        cells=[None if cell is None else read.get(cell, cell) for cell in cells],
+        have_commas=have_commas,
+        why=why,
+    )
+
+
+def _have_mostly_decimal_commas(cells: Cells) -> bool | None:
+    """Return whether nearly all cells that show it have decimal commas, or points; None for neither."""
+    shown = Counter[bool | None]()
+    for cell, count in Counter(cell for cell in cells if cell is not None).items():
+        amount = _AMOUNT.fullmatch(cell)
+        figures = _figures(amount) if amount else _SPACE_OF_THOUSANDS.sub("", cell)
+        if "," in figures or "." in figures:
+            shown[have_decimal_commas([figures])] += count
+    del shown[None]
+    ((is_decimal, count),) = shown.most_common(1) or [(None, 0)]
+    return is_decimal if count >= _CLEARLY * shown.total() else None
 
 
 def _read_amounts(cells: Cells) -> Amounts | None:
@@ -378,7 +464,7 @@ def _read_amounts(cells: Cells) -> Amounts | None:
         return None
     counts = Counter(cell for cell in cells if cell is not None)
     found = {cell: one for cell in counts if (one := _AMOUNT.fullmatch(cell))}
-    units = {one["before"] or one["after"] for one in found.values()}
+    units = set(map(_unit, found.values()))
     rows = sum(counts[cell] for cell in found)
     if len(units) != 1 or rows <= _MOSTLY * counts.total() or any(map(is_number_as_written, counts)):
         return None
@@ -392,6 +478,10 @@ def _read_amounts(cells: Cells) -> Amounts | None:
         cells=[None if cell is None else read.get(cell, cell) for cell in cells],
         have_commas=are_commas_decimal and any("," in one for one in figures.values()),
     )
+
+
+def _unit(amount: re.Match[str]) -> str:
+    return amount["before"] or amount["after"]
 
 
 def _figures(amount: re.Match[str]) -> str:
@@ -411,6 +501,12 @@ def have_decimal_commas(numbers: Collection[str]) -> bool | None:
         # 1.234 is either, and 1234 the same in both
         return None if any("." in one or "," in one for one in numbers) else False
     return with_comma if with_comma or with_point else None
+
+
+def _is_ambiguous(figures: str) -> bool:
+    """Return whether points or commas may part thousands as well as decimals."""
+    is_either = _DECIMAL_COMMA.fullmatch(figures) and _DECIMAL_POINT.fullmatch(figures)
+    return bool(is_either) and have_decimal_commas([figures]) is None
 
 
 def _use_decimal_point(cell: str) -> str:

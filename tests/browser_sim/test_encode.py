@@ -140,6 +140,20 @@ def test_a_label_of_amounts_is_of_words_or_of_numbers(tmp_path: Path) -> None:
     assert values.records.labels.tolist() == [2.5, 3]
 
 
+def test_an_encoder_reads_amounts_without_a_unit_and_names_one_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    lines = [f"{row},50 €;{'no' if row % 3 else 'yes'}" for row in range(40)]
+    path.write_text("\n".join(["price;y", *lines]), encoding="utf-8")
+    encoder = fit_counting(TableSettings(path=path, label="y")).encoder
+    expected = features(path, encoder).tolist()
+    path.write_text("\n".join(["price;y", "0,50;yes", *lines[1:]]), encoding="utf-8")
+    assert features(path, encoder).tolist() == expected
+    path.write_text("\n".join(["price;y", "0,50 USD;yes", *lines[1:]]), encoding="utf-8")
+    why = "line 2, column 'price': it is an amount in USD, where the others are in €"
+    with pytest.raises(InvalidCell, match=why):
+        features(path, encoder)
+
+
 def test_a_measured_value_is_no_feature_of_an_encoder(tmp_path: Path) -> None:
     path = table(tmp_path, ROWS)
     secret = TableSettings(path=path, label="y", values={"spend": "gain"})

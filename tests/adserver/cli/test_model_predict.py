@@ -69,7 +69,7 @@ def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp
     ended = run(tmp_path, onnx, "--json")
     assert ended.exit_code == 0, ended.output
     assert json.loads(ended.stdout) == {
-        "read": 5, "scored": 3, "left_out": dict.fromkeys(WHY.values(), 1), "unknown_words": {},
+        "read": 5, "scored": 3, "left_out": dict.fromkeys(WHY.values(), 1), "unknown_words": {}, "units": {},
         "columns": ["chance of yes"],
     }  # fmt: skip
     rows = scored(tmp_path)
@@ -110,6 +110,29 @@ def test_no_file_is_overwritten_that_is_read_or_that_nobody_said_to_replace(
         why = "exists already" if name == "scored.csv" else "which this command reads"
         assert why in " ".join(ended.output.replace("│", "").split())
         assert (tmp_path / name).read_bytes() == before
+
+
+def test_one_odd_amount_costs_its_own_row_alone_and_the_unit_is_printed(tmp_path: Path) -> None:
+    rows = [f"{page},50 €;phone;2026-11-02\n" for page in range(30)]
+    table = "pages;device;seen\n" + "".join(rows)
+    ended = run(tmp_path, model(), table=table)
+    assert "30 of 30 rows are scored" in ended.output
+    before = [row["output 0"] for row in scored(tmp_path)]
+    unit = "column 'pages' is read as amounts in €; the encoder does not know the unit that it was fitted on"
+    assert unit in ended.output
+    for odd, expected in (("7,50", before[7]), ("7.5", before[7]), ("7,50 USD", ""), ("seven", "")):
+        ended = run(tmp_path, model(), table=table.replace("\n7,50 €", f"\n{odd}"))
+        assert ended.exit_code == 0
+        found = scored(tmp_path)
+        assert [row["output 0"] for row in found] == [*before[:7], expected, *before[8:]]
+        assert {row["not scored because"] for row in found[:7] + found[8:]} == {""}
+    ended = run(tmp_path, model(), "--json", table=table.replace("\n7,50 €", "\n7,50 USD"))
+    why = "column 'pages': it is an amount in USD, where the others are in €"
+    assert scored(tmp_path)[7]["not scored because"] == why
+    assert json.loads(ended.stdout)["left_out"] == {why: 1}
+    assert json.loads(ended.stdout)["units"] == {"pages": "€"}
+    ended = run(tmp_path, model(), table=table.replace("€", "USD"))
+    assert unit.replace("€", "USD") in ended.output
 
 
 @pytest.mark.parametrize(("cells", "status"), [(("x", "x"), 1), (("x", "1,5", "2,5"), 0)])
@@ -281,4 +304,4 @@ def test_evaluate_refuses_records_of_another_encoder_than_the_models(tmp_path: P
         np.savez(tmp_path / "panel.npz", features=features, labels=labels, encoder=digest)
         found = CliRunner().invoke(app, asked)
         assert found.exit_code == ended
-    assert "encoder 01000000, but the model's is 00000000" in str(found.exception)
+    assert "encoder 010000000000, but the model's is 000000000000" in str(found.exception)

@@ -260,28 +260,47 @@ def test_a_file_of_features_needs_its_encoder_and_a_loss_its_outputs() -> None:
         predict(model(), ROWS, encoder=ENCODER, loss="cross_entropy")
 
 
-@pytest.mark.parametrize("pages", [["2,5", "", "0", "9"], ["€ 2,50", "", "€ 0", "€ 9,00"]])
-def test_numbers_that_are_text_may_have_decimal_commas_and_a_currency(pages: list[str]) -> None:
+UNIT = "column 'pages' is read as amounts in €; the encoder does not know the unit that it was fitted on"
+
+
+def test_numbers_that_are_text_may_have_decimal_commas_and_a_currency() -> None:
     graph = from_columns(model(), ENCODER)
-    rows = [row | {"pages": cell} for row, cell in zip(ROWS, pages, strict=True)]
+    rows = [row | {"pages": cell} for row, cell in zip(ROWS, ["2,5", "", "0", "9"], strict=True)]
     assert predict(graph, rows).tolist() == predict(graph, ROWS).tolist()
-    assert predict(graph, pd.DataFrame(rows)).tolist() == predict(graph, ROWS).tolist()
+    rows = [row | {"pages": cell} for row, cell in zip(ROWS, ["€ 2,50", "", "€ 0", "9,00"], strict=True)]
+    for one in (rows, pd.DataFrame(rows)):
+        with pytest.warns(UserWarning, match=UNIT):
+            found = predict(graph, one)
+        assert found.tolist() == predict(graph, ROWS).tolist()
 
 
 @pytest.mark.parametrize("pages", [["1,234"], ["2,5", "1.234 €"], ["1,234", 7.5]])
 def test_a_comma_that_could_part_thousands_costs_its_row_the_prediction(pages: list[Any]) -> None:
     rows = [row | {"pages": cell} for row, cell in zip(ROWS, pages, strict=False)]
-    with pytest.warns(UserWarning, match="1 row is not scored: column 'pages': it holds a word"):
+    with pytest.warns(UserWarning, match="1 row is not scored: column 'pages': its points or commas may"):
         chances = predict(from_columns(model(), ENCODER), rows)
     assert np.isnan(chances).tolist() == ["234" in str(cell) for cell in pages]
 
 
+def test_an_amount_in_another_currency_costs_its_row_the_prediction(tmp_path: Path) -> None:
+    graph = from_columns(model(), ENCODER)
+    pages = ["2,50 €", "7 USD", "0 €", "9"]
+    rows = [row | {"pages": cell} for row, cell in zip(ROWS, pages, strict=True)]
+    expected = predict(graph, ROWS)
+    expected[1] = np.nan
+    for one in (rows, pd.DataFrame(rows), write(rows, tmp_path / "new.csv")):
+        with pytest.warns(UserWarning, match=UNIT) as caught:
+            np.testing.assert_array_equal(predict(graph, one), expected)
+        why = "1 row is not scored: column 'pages': it is an amount in USD, where the others are in €; "
+        assert why in str(caught[0].message)
+
+
 def test_a_number_that_is_text_does_not_depend_on_the_other_rows() -> None:
     graph = from_columns(model(), ENCODER)
-    rows = [ROWS[0] | {"pages": cell} for cell in ("1.500", "2,5", "2.5", "3 €", "1.000,5")]
+    rows = [ROWS[0] | {"pages": cell} for cell in ("1.500", "2,5", "2.5", "1 000", "1.000,5")]
     together = predict(graph, rows)
     assert together.tolist() == [predict(graph, [row]).item() for row in rows]
-    numbers = [ROWS[0] | {"pages": number} for number in (1.5, 2.5, 2.5, 3, 1000.5)]
+    numbers = [ROWS[0] | {"pages": number} for number in (1.5, 2.5, 2.5, 1000, 1000.5)]
     assert together.tolist() == predict(graph, numbers).tolist()
 
 

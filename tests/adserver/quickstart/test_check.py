@@ -586,6 +586,15 @@ def test_settings_that_cannot_be_read_hide_no_others_and_bring_no_false_ones(tmp
     # Its epsilon is above the budget by default only
     [budget] = found(("epsilon = 4 ", "epsilon = 0 "), ("epsilon = 3 ", "epsilon = 5 "))
     assert budget == "InvalidTask: [task] epsilon is 0, but must be above 0"
+    # Epsilons are compared whatever the rows are, and where the table cannot be read
+    over = "InvalidTask: [training] epsilon is 9, but the budget, [task] epsilon, is 4"
+    for wrong in (("panel = 0.2", "panel = 1.2"), ('csv = "', 'csv = "no-')):
+        lines = found(
+            wrong, ('optimizer = "momentum"', 'optimizer = "momentun"'), ("epsilon = 3 ", "epsilon = 9 ")
+        )
+        assert sum("momentun" in line for line in lines) == 1
+        assert sum(line.startswith(over) for line in lines) == 1
+        assert len(lines) == 3
     # All are named, however many they are
     assert (
         len(found(*((f"{name} = ", f"{name}x = ") for name in ("csv", "panel", "onnx", "rounds", "person"))))

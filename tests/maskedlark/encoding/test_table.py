@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, NumberColumn, ValueLabel
-from maskedlark.encoding.table import append_columns, have_decimal_commas, parse_table, read_number
+from maskedlark.encoding.table import append_columns, have_decimal_commas, parse_table, read_each_amount
 from maskedlark.errors import InvalidTask
 
 ROWS = "Größe{0}Stadt{0}y\n1{0}Köln{0}no\n2{0}Århus{0}yes\n"
@@ -155,7 +155,44 @@ def test_an_encoder_reads_amounts_as_numbers_only_where_it_has_numbers() -> None
     ],
 )
 def test_a_number_by_itself_is_read_where_it_can_mean_one_thing(cell: str, read: str) -> None:
-    assert read_number(cell) == read
+    assert read_each_amount([cell]).cells == [read]
+
+
+UNIT = "it is an amount in {}, where the others are in {}"
+EITHER = "its points or commas may part thousands as well as decimals: write numbers as 1234.5"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize(
+    ("cells", "read", "why"),
+    [
+        (["12,00", "3,50 €", "1.234 €"], ["12.00", "3.50", "1234"], {}),
+        (["3,50 €", "1.234", "1 234,5", ""], ["3.50", "1234", "1234.5", None], {}),
+        (["3,50 €", "12 USD", "4,5 €"], ["3.50", "12 USD", "4.5"], {"12 USD": UNIT.format("USD", "€")}),
+        (["$3.50", "$1,234", "2 %"], ["3.50", "1234", "2 %"], {"2 %": UNIT.format("%", "$")}),
+        (["3,50 €"] * 20 + ["12.5", "1.234 €"], ["3.50"] * 20 + ["12.5", "1234"], {}),
+        (["3,50 €", "12.5", "1.234 €", "7 €"], ["3.50", "12.5", "1.234 €", "7"], {"1.234 €": EITHER}),
+        (["1.234 €", "1.234", "5"], ["1.234 €", "1.234", "5"], {"1.234 €": EITHER}),
+        (["3,50 €", "1,2,3 €", "many", "1e3"], ["3.50", "1,2,3 €", "many", "1e3"], {}),
+        (["2,500", "3", "4", "5,00 €", "1.234 €"], ["2.500", "3", "4", "5.00", "1234"], {}),
+    ],
+)
+def test_an_encoder_reads_each_amount_and_leaves_out_only_what_cannot_be_read(
+    cells: list[str], read: list[str | None], why: dict[str, str], delimiter: str
+) -> None:
+    content = f"a{delimiter}b\n" + "".join(f'"{cell}"{delimiter}x\n' for cell in cells)
+    table = parse_table(content.encode(), "a.csv")
+    encoder = Encoder(columns=(NumberColumn(name="a", first=1, edges=(5.5,), missing=0),))
+    amounts = table.amounts_read_by(encoder)["a"]
+    assert (amounts.cells, amounts.why) == (read, why)
+    assert table.read_by(encoder).columns["a"] == read
+
+
+def test_a_column_without_a_unit_is_read_as_it_was_parsed() -> None:
+    table = parse_table(b"a;b\n1,234;x\n2.345;y\n", "a.csv")
+    encoder = Encoder(columns=(NumberColumn(name="a", first=1, edges=(5.5,), missing=0),))
+    assert not table.amounts_read_by(encoder)
+    assert table.read_by(encoder).columns == table.columns
 
 
 @pytest.mark.parametrize(
