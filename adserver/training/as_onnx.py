@@ -76,26 +76,86 @@ def _export(module: Any, num_features: int) -> bytes:
                 import onnxscript  # noqa: F401 # what the present exporter needs
             except ImportError:
                 return _legacy(module, example)
-            program = torch.onnx.export(
-                module,
-                example,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-                dynamic_shapes=({0: torch.export.Dim("records")},),
-            )
+            with _distinct_values(module) as changed:
+                made = _present(module, example) if changed else b""
+            if changed and (whole := _with_values(made, changed)) is not None:
+                return whole
+            return _present(module, example)
     except InvalidModel:
         raise
     except Exception as error:  # torch's exporters raise many kinds
         raise InvalidModel(ModelReason.NOT_ONNX, f"torch cannot export the module: {error}") from error
     finally:
         module.train(was_training)
+
+
+def _present(module: Any, example: tuple[Any, ...]) -> bytes:
+    import torch
+
+    program = torch.onnx.export(
+        module,
+        example,
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+        dynamic_shapes=({0: torch.export.Dim("records")},),
+    )
     if program is None:
         raise InvalidModel(
             ModelReason.NOT_ONNX,
             "torch's exporter returned no model: export the module to ONNX yourself and give the file",
         )
     return bytes(program.model_proto.SerializeToString())
+
+
+@contextmanager
+def _distinct_values(module: Any) -> Iterator[dict[float, list[NDArray[np.float32]]]]:
+    """Let parameters that begin at one number have others for a while; yield these by that number.
+
+    The exporter drops a bias of zeros, and keeps one of several parameters of equal values: what it leaves
+    out would not be trained.
+    """
+    import torch
+
+    random, before = torch.Generator().manual_seed(0), []
+    changed: dict[float, list[NDArray[np.float32]]] = {}
+    for one in module.parameters():
+        if one.dtype == torch.float32 and one.numel() and bool((one == one.flatten()[0]).all()):
+            before.append((one, one.detach().clone()))
+    try:
+        with torch.no_grad():
+            for one, values in before:
+                one.copy_(torch.rand(one.shape, generator=random) + 0.5)
+                held = one.detach().cpu().numpy().ravel().copy()
+                changed.setdefault(float(values.flatten()[0]), []).append(np.sort(held))
+        yield changed
+    finally:
+        with torch.no_grad():
+            for one, values in before:
+                one.copy_(values)
+
+
+def _with_values(encoded: bytes, changed: dict[float, list[NDArray[np.float32]]]) -> bytes | None:
+    """Return the file with each changed parameter at its own number; None if one is not found as it was.
+
+    A parameter may have moved its entries, such as a weight that is transposed.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    proto = onnx.ModelProto.FromString(encoded)
+    left = [(number, values) for number, all_of in changed.items() for values in all_of]
+    for tensor in proto.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.FLOAT:
+            continue
+        held = numpy_helper.to_array(tensor)
+        ordered = np.sort(held.ravel())
+        for at, (number, values) in enumerate(left):
+            if np.array_equal(ordered, values):
+                tensor.CopyFrom(numpy_helper.from_array(np.full(held.shape, number, np.float32), tensor.name))
+                del left[at]
+                break
+    return None if left else bytes(proto.SerializeToString())
 
 
 def _check_runs(module: Any, example: Any) -> None:

@@ -28,6 +28,7 @@ _NAMED: Final = re.compile(r"%(\w+)")
 _DEFAULT_LIMITS: Final = Limits()
 # Operators whose inputs are the data and then the parameters, in the order in which torch's takes them.
 _IN_ORDER: Final = frozenset({"BatchNormalization", "LayerNormalization"})
+_SPREADING: Final = frozenset({"Add", "Sub", "Mul", "Div"})
 
 
 class _Use(NamedTuple):
@@ -64,6 +65,9 @@ def separate_parameters(encoded: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> 
     # A small file could ask for thousands of copies of its one large tensor.
     named, room = _named_parameters(graph), limits.max_bytes - len(encoded)
     for tensor, uses in shared:
+        if all(_reads_a_constant(graph.node[use.node], named[use.node]) for use in uses) and _is_one(tensor):
+            del tensor.dims[:]  # a single number is no parameter
+            continue
         meant = _meant(graph, uses, tensor.name, named, there)
         # A guess would tie parameters in silence, or untie what was meant as one.
         if meant is None:
@@ -126,6 +130,19 @@ def _named_parameters(graph: onnx.GraphProto) -> list[list[str]]:
         words = _NAMED.findall(said.partition(" = ")[2])
         named.append(list(dict.fromkeys(targets[word] for word in words if word in targets)))
     return named
+
+
+def _reads_a_constant(node: onnx.NodeProto, named: list[str]) -> bool:
+    """Return whether a node takes any shape that spreads, and was made of no parameter, as the file says.
+
+    Such as attention's: its scale multiplies queries and keys.
+    """
+    is_told = any(entry.key == _MADE_OF for entry in node.metadata_props)
+    return node.op_type in _SPREADING and is_told and not named
+
+
+def _is_one(tensor: onnx.TensorProto) -> bool:
+    return all(size == 1 for size in tensor.dims)
 
 
 def _meant(

@@ -13,8 +13,10 @@ from sklearn.neural_network import MLPClassifier
 
 from adserver.training.as_onnx import as_onnx
 from adserver.training.inference import predict
+from adserver.training.merged_parameters import separate_parameters
 from maskedlark.errors import InvalidModel
 from maskedlark.model.dense import dense_network
+from maskedlark.model.onnx_file import parse
 from tests.torch_models import dense, squeezed
 
 RANDOM = np.random.default_rng(1)
@@ -110,3 +112,54 @@ def test_a_module_that_does_not_take_the_features_is_refused_in_one_line(
     ) as found:
         as_onnx(module, num_features=3)
     assert "\n" not in str(found.value)
+
+
+class Begun(torch.nn.Module):
+    """Layers whose biases begin at zero, a normalisation of ones and zeros, and attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 16), torch.nn.Linear(16, 1)
+        self.norm, self.attention = torch.nn.LayerNorm(16), torch.nn.MultiheadAttention(8, 2)
+        for layer in (self.first, self.last):
+            torch.nn.init.zeros_(layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.norm(self.first(x)).reshape(-1, 2, 8).transpose(0, 1)
+        mixed, _ = self.attention(rows, rows, rows, need_weights=False)
+        return self.last(mixed.transpose(0, 1).flatten(1))  # type: ignore[no-any-return]
+
+
+def test_parameters_that_begin_at_one_number_are_all_in_the_file() -> None:
+    torch.manual_seed(3)
+    module = Begun()
+    before = [one.detach().clone() for one in module.parameters()]
+    encoded = separate_parameters(as_onnx(module, 4))
+    assert all(torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True))
+    found = parse(encoded, num_features=4)
+    assert found.num_parameters == sum(one.numel() for one in before)
+    assert {"first.bias", "last.bias", "attention.out_proj.bias"} <= {one.name for one in found.parameters}
+    x = np.random.default_rng(1).integers(0, 256, (5, 4), np.uint8)
+    with torch.no_grad():
+        expected = module.eval()(torch.from_numpy(x / np.float32(256))).numpy()
+    assert np.abs(predict(encoded, x) - expected).max() < 1e-5
+
+
+class Folded(torch.nn.Module):
+    """A parameter of ones that multiplies another: the exporter keeps the product alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.ones = torch.nn.Linear(4, 1), torch.nn.Parameter(torch.ones(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.layer.weight * self.ones, self.layer.bias)
+
+
+def test_a_module_whose_parameters_the_exporter_folds_is_exported_with_its_own_values() -> None:
+    torch.manual_seed(3)
+    module = Folded()
+    x = np.random.default_rng(1).integers(0, 256, (5, 4), np.uint8)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x / np.float32(256))).numpy()
+    assert np.abs(predict(separate_parameters(as_onnx(module, 4)), x) - expected).max() < 1e-5

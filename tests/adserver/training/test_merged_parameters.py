@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -135,3 +136,32 @@ def test_a_damaged_tensor_is_left_to_the_parser(merged: bytes) -> None:
             tensor.raw_data = b"abc"
     encoded = proto.SerializeToString()
     assert separate_parameters(encoded) == encoded
+
+
+class Attention(nn.Module):
+    """Attention over two rows that are made of each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.last = nn.Linear(4, 16), nn.Linear(16, 1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.rows(x).reshape(-1, 2, 8)
+        mixed, _ = self.attention(rows, rows, rows, need_weights=False)
+        return self.last(mixed.flatten(1))  # type: ignore[no-any-return]
+
+
+def test_the_scale_of_attention_that_two_operators_read_is_a_constant() -> None:
+    torch.manual_seed(4)
+    module = Attention().eval()
+    # The exporter leaves out a bias of zeros
+    nn.init.normal_(module.attention.out_proj.bias)
+    given = export(module, 4, 2, dynamo=True)
+    found = separate_parameters(given)
+    assert sum(sizes(found, 4).values()) == sum(one.numel() for one in module.parameters())
+    assert separate_parameters(found) == found
+    x = np.random.default_rng(1).random((3, 4), np.float32)
+    (outputs,) = onnxruntime.InferenceSession(found).run(None, {"x": x})
+    with torch.no_grad():
+        assert np.abs(outputs - module(torch.from_numpy(x)).numpy()).max() < 1e-6
