@@ -143,15 +143,17 @@ def read_query(
     )
 
 
-def group_errors(task: Task, spec: QuerySpec) -> tuple[float, ...]:
-    """Return the standard error that each column will have in a group of the finest level.
+def level_errors(task: Task, spec: QuerySpec) -> tuple[tuple[float, ...], ...]:
+    """Return the standard error that each column will have in a group of each level, the coarsest first.
 
-    Before the query is asked, in the values' own units; of a query without groups, that of the total.
+    Before the query is asked, in the values' own units; of a query without groups, those of the total.
     """
     nothing = np.zeros(spec.num_numbers(task), np.int64)
     # Errors follow from the tree of cells alone, not from what they hold. The rest has others, and is last.
-    finest = _estimates(task, spec, nothing)[-1]
-    return tuple((_errors(task, spec) * math.sqrt(finest.variances[0])).tolist())
+    errors = _errors(task, spec)
+    return tuple(
+        tuple((errors * math.sqrt(level.variances[0])).tolist()) for level in _estimates(task, spec, nothing)
+    )
 
 
 def _with_domains(request: Request, found: dict[str, Codes]) -> Request:

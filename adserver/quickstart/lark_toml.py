@@ -118,6 +118,7 @@ def _measure(measure: MeasureSettings, why: str = "") -> str:
     return f"""\
 [measure]              # sums, counts and means by groups; keys alone: counts; nothing without either
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
+# A suggested most has the least squared error, where (all) and each level of groups count alike.
 values = {_format_measured(measure.values)}
 keys = {_list(measure.keys, {})}              # columns to group by, the coarsest first
 epsilon = {measure.epsilon:g}          # what this may cost{why}

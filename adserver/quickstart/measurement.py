@@ -126,15 +126,21 @@ def cut_off(numbers: Sequence[float], most: float) -> list[float]:
     return [one - max(-most, min(most, one)) for one in numbers]
 
 
-def numbers_by_group(
+def numbers_by_level(
     table: Table, plan: MeasurementPlan, value: Measured | None
-) -> dict[tuple[str, ...], list[float]]:
-    """Return `read_numbers` of each group by all keys that is shown, or of all rows, if none is."""
-    numbers, found = read_numbers(table, value), dict[tuple[str, ...], list[float]]()
-    for group, one in zip(group_rows(table, plan), numbers, strict=True):
-        found.setdefault(group, []).append(one)
-    shown = {group: of for group, of in found.items() if len(of) >= MIN_CELL_COUNT}
-    return shown or {(): numbers}
+) -> list[dict[tuple[str, ...], list[float]]]:
+    """Return `read_numbers` of each group that is shown: of all rows, by the first key, and so on.
+
+    A level of which no group is shown is empty; the first has all rows.
+    """
+    numbers, rows = read_numbers(table, value), group_rows(table, plan)
+    levels: list[dict[tuple[str, ...], list[float]]] = [{(): numbers}]
+    for level in range(1, len(plan.keys) + 1):
+        found = dict[tuple[str, ...], list[float]]()
+        for group, one in zip(rows, numbers, strict=True):
+            found.setdefault(group[:level], []).append(one)
+        levels.append({group: of for group, of in found.items() if len(of) >= MIN_CELL_COUNT})
+    return levels
 
 
 def describe_gaps(table: Table, measure: MeasureSettings) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from adserver.quickstart.measurement import (
     describe_gaps,
     describe_rest,
     group_rows,
-    numbers_by_group,
+    numbers_by_level,
     parse_value,
     plan_measurement,
     read_numbers,
@@ -55,6 +55,30 @@ _NOT_PRIVATE: Final = (
 
 
 @frozen
+class LevelClipping:
+    """What a bound cuts off the sums of one level of the result, next to the noise of that level.
+
+    Attributes:
+        keys: The columns by which it groups; none of the total.
+        worst_group: Of the groups that are shown, the one of which most is cut off.
+        worst_lost: What is cut off its sum, in the column's own unit.
+        half_width: Of the 99 % interval of a sum of this level.
+        best_most: The bound of least squared error at this level.
+    """
+
+    keys: tuple[str, ...]
+    worst_group: tuple[str, ...]
+    worst_lost: float
+    half_width: float
+    best_most: float
+
+    @property
+    def is_too_much(self) -> bool:
+        """Return whether the cut-off exceeds the noise."""
+        return self.worst_lost > self.half_width
+
+
+@frozen
 class Clipping:
     """What a bound cuts off a value's sums, of the rows that browsers report.
 
@@ -69,7 +93,8 @@ class Clipping:
         worst_group: The group, of those that are shown, of which most is cut off; empty without keys.
         worst_lost: What is cut off its sum.
         worst_share: The same as a share of its sum.
-        best_most: The bound of least squared error at the epsilon of `[measure]`.
+        best_most: The bound of least squared error at the epsilon of `[measure]`, over all levels.
+        levels: Each level of which a group is shown, the coarsest first.
     """
 
     most: float
@@ -80,6 +105,7 @@ class Clipping:
     worst_lost: float
     worst_share: float | None
     best_most: float
+    levels: tuple[LevelClipping, ...]
 
 
 @frozen
@@ -143,15 +169,22 @@ def forecast_groups(
     share = reported / len(table)
     found = []
     names = (*_names_of(measure, plan), COUNT)
-    for name, one, error in zip(names, (*measure.values, None), errors, strict=True):
+    factor = half_width(Mechanism.GAUSSIAN)
+    for name, one, by_level in zip(names, (*measure.values, None), errors, strict=True):
         most = 1.0 if one is None else one.bound
-        groups = numbers_by_group(table, plan, one)
+        levels = numbers_by_level(table, plan, one)
+        groups = levels[-1] or levels[0]
         sums = [share * sum(max(-most, min(most, value)) for value in group) for group in groups.values()]
-        width = half_width(Mechanism.GAUSSIAN) * error
+        width = factor * by_level[-1]
         clipping = None
-        if one is not None and not one.word:
-            best = _suggest_most(_rows_to_bound(table, groups, one), error / most, share)
-            clipping = _find_clipping(table, groups, one, share=share, best=best)
+        if one is not None and not one.word and any(cut_off(levels[0][()], most)):
+            sums_of = _sums_by_level(levels, [error / most for error in by_level])
+            of_levels = tuple(
+                _find_level(tuple(plan.keys.values())[:level], of, most, share, factor)
+                for level, of in sums_of.items()
+            )
+            best = _suggest_most(list(sums_of.values()), share)
+            clipping = _find_clipping(levels[0][()], groups, most, of_levels, share=share, best=best)
         found.append(
             GroupForecast(
                 name=name, reported=reported, half_width=width, typical=median(sums), clipping=clipping
@@ -165,18 +198,54 @@ def _names_of(measure: MeasureSettings, plan: MeasurementPlan) -> list[str]:
     return list(plan.names.values())[: len(measure.values)]
 
 
+@frozen
+class _LevelSums:
+    """What a value's rows are in each shown group of a level.
+
+    Attributes:
+        groups: Each group's numbers.
+        error: The standard error of a group's sum at a bound of 1.
+    """
+
+    groups: Mapping[tuple[str, ...], Sequence[float]]
+    error: float
+
+
+def _sums_by_level(
+    levels: Sequence[Mapping[tuple[str, ...], Sequence[float]]], errors: Sequence[float]
+) -> dict[int, _LevelSums]:
+    """Return the levels of which a group is shown, by how many keys they have."""
+    return {
+        level: _LevelSums(groups=groups, error=error)
+        for level, (groups, error) in enumerate(zip(levels, errors, strict=True))
+        if groups
+    }
+
+
+def _find_level(
+    keys: tuple[str, ...], of: _LevelSums, most: float, share: float, factor: float
+) -> LevelClipping:
+    lost = {group: share * abs(sum(cut_off(numbers, most))) for group, numbers in of.groups.items()}
+    worst = max(lost, key=lost.__getitem__)
+    return LevelClipping(
+        keys=keys,
+        worst_group=worst,
+        worst_lost=lost[worst],
+        half_width=factor * of.error * most,
+        best_most=_suggest_most([of], share),
+    )
+
+
 def _find_clipping(
-    table: Table,
+    numbers: Sequence[float],
     groups: Mapping[tuple[str, ...], Sequence[float]],
-    value: Measured,
+    most: float,
+    levels: tuple[LevelClipping, ...],
     *,
     share: float,
     best: float,
-) -> Clipping | None:
-    numbers, most = read_numbers(table, value), value.bound
+) -> Clipping:
     beyond = cut_off(numbers, most)
-    if not any(beyond):
-        return None
     has_both_signs = min(numbers) < 0 < max(numbers)
 
     def part(cut: float, of: Sequence[float]) -> float | None:
@@ -195,6 +264,7 @@ def _find_clipping(
         worst_lost=share * lost[worst],
         worst_share=part(lost[worst], groups[worst]),
         best_most=best,
+        levels=levels,
     )
 
 
@@ -209,9 +279,9 @@ def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSetti
 
 
 def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
-    """Say what bounds cut off sums, and whether it exceeds the noise; a line for each value that they cut.
+    """Say what bounds cut off sums, and of which levels that exceeds the noise; a line a value that they cut.
 
-    If it does, with the bound that is best at this epsilon.
+    If it does, with the bound that is best there at this epsilon, and the one that is best over all levels.
     """
     return tuple(_describe_cut(one, one.clipping) for one in forecasts if one.clipping is not None)
 
@@ -318,12 +388,21 @@ def _describe_cut(forecast: GroupForecast, cut: Clipping) -> str:
         group = " · ".join(cut.worst_group)
         worst = told(cut.worst_lost, cut.worst_share)
         line += f", and that of a group that is shown by at most {worst}, {group}"
-    noise = f"the noise, ± {_short(forecast.half_width)}"
-    if cut.worst_lost <= forecast.half_width:
-        return f"{line}; that is within {noise}"
+    too_much = [one for one in cut.levels if one.is_too_much]
+    if not too_much:
+        return f"{line}; that is within the noise, {', '.join(map(_describe_noise, cut.levels))}"
+    told_levels = ", ".join(
+        f"{_describe_noise(one)} (most = {one.best_most:g} is best there)" for one in too_much
+    )
+    line += f"; that exceeds the noise, {told_levels}"
     if cut.best_most > cut.most:
-        return f"{line}; that exceeds {noise}: set most = {cut.best_most:g}"
-    return f"{line}; that exceeds {noise}, but no other bound has less error over all groups"
+        return f"{line}: set most = {cut.best_most:g}, the best over all levels of the result"
+    return f"{line}, but no higher bound has less error over all levels of the result"
+
+
+def _describe_noise(level: LevelClipping) -> str:
+    which = f"by {', '.join(level.keys)}" if level.keys else f"of {ALL}"
+    return f"± {_short(level.half_width)} {which}"
 
 
 def _short(value: float) -> str:
@@ -351,8 +430,9 @@ def suggest_values(
     """Return measured columns, or COLUMN==WORD, each with the most that a row counts.
 
     Noise follows that bound, and rows that have more make sums too small. The bound has the least mean
-    squared error of the sums asked for at `measure`'s epsilon: of the table's groups by all its keys, or
-    without keys of the total. It is at least the median of what is not 0: below that, most sums are of rows
+    squared error of the sums asked for at `measure`'s epsilon, where each level of the roll-up counts alike:
+    the total, which has one sum, as much as all groups by all keys, or else the sums that one reads first
+    would be the worst. It is at least the median of what is not 0: below that, most sums are of rows
     that are cut off, and say little more than how many there are. Where that median is half the largest value
     or more, as of ratings from 1 to 5, it is the largest value: noise at most doubles, and nothing is cut
     off.
@@ -383,52 +463,42 @@ def suggest_bounds(
     if plan is None or not measure.values:
         return ()
     errors = _plan_errors(plan, task, measure.epsilon, reported)
-    return tuple(
+    found = []
+    for one, by_level in zip(measure.values, errors, strict=False):
+        if one.word:
+            found.append(one)
+            continue
         # Noise is in proportion to the bound
-        one
-        if one.word
-        else Measured(
-            column=one.column,
-            most=_suggest_most(
-                _rows_to_bound(table, numbers_by_group(table, plan, one), one),
-                error / one.bound,
-                reported / len(table),
-            ),
-        )
-        for one, error in zip(measure.values, errors, strict=False)
-    )
+        of = _sums_by_level(numbers_by_level(table, plan, one), [error / one.bound for error in by_level])
+        most = _suggest_most(list(of.values()), reported / len(table))
+        found.append(Measured(column=one.column, most=most))
+    return tuple(found)
 
 
-def _rows_to_bound(
-    table: Table, groups: Mapping[tuple[str, ...], Sequence[float]], value: Measured
-) -> list[Sequence[float]]:
-    """Return the numbers of each group that is shown, or of all rows if these are all 0."""
-    return list(groups.values()) if any(map(any, groups.values())) else [read_numbers(table, value)]
-
-
-def _suggest_most(numbers: Sequence[Sequence[float]], error: float, share: float) -> float:
-    """Return the bound of least squared error.
+def _suggest_most(levels: Sequence[_LevelSums], share: float) -> float:
+    """Return the bound of least squared error: of the mean over each level's groups, summed over the levels.
 
     Args:
-        numbers: Of each group.
-        error: The standard error of a group's sum at a bound of 1.
+        levels: Each with a group or more.
         share: Of the rows, how many are reported.
     """
-    groups = [sorted(map(abs, group)) for group in numbers]
-    filled = [value for group in groups for value in group if value]
+    # Each group with its weight
+    groups = [(sorted(map(abs, group)), 1 / len(of.groups)) for of in levels for group in of.groups.values()]
+    # Of the coarsest level, which has all rows of the others
+    filled = [abs(value) for group in levels[0].groups.values() for value in group if value]
     if not filled:
         return _ANY_BOUND
     # What all values from a place on add up to.
-    suffixes = [[0.0, *accumulate(reversed(group))][::-1] for group in groups]
+    suffixes = [[0.0, *accumulate(reversed(group))][::-1] for group, _ in groups]
     low, high = 0.0, max(filled)
     for _ in range(_HALVINGS):
         bound = (low + high) / 2
-        slope = len(groups) * error**2 * bound
-        for group, suffix in zip(groups, suffixes, strict=True):
+        slope = sum(of.error**2 for of in levels) * bound
+        for (group, weight), suffix in zip(groups, suffixes, strict=True):
             place = bisect_right(group, bound)
             more = len(group) - place
             # The squared bias falls by its root times the rows that have more.
-            slope -= share**2 * (suffix[place] - more * bound) * more
+            slope -= weight * share**2 * (suffix[place] - more * bound) * more
         low, high = (bound, high) if slope < 0 else (low, bound)
     middle = median(filled)
     least = max(filled) if max(filled) <= _SHORT_SCALE * middle else middle
@@ -437,15 +507,21 @@ def _suggest_most(numbers: Sequence[Sequence[float]], error: float, share: float
 
 def _plan_errors(
     plan: MeasurementPlan, settings: TaskSettings, epsilon: float, reported: int
-) -> tuple[float, ...]:
-    """Return the standard error of each value, and of the count, in a group: in columns' own units."""
+) -> tuple[tuple[float, ...], ...]:
+    """Return the standard errors of each value, and of the count, in a group: in columns' own units.
+
+    One for each level of the result, the coarsest first.
+    """
     # Loads numpy, which light commands do without.
-    from adserver.measuring.measurer import group_errors
+    from adserver.measuring.measurer import level_errors
 
     task = unsigned_task(settings, measurement=plan.declared)
     spec = plan_measured_query(plan, task, epsilon, reported)
     units = (*plan.units.values(), 1)
-    errors = [error / unit for error, unit in zip(group_errors(task, spec), units, strict=True)]
+    errors = [
+        tuple(error / unit for error in of)
+        for of, unit in zip(zip(*level_errors(task, spec), strict=True), units, strict=True)
+    ]
     # Behind the values stand the counts of the rows without a gap
     return (*errors[: len(errors) - 1 - len(plan.filled)], errors[-1])
 

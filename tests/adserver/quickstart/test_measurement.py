@@ -11,7 +11,7 @@ from adserver.quickstart.measurement import (
     MIN_CELL_COUNT,
     describe_gaps,
     describe_rest,
-    numbers_by_group,
+    numbers_by_level,
     parse_value,
     plan_measurement,
 )
@@ -96,12 +96,12 @@ def test_the_numbers_of_a_value_are_grouped_as_its_sums_are() -> None:
     plan = plan_measurement(SHOP, DataSettings(), measure)
     assert plan is not None
     # Too few rows have `other` and no campaign, 15 in all: their group is hidden.
-    assert numbers_by_group(SHOP, plan, values[0]) == {
+    assert numbers_by_level(SHOP, plan, values[0])[-1] == {
         ("Frühling",): [float(cell) for cell in CENTS[:25]],
         ("7",): [float(cell) for cell in CENTS[40:]],
     }
-    assert [*numbers_by_group(SHOP, plan, None).values()] == [[1.0] * 25, [1.0] * 20]
-    assert [sum(group) for group in numbers_by_group(SHOP, plan, values[1]).values()] == [9, 6]
+    assert [*numbers_by_level(SHOP, plan, None)[-1].values()] == [[1.0] * 25, [1.0] * 20]
+    assert [sum(group) for group in numbers_by_level(SHOP, plan, values[1])[-1].values()] == [9, 6]
 
 
 def test_amounts_are_summed_as_numbers_and_grouped_and_counted_as_words() -> None:
@@ -115,9 +115,9 @@ def test_amounts_are_summed_as_numbers_and_grouped_and_counted_as_words() -> Non
     assert plan is not None
     assert json.loads(plan.file)["keys"] == [{"name": "discount", "size": 2, "categories": ["10 %", "20 %"]}]
     assert list(plan.units.values()) == [10, 1]
-    found = numbers_by_group(rated, plan, values[0])
+    found = numbers_by_level(rated, plan, values[0])[-1]
     assert found["10 %",] == [row + 0.5 for row in range(0, 60, 3)]
-    assert sum(numbers_by_group(rated, plan, values[1])["10 %",]) == 10
+    assert sum(numbers_by_level(rated, plan, values[1])[-1]["10 %",]) == 10
 
 
 RATED = table(note=["", "", *[2] * 58], other=range(60))
@@ -127,8 +127,8 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     measure = MeasureSettings(values=(Measured(column="note", most=2), Measured(column="other", most=59)))
     plan = plan_measurement(RATED, DataSettings(), measure)
     assert plan is not None
-    assert numbers_by_group(RATED, plan, measure.values[0]) == {(): [0.0, 0.0, *[2.0] * 58]}
-    assert numbers_by_group(RATED, plan, None) == {(): [1.0] * 60}
+    assert numbers_by_level(RATED, plan, measure.values[0]) == [{(): [0.0, 0.0, *[2.0] * 58]}]
+    assert numbers_by_level(RATED, plan, None) == [{(): [1.0] * 60}]
     assert plan.filled == {"note": "rows with note"}
     assert filled_name("note", plan.units) == "note_filled"
     assert plan.units == {"note": 1, "other": 1, "note_filled": 1}
