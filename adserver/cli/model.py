@@ -1,7 +1,7 @@
 """`adserver model`: create, show, evaluate, predict, compare, export, calibrate."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -328,6 +328,9 @@ def _predict_command(
         name: ["" if row is None else row[place] for row in scored.rows]
         for place, name in enumerate(scored.columns)
     }
+    # Commas that part cells are no decimal commas of what is added
+    if scored.have_commas and table.form.delimiter != ",":
+        table = replace(table, form=replace(table.form, are_commas_decimal=True))
     write_durably(out, append_columns(content, table, {**predicted, NOT_SCORED: scored.why}))
     left_out = scored.count_left_out()
     count = len(table) - sum(left_out.values())

@@ -68,6 +68,7 @@ class _ScoredTable:
         why: For each row why it has none, or nothing.
         unknown: Columns with words that the encoder does not name, which are scored as one word, `other`.
         units: The currency or % of each column that is read as amounts.
+        have_commas: Whether amounts have decimal commas.
     """
 
     columns: tuple[str, ...]
@@ -75,6 +76,7 @@ class _ScoredTable:
     why: Sequence[str]
     unknown: tuple[_UnknownWords, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
+    have_commas: bool = False
 
     def count_left_out(self) -> dict[str, int]:
         """Count the rows without a prediction, by reason."""
@@ -178,6 +180,7 @@ def score_table(
         why=why,
         unknown=tuple(_unknown_words(encoder, readable)),
         units={name: one.unit for name, one in amounts.items() if one.unit},
+        have_commas=any(one.have_commas for one in amounts.values()),
     )
 
 

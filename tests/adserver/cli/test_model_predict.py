@@ -126,6 +126,8 @@ def test_one_odd_amount_costs_its_own_row_alone_and_the_unit_is_printed(tmp_path
         found = scored(tmp_path)
         assert [row["output 0"] for row in found] == [*before[:7], expected, *before[8:]]
         assert {row["not scored because"] for row in found[:7] + found[8:]} == {""}
+        # The decimal sign stays the table's
+        assert "," in (tmp_path / "scored.csv").read_text(encoding="cp1252").splitlines()[1].split(";")[3]
     ended = run(tmp_path, model(), "--json", table=table.replace("\n7,50 €", "\n7,50 USD"))
     why = "column 'pages': it is an amount in USD, where the others are in €"
     assert scored(tmp_path)[7]["not scored because"] == why
