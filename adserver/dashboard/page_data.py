@@ -238,9 +238,11 @@ class Figures:
             "learning_rate": plan.optimizer.learning_rate if plan else None,
             "noise_multiplier": _noise_of(job),
             "loss": last.loss if last else None,
+            "calibrated_loss": last.calibrated_loss if last else None,
             "accuracy": last.accuracy if last else None,
             "auc": last.auc if last else None,
             "best_loss": best.loss if best else None,
+            "best_calibrated_loss": best.calibrated_loss if best else None,
             "best_rounds": best.rounds_done if best else None,
         }
 

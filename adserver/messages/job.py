@@ -83,7 +83,8 @@ class JobItem(JobProgress):
 class JobFacts(JobProgress):
     """A job with its cost and latest figures. Epsilons are of the rounds done, and null without noise.
 
-    The AUC's interval, of 99 %, is for people like those of the evaluation set.
+    The AUC's interval, of 99 %, is for people like those of the evaluation set. `calibrated_loss` is what
+    calibration would leave of the loss, by which the best weights are chosen; null but for two classes.
     """
 
     mechanism: Mechanism
@@ -91,6 +92,7 @@ class JobFacts(JobProgress):
     epsilon_spent: float | None
     collusion_epsilon_spent: float | None
     loss: float | None
+    calibrated_loss: float | None
     accuracy: float | None
     auc: float | None
     auc_low: float | None
@@ -284,6 +286,7 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         "epsilon_spent": epsilons.ad_server if epsilons else None,
         "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
         "loss": evaluated.loss if evaluated else None,
+        "calibrated_loss": evaluated.calibrated_loss if evaluated else None,
         "accuracy": evaluated.accuracy if evaluated else None,
         "auc": evaluated.auc if evaluated else None,
         "auc_low": evaluated.auc_low if evaluated else None,

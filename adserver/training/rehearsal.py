@@ -38,6 +38,7 @@ from adserver.training.eval_set import EvalSet
 from adserver.training.inference import OF_TWO_CLASSES, area_error
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.model_file import check_loss_fits
+from adserver.training.panel_note import note_panel, was_trained_on
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal_training import (
     ALONE,
@@ -172,7 +173,7 @@ def rehearse(
         _add_error(_summarize_row(row, found.get(place, [])), loss, examples)
         for place, row in enumerate(rows)
     )
-    steps = steps_at(submission, 1.0)
+    steps, is_warm = steps_at(submission, 1.0), any(row.is_warm and row.plan is not None for row in rows)
     return Rehearsal(
         metric=_metric(loss),
         told=begun.told,
@@ -180,7 +181,8 @@ def rehearse(
         optimizer=steps[0].kind,
         schedule=steps[1].kind,
         # The start after those of the seeds is trained on all examples, so no seed could test it.
-        warm_model=starts[wish.seeds] if any(row.is_warm and row.plan is not None for row in rows) else None,
+        warm_model=note_panel(starts[wish.seeds], examples) if is_warm else None,
+        was_trained_on=was_trained_on(submission.model, examples),
     )
 
 

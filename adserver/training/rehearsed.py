@@ -16,6 +16,7 @@ import numpy as np
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.training.inference import ERRORS_OF_99, OFF
+from adserver.training.panel_note import KEEP_BACK
 from adserver.training.rehearsal_training import ALONE, PARTS, Score
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.privacy.accounting import Epsilons
@@ -148,8 +149,9 @@ class Rehearsal:
     Attributes:
         metric: What `Score.value` is: roc_auc, accuracy or negative_loss.
         settings: Of the job at each epsilon, without noise, and of the examples alone.
-        warm_model: The model with weights that were trained on all examples; None if no warm start was asked
-            for, or no job can be made.
+        warm_model: The model with weights that were trained on all examples, and a note of that in its
+            metadata; None if no warm start was asked for, or no job can be made.
+        was_trained_on: Whether the model that was given names the examples in such a note.
         told: What was done to the model first; a job with these examples as its evaluation set does it too.
         optimizer: The job's.
         schedule: Its learning rate's.
@@ -158,6 +160,7 @@ class Rehearsal:
     metric: str
     settings: tuple[Rehearsed, ...]
     warm_model: bytes | None = field(default=None, repr=False)
+    was_trained_on: bool = False
     told: str = ""
     optimizer: OptimizerKind = OptimizerKind.SGD
     schedule: ScheduleKind = ScheduleKind.CONSTANT
@@ -219,6 +222,13 @@ class Rehearsal:
         """Return what to do about the best settings, one line each, in options or in words of Python."""
         panel = "eval_set=" if is_python else "--eval-set"
         lines = [f"{self.told}: submit with the examples as {panel}, too"] if self.told else []
+        if self.was_trained_on:
+            lines.append(f"the model was trained on these examples: all scores are too good; {KEEP_BACK}")
+        if self.warm_model is not None:
+            lines.append(
+                f"the warm model was trained on all examples: as {panel} they make the figures of its job "
+                f"too good; {KEEP_BACK}"
+            )
         alone = self.best(ALONE)
         for name in self.names():
             best = self.best(name)

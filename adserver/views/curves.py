@@ -84,9 +84,7 @@ def _draw_panel(
     lines = []
     # By this loss weights are chosen: the plain one may rise while a model of a rare label learns
     if first[0] == "loss" and any(figures.calibrated_loss is not None for figures in history):
-        lines += _draw(
-            left, history, "calibrated_loss", "loss after calibration", color="tab:blue", style=":"
-        )
+        lines += _draw(left, history, "calibrated_loss", "calibrated loss", color="tab:blue", style=":")
     lines += _draw(left, history, *first, color="tab:blue", style="-")
     left.grid(visible=True, alpha=0.3)
     there = [name for name in others if any(getattr(figures, name) is not None for figures in history)]

@@ -77,12 +77,9 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
     # With steps too long for the noise, weights end worse than they began. Clipping alone, where labels are
     # rare, raises the plain loss of a model that learns.
     if first.rounds_done == 0 and _loss_of(last) > _loss_of(first):
-        rows.append(
-            (
-                "warning",
-                f"the loss rose from {_loss_of(first):.4f} before the first round: lower --learning-rate",
-            )
-        )
+        name = "loss" if last.calibrated_loss is None else "calibrated loss"
+        rose = f"the {name} rose from {_loss_of(first):.4f} before the first round: lower --learning-rate"
+        rows.append(("warning", rose))
     return rows
 
 
@@ -243,7 +240,11 @@ def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
 
 
 def _evaluation(figures: RoundFigures) -> str:
-    known = {"accuracy": figures.accuracy, "AUC": figures.auc}
+    known = {
+        "calibrated loss": figures.calibrated_loss,
+        "accuracy": figures.accuracy,
+        "AUC": figures.auc,
+    }
     shown = (f", {name} {value:.4f}" for name, value in known.items() if value is not None)
     is_known = figures.auc_low is not None and figures.auc_high is not None
     interval = f" (99 %: {figures.auc_low:.3f} to {figures.auc_high:.3f})" if is_known else ""

@@ -32,9 +32,12 @@ class _ComparedJob:
         epsilon: What the rounds cost against the ad server.
         collusion_epsilon: And against the ad server with one helper.
         loss: On its evaluation set after the last round that was evaluated.
+        calibrated_loss: What calibration would leave of that, of two classes.
         accuracy: There, of a classifier.
         auc: There, of two classes.
-        best_loss: There, of the weights that the job keeps as its best.
+        best_loss: There, of the weights that the job keeps as its best; of two classes not the least loss,
+            since those weights are chosen by the calibrated loss.
+        best_calibrated_loss: Theirs, of two classes.
         best_rounds: After so many rounds.
         note: What its owner wants to remember of it.
     """
@@ -50,9 +53,11 @@ class _ComparedJob:
     epsilon: float | None
     collusion_epsilon: float | None
     loss: float | None
+    calibrated_loss: float | None
     accuracy: float | None
     auc: float | None
     best_loss: float | None
+    best_calibrated_loss: float | None
     best_rounds: int | None
     note: str
 
@@ -64,7 +69,7 @@ def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _Compared
     # By name and with None, since a job on devices has no batch and one without helpers no loss
     figures: dict[str, Any] = {
         name: getattr(facts, name, None)
-        for name in ("learning_rate", "noise_multiplier", "loss", "accuracy", "auc")
+        for name in ("learning_rate", "noise_multiplier", "loss", "calibrated_loss", "accuracy", "auc")
     }
     return _ComparedJob(
         job=job.job_id.hex(),
@@ -73,6 +78,7 @@ def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _Compared
         epsilon=getattr(facts, "epsilon_spent", None),
         collusion_epsilon=getattr(facts, "collusion_epsilon_spent", None),
         best_loss=best.loss if best else None,
+        best_calibrated_loss=best.calibrated_loss if best else None,
         best_rounds=best.rounds_done if best else None,
         **figures,
         **pick_attributes(facts, same),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -25,6 +25,9 @@ from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.budget_view import number
 from maskedlark.terminal.plural import plural
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 GENERAL_PATH: Final = (
     "the model trains on the general path, which needs torch at the helpers (their extra `torch`), is a "
@@ -145,7 +148,7 @@ def tell_path(
             f"{plan.schedule.kind} schedule (without a rate: the rule's)",
             err=True,
         )
-    for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_labels(submission, plan)):
+    for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_panel(submission, plan)):
         typer.echo(line, err=True)
     tell_columns(file, plan.task, find_encoder)
 
@@ -173,14 +176,26 @@ def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encode
             typer.echo(f"warning: {escape(line)}", err=True)
 
 
-def _warn_of_labels(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
-    """Yield a line if the evaluation set has one label, or the clip bound cuts mostly a rare label's."""
+def _warn_of_panel(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
+    """Yield a line if the model was trained on the evaluation set, and what its labels are reason for."""
     from adserver.training.eval_set import read_eval_set
-    from adserver.training.inference import OF_TWO_CLASSES
+    from adserver.training.panel_note import KEEP_BACK, was_trained_on
 
     if submission.eval_set is None:
         return
-    labels = read_eval_set(submission.eval_set).labels
+    panel = read_eval_set(submission.eval_set)
+    if was_trained_on(submission.model, panel):
+        yield (
+            "warning: the model was trained on the records of this evaluation set (a warm start), so the "
+            f"job's figures are too good: {KEEP_BACK}"
+        )
+    yield from _warn_of_labels(panel.labels, plan)
+
+
+def _warn_of_labels(labels: "NDArray[Any]", plan: TrainingPlan) -> Iterator[str]:
+    """Yield a line if the evaluation set has one label, or the clip bound cuts mostly a rare label's."""
+    from adserver.training.inference import OF_TWO_CLASSES
+
     if (labels == labels[0]).all():
         yield (
             f"warning: all {len(labels):,} records of the evaluation set have the label {labels[0]:g}: it "

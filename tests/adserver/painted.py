@@ -143,6 +143,7 @@ class Painted:
             gradient_norm=0.9 * math.exp(-at / (0.5 * of)) + 0.12 + 0.02 * wave if at else None,
             noise_to_signal=0.2 + 0.9 * (1 - math.exp(-at / of)) + 0.05 * wave if at else None,
             loss=0.31 + 0.38 * math.exp(-4 * at / of) + 0.008 * wave if at % 2 == 0 else None,
+            calibrated_loss=0.29 + 0.38 * math.exp(-4 * at / of) + 0.008 * wave if at % 2 == 0 else None,
             accuracy=0.88 - 0.35 * math.exp(-5 * at / of) + 0.006 * wave if at % 2 == 0 else None,
             auc=0.91 - 0.4 * math.exp(-5 * at / of) + 0.006 * wave if at % 2 == 0 else None,
             auc_low=0.88 - 0.4 * math.exp(-5 * at / of) + 0.006 * wave if at % 2 == 0 else None,

@@ -108,12 +108,14 @@ function followForm(form) {
 }
 
 const charts = new Map();
-const PANELS = { loss: ["loss", "accuracy", "auc"], noise: ["noise_to_signal", "gradient_norm"] };
+const PANELS = { loss: ["loss", "accuracy", "auc", "calibrated_loss"], noise: ["noise_to_signal", "gradient_norm"] };
 const STYLES = [
   { ink: "--curve-1", scale: "y" },
   { ink: "--curve-2", scale: "right", dash: [6, 4] },
   { ink: "--curve-3", scale: "right", dash: [2, 3] },
 ];
+// Of two classes: by this loss weights are chosen, since the plain one may rise while the model learns.
+const CALIBRATED = { ink: "--curve-1", scale: "y", dash: [2, 3] };
 
 // The table's columns as numbers, the first round first; a dash is no number.
 function columns() {
@@ -125,7 +127,7 @@ function columns() {
         const number = Number.parseFloat(row.cells[at].textContent);
         return Number.isNaN(number) ? null : number;
       });
-      return [head.dataset.figure, { label: head.textContent, numbers }];
+      return [head.dataset.figure, { name: head.dataset.figure, label: head.textContent, numbers }];
     }),
   );
 }
@@ -150,7 +152,7 @@ function options(panel, lines, width) {
     legend: { live: true },
     cursor: { points: { size: 6 }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: {}, right: panel === "loss" ? { range: [0, 1] } : {} },
-    axes: [axis("x", 2), axis("y", 3), ...(lines.length > 1 ? [axis("right", 1)] : [])],
+    axes: [axis("x", 2), axis("y", 3), ...(lines.some((line) => line.scale === "right") ? [axis("right", 1)] : [])],
     series: [
       { label: "Round" },
       ...lines.map((line) => ({
@@ -176,7 +178,7 @@ function drawCurves(isAnew = false) {
   for (const host of place.querySelectorAll("[data-chart]")) {
     const panel = host.dataset.chart;
     const drawn = PANELS[panel].map((name) => found.get(name)).filter((one) => one?.numbers.some((number) => number !== null));
-    const lines = drawn.map((one, at) => ({ ...STYLES[at], label: one.label }));
+    const lines = drawn.map((one, at) => ({ ...(one.name === "calibrated_loss" ? CALIBRATED : STYLES[at]), label: one.label }));
     host.parentElement.hidden = lines.length === 0;
     if (lines.length === 0) continue;
     const shown = [rounds, ...drawn.map((one) => one.numbers)];

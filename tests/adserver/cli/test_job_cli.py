@@ -182,6 +182,9 @@ def test_list_and_show_tell_people_and_programs_the_same(site: Site, adserver: A
     assert listed["job_id"] == job_id.hex()
     assert job_id.hex()[:12] in adserver("job list").stdout
     assert "accuracy" in adserver("job show").stdout
+    assert f"loss {listed['loss']:.4f}, calibrated loss {listed['calibrated_loss']:.4f}" in (
+        adserver("job show").stdout
+    )
 
 
 def test_a_jobs_name_is_the_ad_servers_alone_and_jobs_are_compared(site: Site, adserver: Adserver) -> None:
@@ -202,8 +205,12 @@ def test_a_jobs_name_is_the_ad_servers_alone_and_jobs_are_compared(site: Site, a
     history = site.store.history(first)
     losses = {one.rounds_done: one.loss for one in history if one.loss is not None}
     assert named["loss"] == losses[4]
+    calibrated = {one.rounds_done: one.calibrated_loss for one in history if one.calibrated_loss is not None}
+    assert named["calibrated_loss"] == calibrated[4] < losses[4]
     assert named["best_loss"] == losses[named["best_rounds"]]
-    assert named["best_loss"] <= 1.01 * min(losses[done] for done in losses if done)
+    assert named["best_calibrated_loss"] == calibrated[named["best_rounds"]]
+    assert named["best_calibrated_loss"] <= 1.01 * min(calibrated[done] for done in calibrated if done)
+    assert "best calibrated loss" in adserver("job compare").stdout
     assert site.store.best_evaluated(first) == next(
         one for one in history if one.rounds_done == named["best_rounds"]
     )

@@ -119,7 +119,9 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     assert interval == tested.auc_interval == (table["auc_low"].iloc[-1], table["auc_high"].iloc[-1])
     assert job.summary()["rounds_done"] == 4
     [compared] = client.compare_jobs()
-    assert compared["best_loss"] <= 1.01 * table["loss"].iloc[1:].min()
+    calibrated = table["calibrated_loss"]
+    assert job.summary()["calibrated_loss"] == compared["calibrated_loss"] == calibrated.iloc[-1]
+    assert compared["best_calibrated_loss"] <= 1.01 * calibrated.iloc[1:].min()
     assert job.export(weights="best") != b""
     for name, choice in (("weights", "latest or best"), ("takes", "scaled or bytes or columns")):
         with pytest.raises(InvalidTask, match=f"{name} must be {choice}, not 'none'"):

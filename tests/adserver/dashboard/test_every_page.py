@@ -160,6 +160,25 @@ def test_jobs_have_names_and_are_side_by_side(visit: Visit) -> None:
     assert "two <layers>" in visit.page.locator("h1").inner_text()
 
 
+def test_the_loss_by_which_weights_are_chosen_is_next_to_the_plain_one(visit: Visit) -> None:
+    visit.open(PATHS["jobs"])
+    heads = visit.page.locator("#compared thead th").all_text_contents()
+    assert heads[heads.index("Loss") + 1] == "Calibrated loss"
+    assert heads[heads.index("Best loss") + 1] == "Best calibrated loss"
+    rows = visit.page.locator("#compared tbody tr").filter(has_text="two <layers>")
+    of_job = dict(zip(heads, rows.locator("td").all_text_contents(), strict=True))
+    assert float(of_job["Calibrated loss"]) < float(of_job["Loss"])
+    assert float(of_job["Best calibrated loss"]) < float(of_job["Best loss"])
+    visit.open(PATHS["job"])
+    assert (
+        f"calibrated loss {of_job['Calibrated loss']}, accuracy" in visit.page.locator("#tiles").inner_text()
+    )
+    heads = visit.page.locator("#curves thead th").all_text_contents()
+    assert heads[1:3] == ["Loss", "Calibrated loss"]
+    visit.page.wait_for_selector(".uplot canvas")
+    assert "Calibrated loss" in visit.page.locator("[data-chart=loss] .u-legend").inner_text()
+
+
 @pytest.mark.parametrize(
     ("page", "where", "name"),
     [

@@ -402,10 +402,12 @@ def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
     print_job(job, history)
     shown = " ".join(capsys.readouterr().out.split())
     assert "best after 2 rounds" in shown
-    assert "the loss rose" in shown
+    assert "the calibrated loss rose" in shown
     # What calibration mends is no rise
     print_job(job, tuple(replace(one, calibrated_loss=0.1) for one in history))
-    assert "the loss rose" not in capsys.readouterr().out
+    assert "rose" not in capsys.readouterr().out
+    print_job(job, tuple(replace(one, calibrated_loss=None) for one in history))
+    assert "the loss rose" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_an_evaluation_no_weights_are_the_best(site: Site, quiet: Sealed) -> None:

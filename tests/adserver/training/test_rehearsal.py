@@ -13,6 +13,7 @@ from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training import plain_training
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import area_error, evaluate_heads, predict
+from adserver.training.panel_note import was_trained_on
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal import (
     Wish,
@@ -241,6 +242,20 @@ def test_the_warm_model_is_trained_on_the_examples_alone(warm: Rehearsal, rehear
     assert after > max(0.95, before)
     assert after == pytest.approx(warm.best(ALONE).value, abs=0.02)
     assert rehearsal.warm_model is None
+
+
+def test_the_warm_model_names_the_examples_that_trained_it(warm: Rehearsal) -> None:
+    assert warm.warm_model is not None
+    assert was_trained_on(warm.warm_model, examples())
+    assert not was_trained_on(warm.warm_model, examples().take(np.arange(700)))
+    assert not warm.was_trained_on
+    told = [one for one in warm.remarks() if one.startswith("the warm model was trained on all examples")]
+    assert len(told) == 1
+    assert "as --eval-set they make the figures of its job too good" in told[0]
+    wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.02,), seeds=1)
+    again = trained(replace(SUBMISSION, model=warm.warm_model, rounds=2), wish)
+    assert again.remarks()[0].startswith("the model was trained on these examples: all scores are too good")
+    assert "eval-set they make" not in " ".join(again.remarks())
 
 
 def test_the_examples_that_test_do_not_train_a_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:

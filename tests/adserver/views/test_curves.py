@@ -49,7 +49,7 @@ def test_the_loss_that_chooses_weights_is_drawn_where_there_is_one() -> None:
 
     assert drawn(HISTORY) == ["loss"]
     assert drawn(tuple(replace(one, calibrated_loss=0.5) for one in HISTORY)) == [
-        "loss after calibration",
+        "calibrated loss",
         "loss",
     ]
 

@@ -18,9 +18,11 @@ WITHOUT_HELPERS = _ComparedJob(
     epsilon=None,
     collusion_epsilon=None,
     loss=None,
+    calibrated_loss=None,
     accuracy=None,
     auc=None,
     best_loss=None,
+    best_calibrated_loss=None,
     best_rounds=None,
     note="",
 )

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from adserver.client.local import LocalAdServer
 from adserver.records.job_state import JobState
-from adserver.store.schema import jobs
+from adserver.records.round_figures import RoundFigures
+from adserver.store.jobs import figures_row
+from adserver.store.schema import job_rounds, jobs
 from adserver.views.job import watch
 from maskedlark.errors import HelperUnavailable
 from tests.adserver.job_world import Site, plan_for, sealed
@@ -84,6 +86,24 @@ def test_what_a_helper_said_is_text_next_to_the_bar(tmp_path: Path, monkeypatch:
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.getvalue())
     assert "[/red] [link=http://evil]here \\x9b31m\\u202e" in shown
     assert "\x1b]8" not in written.getvalue()  # a link's sequence
+    site.engine.dispose()
+
+
+def test_the_bar_has_the_calibrated_loss_next_to_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, written = Site(tmp_path, OF), io.StringIO()
+    job_id = site.submit(plan_for(OF))
+    figures = RoundFigures(rounds_done=1, finished_at_s=1.0, loss=0.3552, calibrated_loss=0.29, accuracy=0.9)
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with site.engine.begin() as connection:
+        connection.execute(insert(job_rounds).values(figures_row(job_id, figures)))
+        connection.execute(update(jobs).values(state=JobState.DONE, rounds_done=1))
+    watch(source(site), job_id, is_shown=True)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.getvalue())
+    assert "loss 0.3552, calibrated loss 0.2900, accuracy 0.9000" in shown
     site.engine.dispose()
 
 

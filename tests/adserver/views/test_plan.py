@@ -6,10 +6,12 @@ import pytest
 
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.training.eval_set import read_eval_set
+from adserver.training.panel_note import note_panel
 from adserver.views.plan import tell_path
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.errors import JobReason, JobRefused
-from tests.adserver.job_world import ENCODED_MODEL, plan_for, sealed
+from tests.adserver.job_world import ENCODED_MODEL, eval_set_npz, plan_for, sealed
 
 ENCODER = Encoder(
     columns=(
@@ -60,3 +62,15 @@ def test_a_server_that_does_not_say_the_encoder_now_stops_nothing(capsys: pytest
 
     tell_path(replace(SUBMISSION, is_standardised=False), with_encoder(), find)
     assert "warning" not in capsys.readouterr().err
+
+
+def test_a_job_is_told_that_its_evaluation_set_trained_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    panel = eval_set_npz(sealed())
+    warm = note_panel(ENCODED_MODEL, read_eval_set(panel))
+    job = replace(SUBMISSION, eval_set=panel, is_standardised=False)
+    line = "warning: the model was trained on the records of this evaluation set (a warm start)"
+    tell_path(replace(job, model=warm), PLAN, lambda _: None)
+    assert line in capsys.readouterr().err
+    for other in (job, replace(job, model=warm, eval_set=None)):
+        tell_path(other, PLAN, lambda _: None)
+        assert line not in capsys.readouterr().err
