@@ -28,6 +28,9 @@ class MemoryEvaluationHelper:
         self.models: list[bytes] = []
         self.noise = partial(noise_vector, randomness=seeded(seed, f"noise of helper {role}"))
 
+    def status(self) -> None:
+        """Answer, as a helper that is there does."""
+
     def run_query(
         self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:

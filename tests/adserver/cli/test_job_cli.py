@@ -293,7 +293,7 @@ def test_the_exported_models_evaluation_is_the_jobs_last_one(site: Site, adserve
         RECORDS,
     )
     interval = f"(99 %: {shown['auc_low']:.3f} to {shown['auc_high']:.3f})"
-    assert f"AUC {shown['auc']:.4f} {interval}" in adserver("job show").stdout
+    assert f"AUC {shown['auc']:.4f} {interval}" in " ".join(adserver("job show").stdout.split())
 
 
 def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
