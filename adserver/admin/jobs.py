@@ -126,6 +126,7 @@ def _calibrate(context: Context, job: str, body: CalibrateModel) -> CalibratedMo
         model=made.exported.encoded,
         scale=made.scale,
         shift=made.shift,
+        warning=made.warning,
     )
 
 

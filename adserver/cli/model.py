@@ -522,6 +522,7 @@ def _calibrate_command(
         out, evaluation=evaluation, panel=panel, takes=input_form.value, weights=weights.value
     )
     if as_json:
-        print_json({"rounds_done": made.exported.rounds_done, "scale": made.scale, "shift": made.shift})
+        figures = {name: getattr(made, name) for name in ("scale", "shift", "warning")}
+        print_json({"rounds_done": made.exported.rounds_done, **figures})
         return
     typer.echo(f"calibrated: the logit is multiplied by {made.scale:.4f} and increased by {made.shift:+.4f}")

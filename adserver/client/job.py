@@ -5,6 +5,8 @@ from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import typer
+
 from adserver.client.choices import choose
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
@@ -19,6 +21,7 @@ from adserver.training.cost import privacy_line
 from adserver.views.job import last_evaluated, watch
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
 
@@ -177,6 +180,9 @@ class Job:
         )
         if path is not None:
             write_durably(Path(path), made.exported.encoded)
+        # To standard error, as a training's lines
+        if made.warning:
+            typer.echo(f"warning: {escape(made.warning)}", err=True)
         return made
 
     def exported(

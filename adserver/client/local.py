@@ -311,7 +311,7 @@ class LocalAdServer:
         from adserver.client.local_measuring import LocalMeasuring
 
         return LocalMeasuring(
-            self.engine, self._helpers, self._backoff, self._export_trained, self._loss_trained
+            self.engine, lambda: self._helpers, self._backoff, self._export_trained, self._loss_trained
         )
 
     def aggregate(self, **asked: Any) -> "AggregateResult":

@@ -10,7 +10,13 @@ from sqlalchemy import Engine
 from adserver.measuring.domains import codes_by_key
 from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import EvaluationResult
-from adserver.measuring.evaluator import Evaluator, plan_evaluation, weights_digest_of
+from adserver.measuring.evaluator import (
+    Evaluator,
+    histogram_of,
+    plan_evaluation,
+    read_evaluation,
+    weights_digest_of,
+)
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.query_runner import Asking
 from adserver.measuring.request import Request, check_evaluated
@@ -44,17 +50,17 @@ class LocalMeasuring:
     def __init__(
         self,
         engine: Engine,
-        helpers: tuple[HelperClient, HelperClient],
+        helpers: Callable[[], tuple[HelperClient, HelperClient]],
         backoff: Backoff,
         export_job: Callable[[str, ModelWeights], bytes],
         loss_of_job: Callable[[str], TrainedLoss | None],
     ) -> None:
-        """Measure with helpers.
+        """Measure with helpers, which are opened where one is asked: kept answers are read without them.
 
         By the start of a job's id, `export_job` returns its model and `loss_of_job` what it minimises.
         """
         self._engine = engine
-        self._helpers = helpers
+        self._open_helpers = helpers
         self._backoff = backoff
         self._export_job = export_job
         self._loss_of_job = loss_of_job
@@ -198,7 +204,7 @@ class LocalMeasuring:
         """Return the records by label and score bin of an earlier evaluation of a model.
 
         Raises:
-            InvalidTask: it was of another model, or of other weights.
+            InvalidTask: it was of another model or other weights, or its noise hides how predictions add up.
         """
         planned = self._queries.find(query, EvaluationSpec)
         dataset = self._dataset(planned)
@@ -211,7 +217,17 @@ class LocalMeasuring:
                 f"evaluation {query!r} was of another model, or of other weights: evaluate the same weights "
                 "of the job first, with `adserver evaluate --job ID --weights latest` or `best`"
             )
-        return self.evaluator(dataset).histogram(planned)
+        answer = self._queries.answer(planned.spec.query_id)
+        if answer is None:
+            return self.evaluator(dataset).histogram(planned)
+        result = read_evaluation(self._task(dataset), dataset, planned, answer, was_trained_on=False)
+        if not result.shows_mean:
+            raise InvalidTask(
+                f"evaluation {query!r} does not tell how the predictions add up at its noise, so a model "
+                "calibrated by it would follow the noise: evaluate with a larger epsilon, or calibrate on a "
+                "panel (--panel)"
+            )
+        return histogram_of(planned, answer)
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """Return the measurer of one dataset."""
@@ -232,7 +248,7 @@ class LocalMeasuring:
         Raises:
             HelperUnavailable: a helper did not answer in time.
         """
-        for helper in self._helpers:
+        for helper in self._open_helpers():
             try:
                 with_retries(helper.status, self._backoff)
             except HelperUnavailable as away:
@@ -247,7 +263,7 @@ class LocalMeasuring:
     def _asking(self, kind: type[_AskingT], dataset: Dataset, **more: Any) -> _AskingT:
         return kind(
             **more,
-            helpers=self._helpers,
+            helpers=self._open_helpers(),
             task=self._task(dataset),
             dataset=dataset,
             store=self._queries,

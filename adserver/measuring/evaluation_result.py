@@ -145,12 +145,17 @@ class EvaluationResult(ReleasedResult):
             missing = () if one.estimate.no_interval is None else ("standard_error", "low", "high")
             yield {"metric": one.name, **asdict(one.estimate), **dict.fromkeys(missing)}
 
+    @property
+    def shows_mean(self) -> bool:
+        """Whether the mean prediction over the base rate is known beyond the noise."""
+        return any(one.name == _MEAN_OVER_RATE and one.estimate.no_interval is None for one in self.metrics)
+
     def warnings(self) -> tuple[str, ...]:
         """Return what is wrong with the predictions or figures, each with what to do about it."""
         warnings = [_LEARNED] if self.was_trained_on else []
         found = [one.estimate for one in self.metrics if one.name == _MEAN_OVER_RATE]
         if found and not found[0].low <= 1 <= found[0].high and abs(found[0].value - 1) > _OFF:
-            remedy = f"`adserver model calibrate --job ID --evaluation {self.query_id[:12]}`"
+            remedy = f"`adserver model calibrate OUT.onnx --job ID --evaluation {self.query_id[:12]}`"
             warnings.append(
                 f"the mean prediction is {found[0].value:.2f} of the base rate: {remedy} makes the job's "
                 "model add up, at no further cost"

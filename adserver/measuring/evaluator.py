@@ -116,7 +116,7 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
             answer = self.store.answer(planned.spec.query_id)
         if answer is None:
             raise AssertionError("an evaluation that was read has an answer")
-        return smooth(answer.total.reshape(ROWS, planned.spec.num_bins) / UNITS)
+        return histogram_of(planned, answer)
 
     def _length(self, spec: EvaluationSpec) -> int:
         return spec.num_numbers
@@ -125,6 +125,11 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
         self, planned: PlannedQuery[EvaluationSpec], answer: StoredAnswer, found: DiscoverySpec | None
     ) -> EvaluationResult:
         return read_evaluation(self.task, self.dataset, planned, answer, was_trained_on=self.was_trained_on)
+
+
+def histogram_of(planned: PlannedQuery[EvaluationSpec], answer: StoredAnswer) -> Histogram:
+    """Return the records by label and score bin (2, B) of a kept answer, without its noise's negatives."""
+    return smooth(answer.total.reshape(ROWS, planned.spec.num_bins) / UNITS)
 
 
 def read_evaluation(

@@ -111,10 +111,13 @@ class CalibratedModelMessage(ModelMessage):
 
     scale: float
     shift: float
+    warning: str = ""
 
     def to_calibrated_model(self) -> CalibratedModel:
         """Return the calibrated model."""
-        return CalibratedModel(exported=self.value(), scale=self.scale, shift=self.shift)
+        return CalibratedModel(
+            exported=self.value(), scale=self.scale, shift=self.shift, warning=self.warning
+        )
 
 
 class Problem(Message):

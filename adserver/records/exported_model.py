@@ -52,8 +52,10 @@ class CalibratedModel:
         exported: The model with both numbers in it.
         scale: Of the logit.
         shift: Of the scaled logit.
+        warning: What leaves both numbers uncertain; empty if nothing does.
     """
 
     exported: ExportedModel
     scale: float
     shift: float
+    warning: str = ""

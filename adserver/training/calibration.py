@@ -7,6 +7,8 @@ rare, a third of the true rate. A panel says by how much, and so does the histog
 that was paid for, which costs nothing again.
 """
 
+import math
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from adserver.records.exported_model import CalibratedModel, ExportedModel
+from adserver.training.defaults import CALIBRATING
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import check_loads, predict
 from adserver.training.logit_scaling import Calibration, logits_of
@@ -136,7 +139,19 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
     is_pair = loss is Loss.CROSS_ENTROPY
     logits = outputs[:, 1] - outputs[:, 0] if is_pair else logits_of(outputs[:, 0], loss)
     is_positive = (examples.labels == 1).astype(np.float64)
-    return _calibrate_model(exported, Calibration.fit(logits, is_positive, 1 - is_positive), loss)
+    made = _calibrate_model(exported, Calibration.fit(logits, is_positive, 1 - is_positive), loss)
+    return replace(made, warning=_warn_of_few(int(is_positive.sum()), len(examples)))
+
+
+def _warn_of_few(positives: int, rows: int) -> str:
+    """Return a line if a panel has few rows of a label, whose share the predictions follow."""
+    if min(positives, rows - positives) >= CALIBRATING:
+        return ""
+    error = 100 * math.sqrt((rows - positives) / (positives * rows))
+    return (
+        f"of the panel's {rows} rows {positives} are of class 1: their share, which predictions add up to, "
+        f"may be off by {error:.0f} % (one standard error)"
+    )
 
 
 def _calibrate_model(exported: ExportedModel, found: Calibration, loss: Loss) -> CalibratedModel:

@@ -36,7 +36,7 @@ _MOST_RATE_OF_RARE: Final = 4.0
 # The share of a label below which the quantile .9 of the gradients' norms clips all that tell of it.
 _RARE: Final = 0.05
 # Panel rows of the rarer label from which calibration makes no model worse that shows.
-_CALIBRATING: Final = 100
+CALIBRATING: Final = 100
 CLIP_OF_RARE: Final = 6.0
 """A bound that a rare label's gradient hardly exceeds, with up to some fifteen columns."""
 
@@ -82,7 +82,7 @@ def should_calibrate(*, examples: int, base_rate: float, mean_over_rate: float) 
     rarer = examples * min(base_rate, 1 - base_rate)
     error = sqrt((1 - base_rate) / (base_rate * examples))
     # A mean that is not a number is not within the error either: calibration says what to do about it.
-    return rarer >= _CALIBRATING or not abs(mean_over_rate - 1) <= error
+    return rarer >= CALIBRATING or not abs(mean_over_rate - 1) <= error
 
 
 def choose_learning_rate(

@@ -13,6 +13,7 @@ from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
+from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
@@ -317,6 +318,15 @@ def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
     assert again["query_id"] == told["query_id"]
     assert len(QueryStore(site.engine).of_dataset(OF.datasets[0].dataset_id)) == 1
     adserver(f"{reach} --again 00 --job 00", exit_code=2)
+    # Without helpers, from the answer that was kept; at this noise 40 records tell nothing
+    calibrate = (
+        f"model calibrate calibrated.onnx --job {job_id.hex()[:6]} --evaluation {told['query_id'][:8]}"
+    )
+    with pytest.raises(InvalidTask, match="does not tell how the predictions add up at its noise"):
+        adserver(calibrate)
+    monkeypatch.setattr(EvaluationResult, "shows_mean", True)
+    assert json.loads(adserver(f"{calibrate} --json").stdout)["scale"] > 0
+    assert (tmp_path / "calibrated.onnx").exists()
 
 
 def test_a_created_model_is_what_show_says(adserver: Adserver, tmp_path: Path) -> None:

@@ -166,6 +166,19 @@ def test_two_logits_are_calibrated_by_a_panel() -> None:
     assert found.mean_over_rate == pytest.approx(1, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("positives", "told"), [(100, ""), (25, "of the panel's 400 rows 25 are of class 1")]
+)
+def test_a_panel_of_few_rows_of_a_label_is_warned_of(positives: int, told: str) -> None:
+    stored, features = BytesIO(), np.random.default_rng(5).integers(0, 256, (400, 3), np.uint8)
+    scores = chances_of(model_of(LOGITS).encoded, features, LOGITS)
+    np.savez(stored, features=features, labels=(np.argsort(np.argsort(-scores)) < positives).astype(np.int64))
+    made = calibrate_by_panel(model_of(LOGITS), stored.getvalue(), LOGITS)
+    assert made.warning.startswith(told)
+    assert bool(made.warning) == bool(told)
+    assert not told or made.warning.endswith("may be off by 19 % (one standard error)")
+
+
 def test_a_panel_of_labels_that_the_model_does_not_have_is_refused() -> None:
     stored = BytesIO()
     for largest, refusing in ((1, nullcontext()), (2, refused(JobReason.MALFORMED, "label"))):
