@@ -75,13 +75,18 @@ class Asking(Generic[_Spec, _Result]):
     backoff: Backoff = BRIEF
 
     def again(self, planned: PlannedQuery[_Spec]) -> _Result:
-        """Ask what may have been asked before, and read the answer. What was charged costs nothing again.
+        """Read the kept answer to a query; ask again if none was kept. What was charged costs nothing again.
 
         Raises:
             InvalidModel, JobRefused: what a helper refuses with.
             HelperUnavailable: a helper did not answer in time.
         """
-        return self._ask_and_store(planned, None, is_new=False)
+        kept = self.store.answer(planned.spec.query_id)
+        return (
+            self._ask_and_store(planned, None, is_new=False)
+            if kept is None
+            else self._read(planned, kept, None)
+        )
 
     def find_repeated(self, planned: PlannedQuery[_Spec], chosen: ChosenId) -> _Result:
         """Return the stored result of a query that was asked before under an id that the client chose.

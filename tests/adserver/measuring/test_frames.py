@@ -204,7 +204,7 @@ def test_predictions_that_surely_do_not_add_up_are_warned_of_with_the_command(
     found = Estimate(value=value, standard_error=0.1, low=value - half, high=value + half)
     result = replace(evaluated(), metrics=(Metric(name="mean_over_rate", estimate=found),))
     assert [f"is {value:.2f} of the base rate" in one for one in result.warnings()] == [True] * warned
-    assert all("model calibrate --job ID --evaluation q`" in one for one in result.warnings())
+    assert all("model calibrate OUT.onnx --job ID --evaluation q`" in one for one in result.warnings())
     assert evaluated().warnings() == ()
 
 
