@@ -387,7 +387,12 @@ def _describe_cut(forecast: GroupForecast, cut: Clipping) -> str:
     if cut.worst_group:
         group = " · ".join(cut.worst_group)
         worst = told(cut.worst_lost, cut.worst_share)
-        line += f", and that of a group that is shown by at most {worst}, {group}"
+        between = [one for one in cut.levels[1:-1] if one.worst_group]
+        of = f"a group by {', '.join(cut.levels[-1].keys)}" if between else "a group"
+        line += f", and that of {of} that is shown by at most {worst}, {group}"
+        for one in between:
+            lost = f"{_short(one.worst_lost)}, {' · '.join(one.worst_group)}"
+            line += f"; of one by {', '.join(one.keys)} by at most {lost}"
     too_much = [one for one in cut.levels if one.is_too_much]
     if not too_much:
         return f"{line}; that is within the noise, {', '.join(map(_describe_noise, cut.levels))}"

@@ -201,6 +201,9 @@ def test_a_bound_that_is_best_for_small_groups_is_said_to_cut_too_much_off_the_t
     in_all, by_campaign, by_both = cut.levels
     assert [one.keys for one in cut.levels] == [(), ("campaign",), ("campaign", "device")]
     assert [one.is_too_much for one in cut.levels] == [True, True, False]
+    worst = f"{by_campaign.worst_lost:,.0f}, {by_campaign.worst_group[0]}"
+    assert "that of a group by campaign, device that is shown by at most" in told
+    assert f"; of one by campaign by at most {worst}; that exceeds the noise" in told
     assert in_all.worst_lost == cut.lost
     assert by_both.worst_lost == cut.worst_lost < by_campaign.worst_lost < in_all.worst_lost
     assert in_all.best_most > by_campaign.best_most > by_both.best_most == finest
