@@ -88,15 +88,17 @@ class Estimate:
     def within(self, least: float, most: float) -> "Estimate":
         """Return the estimate with an interval of possible numbers only, from `least` to `most`.
 
-        The estimate stays as noise left it, and may lie outside.
+        The estimate stays as noise left it, and may lie outside. Its interval is then as wide as that of an
+        estimate at the nearer end: a few numbers next to that end would look like certainty.
 
-        Guarantees: the interval covers as often as before if the true number is possible, and is not empty:
-            of one beyond an end, that end remains.
+        Guarantees: the interval covers at least as often as before if the true number is possible.
         """
         # Without an interval its ends are infinite, and stay so
         if self.no_interval is not None:
             return self
-        return replace(self, low=min(max(self.low, least), most), high=max(min(self.high, most), least))
+        moved = min(max(self.value, least), most) - self.value
+        low, high = self.low + min(moved, 0.0), self.high + max(moved, 0.0)
+        return replace(self, low=min(max(low, least), most), high=max(min(high, most), least))
 
     @classmethod
     def or_none(

@@ -94,7 +94,7 @@ def test_a_mean_is_the_sum_over_the_count_with_an_interval_that_covers() -> None
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(-8.0, 2.0, (0.0, 2.0)), (2.0, 8.0, (2.0, 5.0)), (-8.0, -2.0, (0.0, 0.0)), (7.0, 8.0, (5.0, 5.0))],
+    [(-8.0, 2.0, (0.0, 5.0)), (2.0, 8.0, (2.0, 5.0)), (-8.0, -2.0, (0.0, 3.0)), (7.0, 8.0, (4.5, 5.0))],
 )
 def test_an_interval_holds_possible_numbers_only_and_the_estimate_stays(
     low: float, high: float, expected: tuple[float, float]
@@ -335,7 +335,7 @@ def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.Captu
     )
     assert format_estimate(Estimate(value=-0.02, standard_error=9, low=-44.02, high=43.98)) == "0 ± 44"
     assert format_estimate(estimate(1.0).within(0.0, 9.0)) == "1.0 (0.0 to 4.0)"
-    assert format_estimate(estimate(-8.0).within(0.0, 9.0)) == "-8.00 (0.00 to 0.00)"
+    assert format_estimate(estimate(-8.0).within(0.0, 9.0)) == "-8.0 (0.0 to 3.0)"
     assert "0.5 (0.7 against the ad server with one helper)" in summary_lines(one)[-1]
     assert (
         summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"
