@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from adserver.training.column_uses import check_vocabulary
 from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_parameters
+from adserver.training.panel_note import PANELS_ARE
 from adserver.training.pipeline import LOSS_IS, check_is_scaled, notes_of
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
@@ -276,7 +277,9 @@ def _torch_functions(exported: bytes) -> list[str]:
 def without_notes(encoded: bytes) -> bytes:
     """Return a file without what exporters note of the author's code: classes, lines, paths of the machine.
 
-    Metadata of the file itself stays: its author wrote that. What is no model stays as it is.
+    Metadata of the file itself stays, since its author wrote that; but for digests of panels, by which a
+    helper could confirm what it guesses of records that never leave the ad server. What is no model stays as
+    it is.
 
     Raises:
         InvalidModel: what the parser refuses before it decodes a file.
@@ -290,6 +293,9 @@ def without_notes(encoded: bytes) -> bytes:
     noted = proto.ByteSize()
     proto.ClearField("doc_string")
     _clear_notes(proto.graph)
+    kept = [one for one in proto.metadata_props if one.key != PANELS_ARE]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
     return bytes(proto.SerializeToString(deterministic=True)) if proto.ByteSize() < noted else encoded
 
 

@@ -4,6 +4,7 @@
     was_trained_on(noted, panel)  # True
 
 Figures of the same records are too good: a job that begins at such weights needs others to be evaluated on.
+The note stays at the ad server: what helpers get is without it (`model_file.without_notes`).
 """
 
 from hashlib import sha256

@@ -7,6 +7,7 @@ import pytest
 
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import predict
+from adserver.training.model_file import prepare_model
 from adserver.training.panel_note import PANELS_ARE, digest_panel, note_panel, was_trained_on
 from adserver.training.pipeline import INPUT_IS, SCALED, describe, notes_of
 from maskedlark.model.dense import dense_network
@@ -54,3 +55,10 @@ def test_the_same_records_of_another_file_are_the_same_panel() -> None:
 def test_a_model_without_a_note_was_trained_on_no_panel() -> None:
     assert not was_trained_on(MODEL, PANEL)
     assert not was_trained_on(describe(MODEL, **{PANELS_ARE: "not a digest"}), PANEL)
+
+
+def test_helpers_get_no_digest_by_which_they_could_confirm_a_guess_of_the_panel() -> None:
+    noted = note_panel(describe(MODEL, **{INPUT_IS: SCALED}), PANEL)
+    sent = prepare_model(noted, num_features=4, encoder=None).file
+    assert notes_of(sent) == {INPUT_IS: SCALED}
+    assert digest_panel(PANEL).encode() not in sent
