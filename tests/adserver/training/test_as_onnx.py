@@ -127,7 +127,8 @@ class Begun(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.norm(self.first(x)).reshape(-1, 2, 8).transpose(0, 1)
         mixed, _ = self.attention(rows, rows, rows, need_weights=False)
-        return self.last(mixed.transpose(0, 1).flatten(1))  # type: ignore[no-any-return]
+        outputs: torch.Tensor = self.last(mixed.transpose(0, 1).flatten(1))
+        return outputs
 
 
 def test_parameters_that_begin_at_one_number_are_all_in_the_file() -> None:

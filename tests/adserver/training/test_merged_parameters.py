@@ -149,7 +149,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.rows(x).reshape(-1, 2, 8)
         mixed, _ = self.attention(rows, rows, rows, need_weights=False)
-        return self.last(mixed.flatten(1))  # type: ignore[no-any-return]
+        outputs: torch.Tensor = self.last(mixed.flatten(1))
+        return outputs
 
 
 def test_the_scale_of_attention_that_two_operators_read_is_a_constant() -> None:
