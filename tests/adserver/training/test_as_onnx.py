@@ -157,10 +157,43 @@ class Folded(torch.nn.Module):
         return torch.nn.functional.linear(x, self.layer.weight * self.ones, self.layer.bias)
 
 
-def test_a_module_whose_parameters_the_exporter_folds_is_exported_with_its_own_values() -> None:
+class Half(torch.nn.Module):
+    """A parameter of ones that is used as it is, and folded into another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.ones = torch.nn.Linear(4, 1), torch.nn.Parameter(torch.ones(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x * self.ones, self.layer.weight * self.ones, self.layer.bias)
+
+
+@pytest.mark.parametrize("make", [Folded, Half])
+def test_a_module_whose_parameters_the_exporter_folds_is_exported_with_its_own_values(make: Any) -> None:
     torch.manual_seed(3)
-    module = Folded()
+    module = make()
     x = np.random.default_rng(1).integers(0, 256, (5, 4), np.uint8)
     with torch.no_grad():
         expected = module(torch.from_numpy(x / np.float32(256))).numpy()
     assert np.abs(predict(separate_parameters(as_onnx(module, 4)), x) - expected).max() < 1e-5
+
+
+class Tied(torch.nn.Module):
+    """A weight of ones that is used as it is and transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.last = torch.nn.Parameter(torch.ones(4, 4)), torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.last(torch.relu(x @ self.weight) @ self.weight.T)
+        return outputs
+
+
+def test_a_tied_parameter_of_one_number_keeps_it_wherever_it_is_used() -> None:
+    torch.manual_seed(3)
+    module = Tied()
+    x = np.random.default_rng(1).integers(0, 256, (5, 4), np.uint8)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x / np.float32(256))).numpy()
+    assert np.abs(predict(as_onnx(module, 4), x) - expected).max() < 1e-5
