@@ -11,13 +11,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.training.inference import predict
 from adserver.training.model_file import read_model
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
@@ -77,11 +77,10 @@ def _export(module: Any, num_features: int) -> bytes:
                 import onnxscript  # noqa: F401 # what the present exporter needs
             except ImportError:
                 return _legacy(module, example)
-            with _distinct_values(module) as changed:
-                made = _present(module, example) if changed else b""
-            whole = _with_values(made, changed) if changed else None
-            if whole is not None and _gives_the_same(whole, module, num_features):
-                return whole
+            # What cannot be copied or changed is exported as it is
+            with suppress(Exception):
+                if (whole := _whole(module, example)) is not None:
+                    return whole
             return _present(module, example)
     except InvalidModel:
         raise
@@ -110,77 +109,58 @@ def _present(module: Any, example: tuple[Any, ...]) -> bytes:
     return bytes(program.model_proto.SerializeToString())
 
 
-@contextmanager
-def _distinct_values(module: Any) -> Iterator[dict[float, list[NDArray[np.float32]]]]:
-    """Let parameters that begin at one number have others for a while; yield these by that number.
+def _whole(module: Any, example: tuple[Any, ...]) -> bytes | None:
+    """Export a module with all parameters that begin at one number; None if there are none, or it cannot be.
 
     The exporter drops a bias of zeros, and keeps one of several parameters of equal values: what it leaves
-    out would not be trained.
+    out would not be trained. So a copy has other values there, and the file gets their own. Two exports with
+    different values must become the same file: else a constant that was made of them holds the others.
     """
-    import torch
-
-    random, before = torch.Generator().manual_seed(0), []
-    changed: dict[float, list[NDArray[np.float32]]] = {}
-    for one in module.parameters():
-        if one.dtype == torch.float32 and one.numel() and bool((one == one.flatten()[0]).all()):
-            before.append((one, one.detach().clone()))
-    try:
-        with torch.no_grad():
-            for one, values in before:
-                one.copy_(torch.rand(one.shape, generator=random) + 0.5)
-                held = one.detach().cpu().numpy().ravel().copy()
-                changed.setdefault(float(values.flatten()[0]), []).append(np.sort(held))
-        yield changed
-    finally:
-        with torch.no_grad():
-            for one, values in before:
-                one.copy_(values)
+    names = [
+        name
+        for name, one in module.named_parameters()
+        if one.dtype.is_floating_point and one.numel() and bool((one == one.flatten()[0]).all())
+    ]
+    while names:
+        first, found = _export_with_others(module, example, names, 0)
+        if first == _export_with_others(module, example, names, 1)[0]:
+            return first
+        # What is not in the file by itself may be in a constant
+        if len(found) == len(names):
+            return None
+        names = found
+    return None
 
 
-def _with_values(encoded: bytes, changed: dict[float, list[NDArray[np.float32]]]) -> bytes | None:
-    """Return the file with each changed parameter at its own number; None if one is not found as it was.
+def _export_with_others(
+    module: Any, example: tuple[Any, ...], names: Sequence[str], seed: int
+) -> tuple[bytes, list[str]]:
+    """Export a copy whose named parameters have other values; return it with their own, and those found.
 
-    A parameter may have moved its entries, such as a weight that is transposed.
+    A parameter may have moved its entries, as a weight that is transposed, and a tied one is there twice.
     """
     import onnx
+    import torch
     from onnx import numpy_helper
 
-    proto = onnx.ModelProto.FromString(encoded)
-    given = [(number, values) for number, all_of in changed.items() for values in all_of]
-    found = set[int]()
+    copied, random = deepcopy(module), torch.Generator().manual_seed(seed)
+    parameters = dict(copied.named_parameters())
+    given: dict[str, tuple[float, NDArray[np.generic]]] = {}
+    for name in names:
+        one = parameters[name]
+        number = float(one.detach().flatten()[0])
+        one.data = (torch.rand(one.shape, generator=random) + 0.5).to(one)
+        given[name] = number, np.sort(one.detach().cpu().numpy().ravel())
+    proto, found = onnx.ModelProto.FromString(_present(copied, example)), set[str]()
     for tensor in proto.graph.initializer:
-        if tensor.data_type != onnx.TensorProto.FLOAT:
-            continue
         held = numpy_helper.to_array(tensor)
         ordered = np.sort(held.ravel())
-        for at, (number, values) in enumerate(given):
-            # A tied weight may be there twice, once transposed
+        for name, (number, values) in given.items():
             if np.array_equal(ordered, values):
-                tensor.CopyFrom(numpy_helper.from_array(np.full(held.shape, number, np.float32), tensor.name))
-                found.add(at)
-    return bytes(proto.SerializeToString()) if len(found) == len(given) else None
-
-
-def _gives_the_same(encoded: bytes, module: Any, num_features: int) -> bool:
-    """Return whether a file computes what its module does: a constant may hold the other values."""
-    import torch
-
-    shape = (_EXAMPLES, num_features)
-    for features in (
-        np.random.default_rng(0).integers(0, 256, shape, np.uint8),
-        np.ones(shape, np.uint8),
-        np.zeros(shape, np.uint8),
-    ):
-        # A table may be too short for the first ones; all zeros have run before
-        with suppress(Exception), torch.no_grad():
-            given = module(torch.from_numpy(features / np.float32(256)))
-            break
-    else:
-        return False
-    several = given if isinstance(given, tuple | list) else [given]
-    expected = np.concatenate([one.cpu().numpy().reshape(_EXAMPLES, -1) for one in several], axis=1)
-    found = predict(encoded, features)
-    return found.shape == expected.shape and np.allclose(found, expected, 1e-3, 1e-5, equal_nan=True)
+                own = np.full(held.shape, number, held.dtype)
+                tensor.CopyFrom(numpy_helper.from_array(own, tensor.name))
+                found.add(name)
+    return bytes(proto.SerializeToString(deterministic=True)), [name for name in names if name in found]
 
 
 def _check_runs(module: Any, example: Any) -> None:

@@ -65,7 +65,9 @@ def separate_parameters(encoded: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> 
     # A small file could ask for thousands of copies of its one large tensor.
     named, room = _named_parameters(graph), limits.max_bytes - len(encoded)
     for tensor, uses in shared:
-        if all(_reads_a_constant(graph.node[use.node], named[use.node]) for use in uses) and _is_one(tensor):
+        if all(_reads_a_constant(graph.node[use.node], named[use.node]) for use in uses) and _is_scalar(
+            tensor
+        ):
             del tensor.dims[:]  # a single number is no parameter
             continue
         meant = _meant(graph, uses, tensor.name, named, there)
@@ -141,8 +143,9 @@ def _reads_a_constant(node: onnx.NodeProto, named: list[str]) -> bool:
     return node.op_type in _SPREADING and is_told and not named
 
 
-def _is_one(tensor: onnx.TensorProto) -> bool:
-    return all(size == 1 for size in tensor.dims)
+def _is_scalar(tensor: onnx.TensorProto) -> bool:
+    """Return whether a tensor of no dimension does the same: more of them would add dimensions to others."""
+    return list(tensor.dims) == [1]
 
 
 def _meant(

@@ -168,7 +168,20 @@ class Half(torch.nn.Module):
         return torch.nn.functional.linear(x * self.ones, self.layer.weight * self.ones, self.layer.bias)
 
 
-@pytest.mark.parametrize("make", [Folded, Half])
+class Mixed(torch.nn.Module):
+    """A parameter of zero that is used as it is, and in a sum that the exporter makes a constant of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+        self.share = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.share * self.layer(x) + (1 - self.share) * self.other(x)
+        return mixed
+
+
+@pytest.mark.parametrize("make", [Folded, Half, Mixed])
 def test_a_module_whose_parameters_the_exporter_folds_is_exported_with_its_own_values(make: Any) -> None:
     torch.manual_seed(3)
     module = make()
@@ -197,3 +210,28 @@ def test_a_tied_parameter_of_one_number_keeps_it_wherever_it_is_used() -> None:
     with torch.no_grad():
         expected = module(torch.from_numpy(x / np.float32(256))).numpy()
     assert np.abs(predict(as_onnx(module, 4), x) - expected).max() < 1e-5
+
+
+class Unused(torch.nn.Module):
+    """Two layers with biases of zeros, of which one is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+        for layer in (self.used, self.unused):
+            torch.nn.init.zeros_(layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.used(x)
+        return outputs
+
+
+def test_a_layer_that_nothing_uses_costs_no_other_its_bias() -> None:
+    found = parse(separate_parameters(as_onnx(Unused(), 4)), num_features=4)
+    assert {one.name: one.size for one in found.parameters} == {"used.weight": 4, "used.bias": 1}
+
+
+def test_a_parameter_that_cannot_be_written_to_is_exported() -> None:
+    module = torch.nn.Linear(4, 3)
+    module.bias = torch.nn.Parameter(torch.zeros(1).expand(3))
+    assert parse(as_onnx(module, 4), num_features=4).num_parameters == 15
