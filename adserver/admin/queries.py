@@ -70,7 +70,14 @@ def show_query(context: Context, query: str) -> QueryDetail:
         dataset, task = _over(context, found)
         spec = context.queries.find(found.spec.query_id.hex(), QuerySpec)
         result = ResultMessage.of(
-            read_query(task, dataset, spec, answer, encoder=context.tasks.encoder(task.task_id))
+            read_query(
+                task,
+                dataset,
+                spec,
+                answer,
+                context.queries.discovery_before(found.spec.query_id),
+                encoder=context.tasks.encoder(task.task_id),
+            )
         )
     return QueryDetail(**dict(item(found)), result=result)
 

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from threading import Event
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
@@ -14,7 +15,6 @@ from adserver.measuring.evaluator import (
     Evaluator,
     histogram_of,
     plan_evaluation,
-    read_evaluation,
     weights_digest_of,
 )
 from adserver.measuring.measurer import Measurer
@@ -22,6 +22,7 @@ from adserver.measuring.query_runner import Asking
 from adserver.measuring.request import Request, check_evaluated
 from adserver.measuring.result import AggregateResult
 from adserver.peers.client import HelperClient
+from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff, with_retries
 from adserver.records.asked_query import ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
@@ -32,16 +33,32 @@ from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
+from maskedlark.frozen import frozen
 from maskedlark.model.heads import Head, Heads, TrainedLoss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
 from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task import Task
 from maskedlark.runtime.keyed_lock import KeyedLock
 
 _AskingT = TypeVar("_AskingT", bound=Asking[Any, Any])
+
+
+@frozen
+class _OpenedOnDemand:
+    """A helper that is connected to once it is asked: kept answers are read without."""
+
+    role: int
+    open_both: Callable[[], tuple[HelperClient, HelperClient]]
+
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        """Ask the helper; see `HelperClient.run_query`."""
+        return self.open_both()[self.role].run_query(query, beside, length, cancelled=cancelled)
 
 
 class LocalMeasuring:
@@ -55,7 +72,7 @@ class LocalMeasuring:
         export_job: Callable[[str, ModelWeights], bytes],
         loss_of_job: Callable[[str], TrainedLoss | None],
     ) -> None:
-        """Measure with helpers, which are opened where one is asked: kept answers are read without them.
+        """Measure with helpers, which are opened once one is asked.
 
         By the start of a job's id, `export_job` returns its model and `loss_of_job` what it minimises.
         """
@@ -217,10 +234,10 @@ class LocalMeasuring:
                 f"evaluation {query!r} was of another model, or of other weights: evaluate the same weights "
                 "of the job first, with `adserver evaluate --job ID --weights latest` or `best`"
             )
+        result = self.evaluator(dataset).again(planned)
         answer = self._queries.answer(planned.spec.query_id)
         if answer is None:
-            return self.evaluator(dataset).histogram(planned)
-        result = read_evaluation(self._task(dataset), dataset, planned, answer, was_trained_on=False)
+            raise AssertionError("an evaluation that was read has an answer")
         if not result.shows_mean:
             raise InvalidTask(
                 f"evaluation {query!r} does not tell how the predictions add up at its noise, so a model "
@@ -263,7 +280,10 @@ class LocalMeasuring:
     def _asking(self, kind: type[_AskingT], dataset: Dataset, **more: Any) -> _AskingT:
         return kind(
             **more,
-            helpers=self._open_helpers(),
+            helpers=(
+                _OpenedOnDemand(role=0, open_both=self._open_helpers),
+                _OpenedOnDemand(role=1, open_both=self._open_helpers),
+            ),
             task=self._task(dataset),
             dataset=dataset,
             store=self._queries,

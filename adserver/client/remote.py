@@ -437,6 +437,8 @@ class RemoteAdServer(ApiSession):
         try:
             return self._repeat(kind, path, _parse_body(body, {**given, "query_id": named}))
         except HelperUnavailable as away:
+            if named in str(away):  # the ad server has said so
+                raise
             raise HelperUnavailable(
                 f"{away}; repeat the same request with query id {named}: it is charged only once"
             ) from None

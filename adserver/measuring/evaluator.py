@@ -1,7 +1,5 @@
 """Ask both helpers how good a model is, and read their answer."""
 
-from typing import ClassVar
-
 from adserver.measuring.evaluation_metrics import Histogram, smooth
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.query_runner import Asking, release_fields
@@ -86,8 +84,6 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
         was_trained_on: See `EvaluationResult`.
     """
 
-    command: ClassVar[str] = "evaluate"
-
     was_trained_on: bool = False
 
     def evaluate(
@@ -104,19 +100,6 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
         """
         kept = self._keep(planned, chosen)
         return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new)
-
-    def histogram(self, planned: PlannedQuery[EvaluationSpec]) -> Histogram:
-        """Return the records by label and score bin (2, B) of an evaluation, without its noise's negatives.
-
-        The helpers are asked only if no answer was kept. Raises as `again`.
-        """
-        answer = self.store.answer(planned.spec.query_id)
-        if answer is None:
-            self.again(planned)
-            answer = self.store.answer(planned.spec.query_id)
-        if answer is None:
-            raise AssertionError("an evaluation that was read has an answer")
-        return histogram_of(planned, answer)
 
     def _length(self, spec: EvaluationSpec) -> int:
         return spec.num_numbers

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import NormalDist
-from typing import ClassVar, assert_never
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,6 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         randomness: Of query ids.
     """
 
-    command: ClassVar[str] = "aggregate"
-
     encoder: Encoder | None = None
     randomness: Randomness = system_randomness
 
@@ -72,7 +70,9 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
             found = plan_discovery(
                 request, task=self.task, dataset=self.dataset, query_id=query_id, keys=missing
             )
-            request = _with_domains(request, self._discover(found, chosen))
+            # The whole request is repeated, of which the discovery is a part
+            with self._naming(chosen.query_id if chosen else query_id):
+                request = _with_domains(request, self._discover(found, chosen))
         query_id = chosen.query_id if chosen else self._new_id()
         kept = self._keep(
             plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id), chosen

@@ -1,9 +1,10 @@
 """What asking queries and evaluations over a dataset has in common: each is stored before it is asked."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from adserver.peers.query_both import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
@@ -62,10 +63,7 @@ class Asking(Generic[_Spec, _Result]):
         store: Keeps what is asked, and the answers.
         clock: Unix seconds.
         backoff: How long a helper is asked again that does not answer.
-        command: The name of the command and of the function of `Client` that ask such queries.
     """
-
-    command: ClassVar[str]
 
     helpers: tuple[QueryHelper, QueryHelper]
     task: Task
@@ -82,11 +80,10 @@ class Asking(Generic[_Spec, _Result]):
             HelperUnavailable: a helper did not answer in time.
         """
         kept = self.store.answer(planned.spec.query_id)
-        return (
-            self._ask_and_store(planned, None, is_new=False)
-            if kept is None
-            else self._read(planned, kept, None)
-        )
+        found = self.store.discovery_before(planned.spec.query_id)
+        if kept is None:
+            return self._ask_and_store(planned, None, is_new=False, found=found)
+        return self._read(planned, kept, found)
 
     def find_repeated(self, planned: PlannedQuery[_Spec], chosen: ChosenId) -> _Result:
         """Return the stored result of a query that was asked before under an id that the client chose.
@@ -120,21 +117,26 @@ class Asking(Generic[_Spec, _Result]):
     ) -> _Result:
         """Ask both helpers, and read and keep their answer."""
         length = self._length(planned.spec)
-        try:
+        with self._naming(planned.spec.query_id):
             answer = self._ask(planned.spec, length, planned.beside, is_new=is_new)
-        except HelperUnavailable as away:
-            # A helper may have charged it: who asks for the same in a new query pays for it twice
-            named = planned.spec.query_id.hex()
-            raise HelperUnavailable(
-                f"{away}; query {named} is kept and counts as spent, and a new one is charged anew: "
-                f"`adserver {self.command} --again {named}`, in Python "
-                f'repeat_{self.command}("{named}"), fetches its answer at no further cost',
-                retry_after_s=away.retry_after_s,
-            ) from None
         # Read first: an answer that no honest reports could give is refused, and must not be kept.
         result = self._read(planned, answer, found)
         self._keep_answer(planned, chosen, answer)
         return result
+
+    @contextmanager
+    def _naming(self, query_id: bytes) -> Iterator[None]:
+        """Name the id under which a request is repeated at no cost, where a helper is lost."""
+        try:
+            yield
+        except HelperUnavailable as away:
+            # A helper may have charged it: who asks for the same under a new id pays for it twice
+            named = query_id.hex()
+            raise HelperUnavailable(
+                f"{away}; query {named} is kept and counts as spent: once both helpers answer, repeat the "
+                f"same request with --query-id {named} (in Python query_id=), which is charged only once",
+                retry_after_s=away.retry_after_s,
+            ) from None
 
     def _keep(self, planned: PlannedQuery[S], chosen: ChosenId | None = None) -> "_KeptQuery[S]":
         """Store a query before a helper is asked; what another request stored under a chosen id stays.

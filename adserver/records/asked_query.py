@@ -75,8 +75,15 @@ class ChosenId:
     @property
     def of_discovery(self) -> bytes:
         """The id of the discovery that goes before the query, so that it is the same one, too."""
-        # Derived and not drawn: a repetition must not discover, and pay, a second time.
-        return digest("discovery before a query", self.query_id)[:QUERY_ID_BYTES]
+        return discovery_id(self.query_id)
+
+
+def discovery_id(query_id: bytes) -> bytes:
+    """Return the id of the discovery that goes before a query.
+
+    Derived and not drawn: a repetition must not discover, and pay, a second time.
+    """
+    return digest("discovery before a query", query_id)[:QUERY_ID_BYTES]
 
 
 @frozen

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from sqlalchemy import ColumnElement, Engine, delete, func, select
 
-from adserver.records.asked_query import ChosenId, PlannedQuery, S, StoredAnswer
+from adserver.records.asked_query import ChosenId, PlannedQuery, S, StoredAnswer, discovery_id
 from adserver.store.audit_log import log_act
 from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import PageMarker, newest_first
@@ -22,6 +22,7 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.runtime.database import reading
 
 if TYPE_CHECKING:
+    from maskedlark.releases.discovery import DiscoverySpec
     from maskedlark.releases.kinds import AnyQuery
 
 _NUMBERS: Final = np.dtype("<i8")
@@ -106,6 +107,16 @@ class QueryStore:
             if isinstance(spec, kind):
                 return PlannedQuery(spec=spec, beside=bytes(row.codes))
         return None
+
+    def discovery_before(self, query_id: bytes) -> "DiscoverySpec | None":
+        """Return the discovery that found the groups of a query; None of a query with none."""
+        from maskedlark.releases.discovery import DiscoverySpec
+
+        with reading(self._engine) as connection:
+            of = select(queries).where(queries.c.query_id == discovery_id(query_id))
+            row = connection.execute(of).one_or_none()
+        spec = None if row is None else _decode(row.kind, row.spec)
+        return spec if isinstance(spec, DiscoverySpec) else None
 
     def remove(self, query_id: bytes) -> None:
         """Forget a query that both helpers refused, and so did not charge; an answered one stays."""

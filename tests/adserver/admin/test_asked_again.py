@@ -272,7 +272,7 @@ def test_without_both_helpers_a_new_query_is_refused_before_it_is_kept_and_an_an
 
 
 @pytest.mark.parametrize(("kind", "command"), [(QuerySpec, "aggregate"), (EvaluationSpec, "evaluate")])
-def test_who_loses_an_answer_is_told_the_command_that_fetches_it_at_no_cost(
+def test_who_loses_an_answer_is_told_the_id_under_which_the_same_request_costs_nothing(
     there: There, kind: type, command: str
 ) -> None:
     server = server_of(there, there.helpers, ONCE)
@@ -284,9 +284,23 @@ def test_who_loses_an_answer_is_told_the_command_that_fetches_it_at_no_cost(
     with there.charging(1):
         with pytest.raises(HelperUnavailable, match="is kept and counts as spent") as lost:
             calls[command]()
-        query_id = str(lost.value).split(f"`adserver {command} --again ")[1][:32]
-        assert f'repeat_{command}("{query_id}")' in str(lost.value)
+        query_id = str(lost.value).split("--query-id ")[1][:32]
+        assert calls[command](query_id=query_id).query_id == query_id
         assert getattr(server, f"repeat_{command}")(query_id).query_id == query_id
+
+
+def test_who_loses_a_discovery_is_told_the_id_and_a_repetition_says_what_both_cost(there: There) -> None:
+    server = server_of(there, there.helpers, ONCE)
+    asked: dict[str, Any] = {"group_by": ["campaign"], "discover": True, "dataset": SHOP_DATASET.hex()}
+    there.helpers[1].lost.append(DiscoverySpec)
+    with there.charging(2):
+        with pytest.raises(HelperUnavailable, match="is kept and counts as spent") as lost:
+            server.aggregate("click", epsilon=0.35, **asked)
+        query_id = str(lost.value).split("--query-id ")[1][:32]
+        found = server.aggregate("click", epsilon=0.35, query_id=query_id, **asked)
+    assert server.repeat_aggregate(query_id).cost == found.cost
+    with there.client() as far:
+        assert far.server.repeat_aggregate(query_id).cost == found.cost
 
 
 @pytest.mark.parametrize("kind", [QuerySpec, DiscoverySpec])

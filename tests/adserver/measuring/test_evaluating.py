@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 
 from adserver.measuring.evaluation_metrics import smooth
 from adserver.measuring.evaluation_result import OF_LABELS, EvaluationResult, read
-from adserver.measuring.evaluator import Evaluator, plan_evaluation
+from adserver.measuring.evaluator import Evaluator, histogram_of, plan_evaluation
 from adserver.measuring.result import NoInterval
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.peers.replies import QueryAnswer
@@ -123,6 +123,9 @@ class Kept(QueryStore):
 
     def remove(self, query_id: bytes) -> None:
         self.events.append("forgotten")
+
+    def discovery_before(self, query_id: bytes) -> None:
+        return None
 
     def keep_answer(self, query_id: bytes, answer: StoredAnswer) -> None:
         self.events.append("answer kept")
@@ -386,15 +389,16 @@ def test_a_stored_answers_histogram_is_read_while_helpers_are_away() -> None:
         helpers=(away, away), task=of.task, dataset=dataset, store=store, clock=lambda: NOW, backoff=ONCE
     )
     with pytest.raises(HelperUnavailable):
-        evaluator.histogram(plan)
+        evaluator.again(plan)
     first, second = (
         MemoryEvaluationHelper(of, role, one, 0)
         for role, one in enumerate(shares_of(examples, of.task.num_candidates))
     )
-    replace(evaluator, helpers=(first, second)).evaluate(plan)
+    result = replace(evaluator, helpers=(first, second)).evaluate(plan)
     asked = store.events.count("asked")
     kept = store.answers[bytes(16)].total.reshape(ROWS, -1) / UNITS
-    assert np.array_equal(evaluator.histogram(plan), smooth(kept))
+    assert evaluator.again(plan) == result
+    assert np.array_equal(histogram_of(plan, store.answers[bytes(16)]), smooth(kept))
     assert store.events.count("asked") == asked
 
 

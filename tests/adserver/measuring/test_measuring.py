@@ -86,6 +86,9 @@ class Store:
     def remove(self, query_id: bytes) -> None:
         self.asked = [spec for spec in self.asked if spec.query_id != query_id]
 
+    def discovery_before(self, query_id: bytes) -> None:
+        return None
+
     def keep_answer(self, query_id: bytes, _answer: StoredAnswer) -> None:
         assert query_id in [spec.query_id for spec in self.asked]
 
