@@ -136,6 +136,8 @@ def _codes(labels: Any, classes: tuple[str, ...]) -> NDArray[np.float64]:
 
 
 def _code(label: Any, codes: Mapping[str, float]) -> float:
+    if isinstance(label, str) and label in codes:
+        return codes[label]  # also of a class that is called None
     if str(label) in _MISSING:
         return np.nan
     # Before its code: classes may be in any order

@@ -145,11 +145,11 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
 
 def _warn_of_few(positives: int, rows: int) -> str:
     """Return a line if a panel has few rows of a label, whose share the predictions follow."""
-    if min(positives, rows - positives) >= CALIBRATING:
+    if (rarer := min(positives, rows - positives)) >= CALIBRATING:
         return ""
-    error = 100 * math.sqrt((rows - positives) / (positives * rows))
+    error, label = 100 * math.sqrt((rows - rarer) / (rarer * rows)), int(rarer == positives)
     return (
-        f"of the panel's {rows} rows {positives} are of class 1: their share, which predictions add up to, "
+        f"of the panel's {rows} rows {rarer} are of class {label}: their share, which predictions add up to, "
         f"may be off by {error:.0f} % (one standard error)"
     )
 

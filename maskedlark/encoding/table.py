@@ -192,7 +192,12 @@ class Table:
             InvalidTask: there is no such column.
         """
         self.cells(column)
-        return replace(self, columns={name: cells for name, cells in self.columns.items() if name != column})
+        return replace(
+            self,
+            columns={name: cells for name, cells in self.columns.items() if name != column},
+            amounts={name: found for name, found in self.amounts.items() if name != column},
+            decimal_commas=tuple(name for name in self.decimal_commas if name != column),
+        )
 
 
 def parse_table(content: bytes, name: str) -> Table:
@@ -442,15 +447,19 @@ def read_each_amount(
 
 def _have_mostly_decimal_commas(cells: Cells) -> bool | None:
     """Return whether nearly all cells that show it have decimal commas, or points; None for neither."""
-    shown = Counter[bool | None]()
+    shown, plain = Counter[bool | None](), 0
     for cell, count in Counter(cell for cell in cells if cell is not None).items():
         amount = _AMOUNT.fullmatch(cell)
         figures = _figures(amount) if amount else _SPACE_OF_THOUSANDS.sub("", cell)
+        if amount is None and "." in cell and is_number_as_written(cell):
+            plain += count
         if "," in figures or "." in figures:
             shown[have_decimal_commas([figures])] += count
     del shown[None]
     ((is_decimal, count),) = shown.most_common(1) or [(None, 0)]
-    return is_decimal if count >= _CLEARLY * shown.total() else None
+    # A few amounts with commas make no thousands of a column of 1.234
+    is_outnumbered = bool(is_decimal) and plain > shown.total()
+    return None if is_outnumbered or count < _CLEARLY * shown.total() else is_decimal
 
 
 def _read_amounts(cells: Cells) -> Amounts | None:

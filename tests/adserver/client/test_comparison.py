@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adserver import compare, predict
+from adserver.client.comparison import _codes
 from adserver.training.paired_comparison import compare_scores
 from adserver.training.pipeline import ENCODER_IS, LOSS_IS, describe, from_columns
 from maskedlark.canonical import encode
@@ -177,3 +178,8 @@ def test_what_cannot_be_compared_is_refused(rows: pd.DataFrame, labels: NDArray[
         compare(model(1), labels, rows, labels[:, None])
     with pytest.raises(InvalidTask, match="expected at least 10 of each class"):
         compare(labels, labels, None, np.zeros(COUNT))
+
+
+def test_a_class_that_is_called_none_is_one() -> None:
+    assert _codes(["None", "Some", None], ("None", "Some")).tolist()[:2] == [0.0, 1.0]
+    assert np.isnan(_codes(["None", "Some", None], ("None", "Some"))[2])

@@ -266,3 +266,14 @@ def test_a_column_that_the_files_encoding_cannot_hold_is_refused() -> None:
     content = "größe\n1\n".encode("cp1252")
     with pytest.raises(InvalidTask, match=r"a\.csv is Windows-1252, .* cannot hold '尺' of a new column"):
         append_columns(content, parse_table(content, "a.csv"), {"尺寸": [0.5]})
+
+
+def test_a_stray_amount_makes_no_thousands_of_numbers_with_three_decimals() -> None:
+    numbers = [f"{row}.{row:03d}" for row in range(1, 200)]
+    content = "\n".join(["paid", *numbers, '"2,5 €"']).encode()
+    encoder = Encoder(
+        columns=(NumberColumn(name="paid", first=1, missing=0, edges=(0.0, 1.0)),),
+        label=ClassLabel(name="bought", classes=("no", "yes")),
+    )
+    found = parse_table(content, "t.csv").read_by(encoder)
+    assert [float(cell or "nan") for cell in found.columns["paid"][:2]] == [1.001, 2.002]
