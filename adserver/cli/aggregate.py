@@ -119,14 +119,15 @@ def _aggregate_command(
         for name, over in dict.fromkeys(means)
     ]
     statistics += [Statistic.quantile(name, share) for name, share in dict.fromkeys(quantiles)]
-    for path in out or ():
-        write_result(result, path, statistics)
+    # Shown first: it was charged, and a folder may take no file
     if as_json:
         print_json(json_of(result, statistics))
     else:
         print_groups(result, statistics, is_all_shown=all_rows)
         for line in (f"query {result.query_id}", *summary_lines(result, statistics)):
             typer.echo(line)
+    for path in out or ():
+        write_result(result, path, statistics)
 
 
 def _quantile(typed: str) -> tuple[str, float]:

@@ -85,6 +85,11 @@ def compare_plain(
         raise InvalidTask(how_to_install("torch", __name__, needs="a comparison with plain training"))
     reported, examples = (read_eval_set(Path(one).read_bytes()) for one in (people, panel))
     width = examples.features.shape[1]
+    if reported.features.shape[1] != width:
+        raise InvalidTask(
+            f"people has {plural(reported.features.shape[1], 'feature')} a row, and panel {width}: encode "
+            "both with one encoder"
+        )
     file = private if isinstance(private, bytes) else read_model(Path(private))
     is_known = encoder is not None or ENCODER_ITSELF in notes_of(file)
     columns = find_encoder(file, read_encoder_of(encoder)) if is_known else None

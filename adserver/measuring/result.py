@@ -88,8 +88,8 @@ class Estimate:
     def within(self, least: float, most: float) -> "Estimate":
         """Return the estimate with an interval of possible numbers only, from `least` to `most`.
 
-        The estimate stays as noise left it, and may lie outside. Its interval is then as wide as that of an
-        estimate at the nearer end: a few numbers next to that end would look like certainty.
+        The estimate stays as noise left it, and may lie outside. Its interval is then moved with
+        it to the nearer end: a few numbers next to that end would look like certainty.
 
         Guarantees: the interval covers at least as often as before if the true number is possible.
         """

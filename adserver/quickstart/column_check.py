@@ -67,9 +67,10 @@ def warn_of_codes(report: TableReport, data: DataSettings, kept: Collection[str]
 def warn_of_panel(data: DataSettings, panel: int) -> Iterator[str]:
     """Yield a line if a panel that was made smaller has few rows."""
     if panel < _FEWEST_OF_PANEL and data.panel < DataSettings().panel:
+        wanted = min(0.5, max(DataSettings().panel, data.panel * _FEWEST_OF_PANEL / max(1, panel)))
         yield (
             f"[data] panel is {data.panel:g}, which is {plural(panel, 'row')} to test and calibrate the "
-            f"model on: raise it to {DataSettings().panel:g}, or to {_FEWEST_OF_PANEL} rows"
+            f"model on: raise it to {wanted:.2g}"
         )
 
 

@@ -173,9 +173,11 @@ def forecast_groups(
     for name, one, by_level in zip(names, (*measure.values, None), errors, strict=True):
         most = 1.0 if one is None else one.bound
         levels = numbers_by_level(table, plan, one)
-        groups = levels[-1] or levels[0]
+        # Where no group by all keys is shown, the finest that are
+        finest = max(place for place, level in enumerate(levels) if level)
+        groups = levels[finest]
         sums = [share * sum(max(-most, min(most, value)) for value in group) for group in groups.values()]
-        width = factor * by_level[-1]
+        width = factor * by_level[finest]
         clipping = None
         if one is not None and not one.word and any(cut_off(levels[0][()], most)):
             sums_of = _sums_by_level(levels, [error / most for error in by_level])
@@ -387,7 +389,7 @@ def _describe_cut(forecast: GroupForecast, cut: Clipping) -> str:
     if cut.worst_group:
         group = " · ".join(cut.worst_group)
         worst = told(cut.worst_lost, cut.worst_share)
-        between = [one for one in cut.levels[1:-1] if one.worst_group]
+        between = cut.levels[1:-1]
         of = f"a group by {', '.join(cut.levels[-1].keys)}" if between else "a group"
         line += f", and that of {of} that is shown by at most {worst}, {group}"
         for one in between:

@@ -269,7 +269,7 @@ def _cost_line(result: ReleasedResult) -> str:
     cost, whole = result.cost, result.dataset_spent
     return (
         f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} against the ad server with one helper) at delta "
-        f"{result.delta:.2g}; spent and reserved of the dataset: "
+        f"{result.delta:.2g}; spent and reserved of the dataset by then: "
         f"{whole.ad_server:.4g} ({whole.colluding:.4g})"
     )
 

@@ -362,3 +362,15 @@ def test_an_interval_wider_than_the_typical_sum_is_warned_of_with_what_helps(
     assert "for paid: " in warning
     assert "paid ± 1,234 (" in describe_forecasts([wide], measure)
     assert math.isclose(wide.half_width, 1234.5)
+
+
+def test_where_no_finest_group_is_shown_the_width_is_of_the_level_of_the_typical_sum() -> None:
+    rows = table(
+        shop=[f"shop {row % 10}" for row in range(250)], kind=["abcde"[row // 10 % 5] for row in range(250)]
+    )
+    measure = MeasureSettings(keys=("shop", "kind"))
+    [count] = forecast_groups(rows, DATA, measure, TASK, reported=250)
+    by_shop = MeasureSettings(keys=("shop",))
+    assert count.typical == 25
+    [alone] = forecast_groups(rows, DATA, by_shop, TASK, reported=250)
+    assert count.half_width >= alone.half_width
