@@ -163,6 +163,22 @@ def test_a_number_that_ranks_the_label_is_left_out_or_warned_of(
     assert report.warn_of_leaks(["device"]) == ()
 
 
+@pytest.mark.parametrize(("apart", "is_warned_of"), [(2.7, True), (1.8, False)])
+def test_a_number_that_ranks_the_label_where_it_is_not_empty_is_warned_of(
+    apart: float, is_warned_of: bool
+) -> None:
+    chance, rows = Random(8), []
+    for cells in visits(3_000):
+        paid = chance.gauss(apart * (cells[-1] == "yes"), 1)
+        rows.append(("" if chance.random() < 0.4 else f"{paid:.3f}", *cells))
+    table = text(rows, header=("paid", *HEADER))
+    report = read_report(parse_table(table.encode(), "visits.csv"), "bought")
+    [column] = [one for one in report.columns if one.name == "paid"]
+    assert column.use is Use.NUMBER
+    assert ("by itself where it is not empty (AUC 0.9" in column.leak) == is_warned_of
+    assert len(report.warn_of_leaks(["paid"])) == is_warned_of
+
+
 def test_words_of_few_rows_each_do_not_rank_the_label_by_chance() -> None:
     chance = Random(9)
     rows = [(f"shop {chance.randrange(150)}", *cells) for cells in visits()]
