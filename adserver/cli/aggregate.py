@@ -65,7 +65,11 @@ def _aggregate_command(
     charged: dict[str, Any],
     again: Annotated[
         str,
-        option("The start of the id of an earlier query, to show its answer again at no cost.", metavar="ID"),
+        option(
+            "The start of the id of an earlier query, to show its answer again at no cost. Add --mean or "
+            "--quantile for those of its sums and histograms; nothing else is asked with it.",
+            metavar="ID",
+        ),
     ] = "",
     out: Annotated[
         list[Path] | None,
@@ -87,6 +91,18 @@ def _aggregate_command(
     quantiles = [_quantile(one) for one in quantile or ()]
     asked_means = [one.partition(":") for one in mean or ()]
     means = [(name, over or COUNT) for name, _, over in asked_means]
+    if again:
+        _check_only_shown(
+            value=value,
+            histogram=histogram,
+            group_by=group_by,
+            where=where,
+            domain=domain,
+            discover=discover,
+            roll_up=roll_up,
+            epsilon=charged["epsilon"],
+            query_id=charged["query_id"],
+        )
     with trace(server, "aggregate", traces):
         if again:
             result = server.repeat_aggregate(again)
@@ -126,8 +142,25 @@ def _aggregate_command(
         print_groups(result, statistics, is_all_shown=all_rows)
         for line in (f"query {result.query_id}", *summary_lines(result, statistics)):
             typer.echo(line)
+        if again and not statistics:
+            typer.echo(
+                "means and quantiles of this answer cost nothing: add --mean VALUE or --quantile VALUE:SHARE"
+            )
     for path in out or ():
         write_result(result, path, statistics)
+
+
+def _check_only_shown(**asked: Any) -> None:
+    """Refuse options of a new query where an earlier one is shown, which they would not change.
+
+    Raises:
+        typer.BadParameter: with the options.
+    """
+    if given := [f"--{name.replace('_', '-')}" for name, typed in asked.items() if typed]:
+        raise typer.BadParameter(
+            f"--again shows the answer to an earlier query, which {', '.join(given)} cannot change: leave "
+            f"{'it' if len(given) == 1 else 'them'} out, or leave out --again to ask a new query"
+        )
 
 
 def _quantile(typed: str) -> tuple[str, float]:

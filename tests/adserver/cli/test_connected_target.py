@@ -115,6 +115,36 @@ def test_a_dataset_is_measured_by_the_command_and_read_again(there: There, tmp_p
     assert result["query_id"] in table
 
 
+def test_means_and_quantiles_of_a_kept_answer_cost_nothing(there: There) -> None:
+    derived = ["--mean", "purchase", "--quantile", "purchase:0.5"]
+    with there.charging(1):
+        first = json.loads(at(there, "aggregate", *derived, "--dataset", SHOP, "--epsilon", "0.1", "--json"))
+    asked = ["aggregate", "--again", first["query_id"]]
+    with there.charging(0):
+        plain = at(there, *asked, scope=Scope.READ)
+        again = json.loads(at(there, *asked, *derived, "--json", scope=Scope.READ))
+        table = at(there, *asked, *derived, scope=Scope.READ)
+    assert again == first
+    assert "mean of purchase" in table
+    assert "quantile 0.5 of purchase" in table
+    # Only the sums and the histogram are kept: a person who misses the others is told how to get them
+    assert "mean of purchase" not in plain
+    assert "add --mean VALUE or --quantile VALUE:SHARE" in plain
+    assert "add --mean VALUE" not in table
+
+
+@pytest.mark.parametrize(
+    "new", [("--value", "click"), ("--group-by", "place"), ("--epsilon", "1"), ("--query-id", "e1" * 16)]
+)
+def test_a_kept_answer_is_not_shown_for_another_query(there: There, new: tuple[str, ...]) -> None:
+    before = there.of.client.server.aggregate(values=["count"], dataset=SHOP, epsilon=0.1)
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    with there.charging(0):
+        done = run("aggregate", "--again", before.query_id, *new, "--url", there.url, "--token", token)
+    assert done.exit_code == 2
+    assert f"which {new[0]} cannot change" in " ".join(done.output.replace("│", " ").split())
+
+
 def test_a_key_is_known_by_the_name_of_its_column(there: There) -> None:
     asked = ["aggregate", "--value", "click", "--group-by", "Plàce", "--where", "Language=1"]
     with there.charging(1):
