@@ -1,6 +1,6 @@
 """`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +39,11 @@ def _aggregate_command(
     ] = None,
     quantile: Annotated[
         list[str] | None,
-        _what("A quantile of a value with buckets, for example age:0.5; repeatable.", metavar="VALUE:SHARE"),
+        _what(
+            "A quantile of a value with buckets, for example age:0.5, over the reports or over those that "
+            "another value counts; repeatable.",
+            metavar="VALUE[:COUNT]:SHARE",
+        ),
     ] = None,
     group_by: Annotated[
         str, _groups("Keys to group by, separated by commas, the coarsest first.", metavar="KEY,...")
@@ -88,9 +92,12 @@ def _aggregate_command(
     # Before anything is charged: a release that cannot be written would be paid for all the same
     check_parts(out or (), ENDINGS, "a result is")
     conditions = dict(_condition(one) for one in where or ())
-    quantiles = [_quantile(one) for one in quantile or ()]
-    asked_means = [one.partition(":") for one in mean or ()]
-    means = [(name, over or COUNT) for name, _, over in asked_means]
+    asked_quantiles = [_quantile(one) for one in quantile or ()]
+    quantiles = [(name, over or COUNT, share) for name, over, share in asked_quantiles]
+    asked_means = [(name, over) for name, _, over in (one.partition(":") for one in mean or ())]
+    means = [(name, over or COUNT) for name, over in asked_means]
+    # What is read off a sum or a histogram, each with the option that asks for it
+    read_off = {"--mean": asked_means, "--quantile": [(name, over) for name, over, _ in asked_quantiles]}
     if again:
         _check_only_shown(
             value=value,
@@ -106,7 +113,7 @@ def _aggregate_command(
     with trace(server, "aggregate", traces):
         if again:
             result = server.repeat_aggregate(again)
-            filled = _check_means(server, result.task_id, asked_means)
+            filled = _check_gaps(server, result.task_id, read_off)
         else:
             # Only checked: a dataset is of one task, and is what a query names
             if task and not server.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
@@ -114,14 +121,20 @@ def _aggregate_command(
                     JobReason.UNKNOWN_DATASET,
                     "the dataset belongs to another task: give a dataset of the task, or leave out --task",
                 )
-            task_id = server.dataset(charged["dataset"]).task_id.hex() if means else ""
-            filled = _check_means(server, task_id, asked_means)
+            is_read_off = bool(means or quantiles)
+            task_id = server.dataset(charged["dataset"]).task_id.hex() if is_read_off else ""
+            filled = _check_gaps(server, task_id, read_off)
+            counts = [over for _, over, _ in quantiles if over != COUNT]
             result = server.aggregate(
                 # A mean is read off a sum and a count, a quantile off a histogram: both are asked for with it
                 values=_distinct(
-                    [*(value or ()), *(name for pair in zip(*means, strict=True) for name in pair)]
+                    [
+                        *(value or ()),
+                        *(name for pair in zip(*means, strict=True) for name in pair),
+                        *([*counts, COUNT] if counts else ()),
+                    ]
                 ),
-                histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
+                histograms=_distinct([*(histogram or ()), *(name for name, *_ in quantiles)]),
                 group_by=[name.strip() for name in group_by.split(",") if name.strip()],
                 where=conditions,
                 domains=load_domains(domain),
@@ -134,7 +147,7 @@ def _aggregate_command(
         Statistic.mean(name, over, is_zero_elsewhere=(name, over) in filled)
         for name, over in dict.fromkeys(means)
     ]
-    statistics += [Statistic.quantile(name, share) for name, share in dict.fromkeys(quantiles)]
+    statistics += [Statistic.quantile(name, share, over) for name, over, share in dict.fromkeys(quantiles)]
     # Shown first: it was charged, and a folder may take no file
     if as_json:
         print_json(json_of(result, statistics))
@@ -163,48 +176,48 @@ def _check_only_shown(**asked: Any) -> None:
         )
 
 
-def _quantile(typed: str) -> tuple[str, float]:
-    name, _, share = typed.rpartition(":")
+def _quantile(typed: str) -> tuple[str, str, float]:
+    of, _, share = typed.rpartition(":")
+    name, _, over = of.partition(":")
     with suppress(ValueError):
         # Before anything is charged
         if 0 <= float(share) <= 1:
-            return name, float(share)
+            return name, over, float(share)
     raise typer.BadParameter(
         f"--quantile is {typed!r}: expected VALUE:SHARE with a share from 0 to 1, for example age:0.5"
     )
 
 
-def _check_means(
-    server: "AdServer", task: str, means: Sequence[tuple[str, str, str]]
+def _check_gaps(
+    server: "AdServer", task: str, asked: Mapping[str, Sequence[tuple[str, str]]]
 ) -> frozenset[tuple[str, str]]:
-    """Refuse a mean over all reports of a value that some of them lack and hold as 0, unless said so.
+    """Refuse what is over all reports of a value that some of them lack and hold as 0, unless said so.
 
     Args:
         server: Knows the task.
         task: Its id.
-        means: For each mean what is summed, and after a colon what counts the reports, as typed.
+        asked: For each option, of each mean or quantile the value, and what counts the reports, as typed.
 
     Returns:
         Those of a value over the reports that have it, as typed.
 
     Raises:
-        typer.BadParameter: with both means that may be meant.
+        typer.BadParameter: with both that may be meant.
     """
     from adserver.records.plain_names import declared_name, filled_name
     from maskedlark.reports.measurement import COUNT
 
-    if not means:
+    if not any(asked.values()):
         return frozenset()
     measurement = server.task(task).stored.bundle.task.measurement
     declared = [] if measurement is None else [value.name for value in measurement.values]
     over_filled = set()
-    for name, _, over in means:
+    for typed, (name, over) in ((typed, one) for typed, ones in asked.items() for one in ones):
         filled = filled_name(declared_name(name, declared), declared)
         if filled is not None and not over:
             raise typer.BadParameter(
-                f"--mean is {name!r}, which some reports do not have and hold as 0: write "
-                f"{f'{name}:{filled}'!r} for the mean over those that have one, or {f'{name}:{COUNT}'!r} "
-                "over all"
+                f"{typed} is of {name!r}, which some reports do not have and hold as 0: write "
+                f"{f'{name}:{filled}'!r} for those that have one, or {f'{name}:{COUNT}'!r} for all"
             )
         if filled is not None and declared_name(over, declared) == filled:
             over_filled.add((name, over))

@@ -123,10 +123,13 @@ def show_warnings(warnings: Sequence[str]) -> None:
 def show_measured(measured: Mapping[str, Any]) -> None:
     """Print the groups of a measurement, and how it is read."""
     from adserver.messages.query import ResultMessage
-    from adserver.views.query import means_in, print_groups, summary_lines
+    from adserver.views.query import kept_in, means_in, print_groups, summary_lines
 
-    result = ResultMessage.model_validate_json(Path(measured["json"]).read_bytes()).value()
-    statistics = means_in(result, measured["counted_by"])
+    said = json.loads(Path(measured["json"]).read_bytes())
+    # A run that an older version began names none
+    quantiles = kept_in(said, measured.get("quantiles", ()))
+    result = ResultMessage.model_validate(said).value()
+    statistics = (*means_in(result, measured["counted_by"]), *quantiles)
     print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
     for line in summary_lines(result, statistics):
         typer.echo(escape(line))

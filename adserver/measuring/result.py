@@ -289,21 +289,15 @@ class AggregateResult(ReleasedResult):
         Raises:
             JobRefused(MALFORMED): the query did not sum both.
         """
-        at = {column.value: place for place, column in enumerate(self.columns) if column.bucket is None}
-        value, over = declared_name(value, at), declared_name(over, at)
-        if value not in at or over not in at:
-            raise JobRefused(
-                JobReason.MALFORMED,
-                f"the mean of {value!r} is not available: query both {value!r} and {over}",
-            )
-        totals, counts = (self._columns([at[name]])[..., 0] for name in (value, over))
-        above, below = (self.columns[at[name]] for name in (value, over))
-        is_of_reports = over == COUNT or is_zero_elsewhere
+        places = self._places_of_sums(value, over)
+        totals, counts = self._columns(places).transpose(2, 0, 1)
+        above, below = (self.columns[place] for place in places)
+        is_of_reports = below.value == COUNT or is_zero_elsewhere
         possible = above.report_range or _ANY if is_of_reports else _ratio_range(above, below)
         found = (one.within(*possible) for one in _means(totals, counts, self.mechanism))
         yield from zip(self.rows, found, strict=True)
 
-    def quantiles(self, value: str, share: float) -> Iterator[tuple[ResultRow, Estimate]]:
+    def quantiles(self, value: str, share: float, over: str = COUNT) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the value that a given share of the row's reports do not exceed.
 
         Read from its histogram, as if reports were spread evenly in each bucket.
@@ -312,9 +306,15 @@ class AggregateResult(ReleasedResult):
         at least. Its standard error is not known, hence NaN. Where the reports are not clearly more than
         noise there is no interval.
 
+        Args:
+            value: A value with a histogram.
+            share: From 0 to 1.
+            over: What counts the reports that have the value, which holds 0 in the others. These are not
+                among the row's reports then: they are subtracted from the bucket of 0.
+
         Raises:
-            JobRefused(MALFORMED): no histogram of the value was asked for, or the share is not within 0 and
-            1.
+            JobRefused(MALFORMED): no histogram of the value was asked for, the share is not within 0 and
+            1, or the query did not sum `over` and the count.
         """
         cells = [(place, column) for place, column in enumerate(self.columns) if column.bucket is not None]
         value = declared_name(value, {column.value for _, column in cells})
@@ -326,8 +326,37 @@ class AggregateResult(ReleasedResult):
                 "query with the value's histogram",
             )
         buckets = [bucket for place in places if (bucket := self.columns[place].bucket) is not None]
-        found = _quantiles(self._columns(places), buckets, share, self.mechanism)
+        counts = self._columns(places)
+        if over != COUNT:
+            # Where a report without the value holds its 0
+            zero = next((at for at, (low, high) in enumerate(buckets) if low <= 0 <= high), None)
+            if zero is None:
+                raise JobRefused(
+                    JobReason.MALFORMED,
+                    f"the quantile of {value!r} over {over!r} is not available: no bucket has the 0 that "
+                    "other reports hold",
+                )
+            having, every = self._columns(self._places_of_sums(over, COUNT)).transpose(2, 0, 1)
+            counts[0, :, zero] -= every[0] - having[0]
+            counts[1, :, zero] = np.sqrt(counts[1, :, zero] ** 2 + every[1] ** 2 + having[1] ** 2)
+        found = quantiles_of(counts, buckets, share, self.mechanism)
         yield from zip(self.rows, found, strict=True)
+
+    def _places_of_sums(self, value: str, over: str) -> list[int]:
+        """Return the places of two columns of sums.
+
+        Raises:
+            JobRefused(MALFORMED): the query did not sum both.
+        """
+        at = {column.value: place for place, column in enumerate(self.columns) if column.bucket is None}
+        names = [declared_name(name, at) for name in (value, over)]
+        if not at.keys() >= {*names}:
+            value, over = names
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"no mean or quantile with {value!r} and {over!r} is available: query both as values",
+            )
+        return [at[name] for name in names]
 
     def _columns(self, places: Sequence[int]) -> Numbers:
         """Return (2, rows, places) the values of some columns, and their standard errors."""
@@ -360,10 +389,12 @@ def _means(totals: Numbers, counts: Numbers, mechanism: Mechanism) -> Iterator[E
         yield Estimate.or_none(mean, error, low, high, mechanism)
 
 
-def _quantiles(
+def quantiles_of(
     cells: Numbers, buckets: Sequence[tuple[int, int]], share: float, mechanism: Mechanism
 ) -> Iterator[Estimate]:
-    """Yield for each row the first bucket j up to which reports are at least the given share of all.
+    """Yield for each row a quantile of its reports: where a given share of them is reached.
+
+    It is in the first bucket j up to which reports are at least the share of all.
 
     The interval's first bucket is the first one that is not surely too early, its last one the last that is
     not surely too late. For the true bucket each is one test of a weighted sum.

@@ -272,7 +272,7 @@ class BaseRecipe(ABC, Generic[_Result]):
     def _measure(self, task: str, dataset: dict[str, Any], panel: Path | None) -> dict[str, Any]:
         """Measure the dataset, write table and picture, and return what the summary says of it."""
         from adserver.messages.query import ResultMessage
-        from adserver.views.query import means_in, write_result
+        from adserver.views.query import Statistic, means_in, write_result
 
         settings, plan = self._project.settings, self._measured
         if plan is None:
@@ -289,9 +289,11 @@ class BaseRecipe(ABC, Generic[_Result]):
         )
         # Derived from the sums, and no field of the message that is read back.
         said.pop("statistics")
-        result = plan.in_units(ResultMessage.model_validate(said).value())
+        answer = ResultMessage.model_validate(said).value()
+        result, quantiles = plan.in_units(answer), plan.read_quantiles(answer)
+        statistics = (*means_in(result, plan.filled), *(Statistic.kept(*one) for one in quantiles.items()))
         for path in files.values():
-            write_result(result, path, means_in(result, plan.filled))
+            write_result(result, path, statistics)
         self._tell(
             f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}: "
             f"see {files['csv']}"
@@ -300,6 +302,7 @@ class BaseRecipe(ABC, Generic[_Result]):
             **{kind: str(path) for kind, path in files.items()},
             "own_table": str(own_table),
             "counted_by": plan.filled,
+            "quantiles": [*quantiles],
             "epsilon": result.cost.ad_server,
             "collusion_epsilon": result.cost.colluding,
         }

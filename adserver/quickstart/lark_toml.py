@@ -116,9 +116,10 @@ schedule = {_text(training.schedule)}
 
 def _measure(measure: MeasureSettings, why: str = "") -> str:
     return f"""\
-[measure]              # sums, counts and means by groups; keys alone: counts; nothing without either
+[measure]              # sums, counts, means by groups; keys alone: counts; nothing without either
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
 # A suggested most has the least squared error, where (all) and each level of groups count alike.
+# With quantiles = [0.5, 0.9] in an entry the median and the 0.9 quantile follow, for a part of epsilon.
 values = {_format_measured(measure.values)}
 keys = {_list(measure.keys, {})}              # columns to group by, the coarsest first
 epsilon = {measure.epsilon:g}          # what this may cost{why}
@@ -168,7 +169,8 @@ def _format_measured(values: tuple[Measured, ...]) -> str:
 
 def _table(one: Measured) -> str:
     counts = f"word = {_text(one.word)}" if one.word else f"most = {one.bound:g}"
-    return f"{{column = {_text(one.column)}, {counts}}}"
+    shares = f", quantiles = [{', '.join(f'{share:g}' for share in one.quantiles)}]" if one.quantiles else ""
+    return f"{{column = {_text(one.column)}, {counts}{shares}}}"
 
 
 def _note(value: str, notes: Mapping[str, str]) -> str:

@@ -37,6 +37,10 @@ MIN_CELL_COUNT: Final = 20
 MOST_CATEGORIES: Final = 1_000
 OTHER: Final = "other"
 MOST_DECIMALS: Final = 6
+# Buckets of a value with quantiles: from the most down, each begins at the next one's start over this, as an
+# interval that begins and ends at bucket bounds is no narrower; and how many, since each has its own noise
+_BUCKET_RATIO: Final = 1.25
+_MOST_BUCKETS: Final = 20
 # Words of a column that a message names
 _MOST_WORDS: Final = 4
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
@@ -57,6 +61,7 @@ class MeasurementPlan:
         filled: For each value of a column with gaps the value that counts the rows that have one, both by the
             names of results: a mean divides by it.
         keys: For each declared key its column, the coarsest first.
+        quantiles: For each declared value with buckets, the shares to read off them.
     """
 
     declared: Measurement
@@ -66,6 +71,7 @@ class MeasurementPlan:
     names: dict[str, str]
     filled: dict[str, str]
     keys: dict[str, str]
+    quantiles: dict[str, tuple[float, ...]]
 
     @property
     def file(self) -> bytes:
@@ -76,22 +82,57 @@ class MeasurementPlan:
     def query_options(self) -> tuple[str, ...]:
         """The options of `adserver aggregate`: all sums and the count, by all keys, with their totals."""
         summed = [part for name in (*self.units, COUNT) for part in ("--value", name)]
-        return (*summed, *(("--group-by", ",".join(self.keys), "--roll-up") if self.keys else ()))
+        counted = [part for name in self.quantiles for part in ("--histogram", name)]
+        return (*summed, *counted, *(("--group-by", ",".join(self.keys), "--roll-up") if self.keys else ()))
 
     def in_units(self, result: AggregateResult) -> AggregateResult:
-        """Return a result with sums in their columns' own units, under the columns' own names."""
-        units = [self.units.get(column.value, 1) for column in result.columns]
+        """Return a result with sums in their columns' own units, under the columns' own names.
+
+        Without its histograms: `read_quantiles` says what they were asked for.
+        """
+        sums = [place for place, column in enumerate(result.columns) if column.bucket is None]
+        units = [self.units.get(result.columns[place].value, 1) for place in sums]
         return replace(
             result,
             group_by=tuple(self.keys.get(name, name) for name in result.group_by),
             columns=tuple(
                 _column_in(column, unit, self.names.get(column.value, column.name))
-                for column, unit in zip(result.columns, units, strict=True)
+                for column, unit in zip((result.columns[place] for place in sums), units, strict=True)
             ),
             rows=tuple(
-                replace(row, estimates=tuple(map(_estimate_in, row.estimates, units))) for row in result.rows
+                replace(
+                    row,
+                    estimates=tuple(
+                        estimate_in(row.estimates[place], unit)
+                        for place, unit in zip(sums, units, strict=True)
+                    ),
+                )
+                for row in result.rows
             ),
         )
+
+    def read_quantiles(self, result: AggregateResult) -> dict[str, list[Estimate]]:
+        """Return each quantile of each row of an answer, by its name, in the columns' own units.
+
+        Of a column with gaps it is over the rows that have a number, as a mean is.
+        """
+        return {
+            self.name_quantile(name, share): [
+                estimate_in(one, self.units[name])
+                for _, one in result.quantiles(name, share, self._count_of(name))
+            ]
+            for name, shares in self.quantiles.items()
+            for share in shares
+        }
+
+    def name_quantile(self, value: str, share: float) -> str:
+        """Return what results call a quantile of a declared value."""
+        name = self.names[value]
+        return f"quantile {share:g} of {name}" + (f" over {self.filled[name]}" if name in self.filled else "")
+
+    def _count_of(self, value: str) -> str:
+        """Return the declared value that counts the rows with a declared value; count if all have it."""
+        return filled_name_of(value) if self.names[value] in self.filled else COUNT
 
 
 def parse_value(table: Table, column: str) -> Measured:
@@ -118,7 +159,7 @@ def read_numbers(table: Table, value: Measured | None) -> list[float]:
         return [1.0] * len(table)
     if value.word:
         return [float(cell == value.word) for cell in table.columns[value.column]]
-    return [one or 0.0 for one in _numbers(table, value.column)]
+    return [one or 0.0 for one in parse_numbers(table, value.column)]
 
 
 def cut_off(numbers: Sequence[float], most: float) -> list[float]:
@@ -201,7 +242,13 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     declared = {
         "min_cell_count": MIN_CELL_COUNT,
         "values": [
-            {"name": one.name, "low": one.low, "high": one.high, "is_clamped": not one.is_word}
+            {
+                "name": one.name,
+                "low": one.low,
+                "high": one.high,
+                "is_clamped": not one.is_word,
+                "bucket_starts": one.bucket_starts,
+            }
             for one in values
         ],
         "keys": [{"name": name, **_categories(table, column, data)} for name, column in keys.items()],
@@ -219,6 +266,7 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         names=names,
         filled={names[name]: names[one.name] for name, one in filled.items()},
         keys=keys,
+        quantiles={one.name: one.quantiles for one in values if one.quantiles},
     )
 
 
@@ -237,6 +285,20 @@ class _PlannedValue:
     high: int
     unit: int
     is_word: bool = False
+    quantiles: tuple[float, ...] = ()
+
+    @property
+    def bucket_starts(self) -> tuple[int, ...]:
+        """Where buckets begin, if quantiles are asked for: by the bounds alone, since a task is public.
+
+        Each bucket is as wide as a fixed share of its start; 0 has its own, and so has the most, which also
+        holds what is clipped to it. Below 0 they mirror those above.
+        """
+        if not self.quantiles:
+            return ()
+        starts = {round(self.high / _BUCKET_RATIO**step) for step in range(_MOST_BUCKETS)}
+        above = sorted(starts - {0} | {1})
+        return (*([self.low, *(1 - one for one in above[:0:-1])] if self.low else []), 0, *above)
 
 
 def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
@@ -256,7 +318,7 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
             unit=1,
             is_word=True,
         )
-    filled = [value for value in _numbers(table, one.column) if value is not None]
+    filled = [value for value in parse_numbers(table, one.column) if value is not None]
     if not filled:
         raise InvalidTask(f"[measure] values: column {one.column!r} is empty: measure another one")
     unit = 10 ** _decimals(table, one.column, one.bound)
@@ -275,6 +337,7 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
         low=-high if min(filled) < 0 else 0,
         high=high,
         unit=unit,
+        quantiles=one.quantiles,
     )
 
 
@@ -298,6 +361,14 @@ def _check_names(measure: MeasureSettings, data: DataSettings) -> None:
     for setting, names in (("values", values), ("keys", measure.keys)):
         if twice := [name for name, times in Counter(names).items() if times > 1]:
             raise InvalidTask(f"[measure] {setting} names {twice[0]!r} twice: keep one of them")
+    for one in measure.values:
+        if one.word and one.quantiles:
+            raise InvalidTask(
+                f"[measure] values: {one.column!r} counts {one.word!r} and has quantiles, which are of "
+                "numbers: leave them out, or name a column of numbers"
+            )
+        if len({*one.quantiles}) < len(one.quantiles):
+            raise InvalidTask(f"[measure] values: {one.column!r} names a quantile twice: keep one of them")
     secret = {one.column for one in measure.values} | ({data.label} - {""})
     for column in measure.keys:
         if column in secret:
@@ -307,7 +378,7 @@ def _check_names(measure: MeasureSettings, data: DataSettings) -> None:
             )
 
 
-def _numbers(table: Table, column: str) -> list[float | None]:
+def parse_numbers(table: Table, column: str) -> list[float | None]:
     """Return a column's numbers, None for gaps; yes and true are 1, no and false are 0."""
     _check_column(table, column, "values")
     cells = table.numbers(column)
@@ -450,7 +521,8 @@ def _column_in(column: Column, unit: int, name: str) -> Column:
     )
 
 
-def _estimate_in(estimate: Estimate, unit: int) -> Estimate:
+def estimate_in(estimate: Estimate, unit: int) -> Estimate:
+    """Return an estimate of a declared value in its column's own unit, of which the value has so many."""
     return replace(
         estimate,
         value=estimate.value / unit,

@@ -7,15 +7,16 @@
 The noise is that of the query which a run asks, planned by the same functions for a task that nobody signed.
 """
 
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, field, replace
 from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.result import ALL
+from adserver.measuring.result import ALL, Estimate
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.measurement import (
     MOST_DECIMALS,
@@ -23,8 +24,10 @@ from adserver.quickstart.measurement import (
     cut_off,
     describe_gaps,
     describe_rest,
+    estimate_in,
     group_rows,
     numbers_by_level,
+    parse_numbers,
     parse_value,
     plan_measurement,
     read_numbers,
@@ -121,6 +124,8 @@ class GroupForecast:
         typical: The median over the groups of the table that are shown, of the sum of the rows, each counted
             as far as `most`; without keys, the total.
         clipping: What that bound cuts off; None if nothing.
+        quantiles: By what results call them, those of the group with the median number of rows, each with
+            the interval that it will have at that noise.
     """
 
     name: str
@@ -128,6 +133,7 @@ class GroupForecast:
     half_width: float
     typical: float
     clipping: Clipping | None = None
+    quantiles: Mapping[str, Estimate] = field(default_factory=dict)
 
     @property
     def is_too_wide(self) -> bool:
@@ -170,7 +176,9 @@ def forecast_groups(
     found = []
     names = (*_names_of(measure, plan), COUNT)
     factor = half_width(Mechanism.GAUSSIAN)
-    for name, one, by_level in zip(names, (*measure.values, None), errors, strict=True):
+    # Behind the values stand those that count the rows with a number
+    declared = (*[*plan.names][: len(measure.values)], COUNT)
+    for name, value, one, by_level in zip(names, declared, (*measure.values, None), errors, strict=True):
         most = 1.0 if one is None else one.bound
         levels = numbers_by_level(table, plan, one)
         # Where no group by all keys is shown, the finest that are
@@ -187,12 +195,70 @@ def forecast_groups(
             )
             best = _suggest_most(list(sums_of.values()), share)
             clipping = _find_clipping(levels[0][()], groups, most, of_levels, share=share, best=best)
+        quantiles = {}
+        if one is not None and one.quantiles:
+            group = sorted(groups, key=lambda group: len(groups[group]))[len(groups) // 2]
+            rows = [of for of in _filled_rows(table, plan, one.column, finest) if of[0] == group]
+            quantiles = _forecast_quantiles(plan, value, [of[1] for of in rows], errors[-1][finest], share)
         found.append(
             GroupForecast(
-                name=name, reported=reported, half_width=width, typical=median(sums), clipping=clipping
+                name=name,
+                reported=reported,
+                half_width=width,
+                typical=median(sums),
+                clipping=clipping,
+                quantiles=quantiles,
             )
         )
     return tuple(found)
+
+
+def _filled_rows(
+    table: Table, plan: MeasurementPlan, column: str, level: int
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield the group of a level, and the number, of each row that has one."""
+    for group, number in zip(group_rows(table, plan), parse_numbers(table, column), strict=True):
+        if number is not None:
+            yield group[:level], number
+
+
+def _forecast_quantiles(
+    plan: MeasurementPlan, value: str, numbers: Sequence[float], error: float, share: float
+) -> dict[str, Estimate]:
+    """Return the quantiles of a group as a run without luck would: its own rows, and the noise's intervals.
+
+    Args:
+        plan: What is measured.
+        value: A declared value with quantiles.
+        numbers: Of the group's rows.
+        error: The standard error of a count of the group; a bucket is one.
+        share: Of the rows, how many are reported.
+    """
+    # Loads numpy, which light commands do without.
+    import numpy as np
+
+    from adserver.measuring.result import quantiles_of
+    from maskedlark.privacy.mechanism import Mechanism
+
+    declared, unit = plan.declared.value(value), plan.units[value]
+    if declared is None:
+        raise AssertionError("a plan has quantiles of values that it declares")
+    starts = declared.bucket_starts
+    counts, errors = np.zeros(len(starts)), np.full(len(starts), error)
+    for number in numbers:
+        at = bisect_right(starts, min(max(round(number * unit), declared.low), declared.high)) - 1
+        counts[at] += share
+    # The rows without a number are subtracted, which takes the noise of two further counts
+    if plan.names[value] in plan.filled:
+        errors[starts.index(0)] *= math.sqrt(3)
+    ends = [start - 1 for start in starts[1:]] + [declared.high]
+    buckets = list(zip(starts, ends, strict=True))
+    cells = np.stack([counts, errors])[:, None, :]
+    return {
+        plan.name_quantile(value, of): estimate_in(one, unit)
+        for of in plan.quantiles[value]
+        for one in quantiles_of(cells, buckets, of, Mechanism.GAUSSIAN)
+    }
 
 
 def _names_of(measure: MeasureSettings, plan: MeasurementPlan) -> list[str]:
@@ -274,10 +340,18 @@ def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSetti
     """Say in one line how wide intervals will be, next to typical sums."""
     whose, typical = ("a group's", "median group") if measure.keys else ("the", "sum")
     told = ", ".join(
-        f"{one.name} ± {_short(one.half_width)} ({typical} {_short(one.typical)})" for one in forecasts
+        f"{one.name} ± {_short(one.half_width)} ({typical} {_short(one.typical)})"
+        + "".join(f", {name} {_describe_quantile(of)}" for name, of in one.quantiles.items())
+        for one in forecasts
     )
     rows = f"over {plural(forecasts[0].reported, 'reported row')}"
     return f"[measure] at epsilon {measure.epsilon:g}, {rows}, {whose} 99 % interval is about: {told}"
+
+
+def _describe_quantile(of: Estimate) -> str:
+    if of.no_interval is not None:
+        return "unknown at this noise"
+    return f"{_short(of.low)} to {_short(of.high)} (median group {_short(of.value)})"
 
 
 def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
@@ -417,7 +491,29 @@ def _short(value: float) -> str:
 
 
 def warn_of_width(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> tuple[str, ...]:
-    """Return a warning if intervals are wider than typical sums, with what makes them narrower."""
+    """Return a warning if intervals are wider than typical sums, with what makes them narrower.
+
+    And one for quantiles that will be unknown, or are beyond the most that a row counts.
+    """
+    return (*_warn_of_sums(forecasts, measure), *_warn_of_quantiles(forecasts, measure))
+
+
+def _warn_of_quantiles(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> Iterator[str]:
+    for one, value in zip(forecasts, measure.values, strict=False):
+        if unknown := [name for name, of in one.quantiles.items() if of.no_interval is not None]:
+            yield (
+                f"[measure] at this noise nothing will be known of {', '.join(unknown)} in a typical group: "
+                f"raise [measure] epsilon{' or use fewer keys' if measure.keys else ''}"
+            )
+        beyond = [name for name, of in one.quantiles.items() if abs(of.value) >= value.bound]
+        if beyond:
+            yield (
+                f"[measure] most = {value.bound:g} is at most {', '.join(beyond)} of a typical group of your "
+                "own table, and a row counts no more: raise most, or leave the quantile out"
+            )
+
+
+def _warn_of_sums(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> tuple[str, ...]:
     wide = [one.name for one in forecasts if one.is_too_wide]
     if not wide:
         return ()
@@ -478,7 +574,7 @@ def suggest_bounds(
         # Noise is in proportion to the bound
         of = _sums_by_level(numbers_by_level(table, plan, one), [error / one.bound for error in by_level])
         most = _suggest_most(list(of.values()), reported / len(table))
-        found.append(Measured(column=one.column, most=most))
+        found.append(replace(one, most=most))
     return tuple(found)
 
 
@@ -524,10 +620,11 @@ def _plan_errors(
 
     task = unsigned_task(settings, measurement=plan.declared)
     spec = plan_measured_query(plan, task, epsilon, reported)
+    # Behind the sums stand the buckets, which have the error of a count
     units = (*plan.units.values(), 1)
     errors = [
         tuple(error / unit for error in of)
-        for of, unit in zip(zip(*level_errors(task, spec), strict=True), units, strict=True)
+        for of, unit in zip(zip(*level_errors(task, spec), strict=True), units, strict=False)
     ]
     # Behind the values stand the counts of the rows without a gap
     return (*errors[: len(errors) - 1 - len(plan.filled)], errors[-1])
@@ -565,6 +662,7 @@ def plan_measured_query(plan: MeasurementPlan, task: "Task", epsilon: float, rep
     )
     request = Request(
         values=(*plan.units, COUNT),
+        histograms=tuple(plan.quantiles),
         group_by=tuple(plan.keys),
         is_rolled_up=bool(plan.keys),
         epsilon=epsilon,

@@ -140,11 +140,14 @@ class Measured:
         column: Its name; its cells are secret, so it is no feature.
         most: The most that a row counts, in either direction: noise follows it. Numbers need one.
         word: Count the rows with this word instead of adding up numbers.
+        quantiles: Shares of rows: of numbers, release the value that each share does not exceed, too. Their
+            histogram takes a part of epsilon.
     """
 
     column: str
     most: Positive | None = None
     word: str = ""
+    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
 
     @property
     def bound(self) -> float:
@@ -154,7 +157,7 @@ class Measured:
 
 @canonical
 class MeasureSettings:
-    """What is measured in addition to training: sums, counts and means by groups.
+    """What is measured in addition to training: sums, counts, means and quantiles by groups.
 
     Nothing without values and keys; with keys alone, the rows of each group are counted.
 

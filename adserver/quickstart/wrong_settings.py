@@ -26,7 +26,12 @@ _KINDS: Final = {
     "object": "a section of settings",
 }
 # Of lists, by the type of their entries
-_EXAMPLES: Final = {"integer": "32", "string": '"NAME"', "object": '{column = "NAME", most = 100}'}
+_EXAMPLES: Final = {
+    "integer": "32",
+    "number": "0.5",
+    "string": '"NAME"',
+    "object": '{column = "NAME", most = 100}',
+}
 # Servers have no defaults: what is checked next to wrong ones needs some
 _ANY_SERVERS: Final = Servers(
     helper_0="127.0.0.1:1", helper_1="127.0.0.1:2", adserver_grpc="127.0.0.1:3", adserver_http="127.0.0.1:4"

@@ -69,9 +69,17 @@ class Statistic:
         )
 
     @classmethod
-    def quantile(cls, value: str, share: float) -> Self:
-        """Return a quantile of a value that has a histogram."""
-        return cls(name=f"quantile {share:g} of {value}", read=lambda result: result.quantiles(value, share))
+    def quantile(cls, value: str, share: float, over: str = COUNT) -> Self:
+        """Return a quantile of a value that has a histogram; see `AggregateResult.quantiles`."""
+        return cls(
+            name=f"quantile {share:g} of {value}" + (f" over {over}" if over != COUNT else ""),
+            read=lambda result: result.quantiles(value, share, over),
+        )
+
+    @classmethod
+    def kept(cls, name: str, estimates: Sequence[Estimate]) -> Self:
+        """Return a statistic that was read off its answer, with its estimate for each row of a result."""
+        return cls(name=name, read=lambda result: zip(result.rows, estimates, strict=True))
 
     def estimates(self, result: AggregateResult) -> list[Estimate]:
         """Return its estimate for each row."""
@@ -91,6 +99,16 @@ def means_in(result: AggregateResult, filled: Mapping[str, str] = NO_GAPS) -> tu
         Statistic.mean(value, filled.get(value, COUNT), is_zero_elsewhere=value in filled)
         for value in sums
         if value not in counts and filled.get(value, COUNT) in sums
+    )
+
+
+def kept_in(said: Mapping[str, Any], names: Sequence[str]) -> tuple[Statistic, ...]:
+    """Return some of the statistics that `json_of` wrote with a result, by their names."""
+    return tuple(
+        Statistic.kept(
+            name, [EstimateMessage.model_validate(one).estimate() for one in said["statistics"][name]]
+        )
+        for name in names
     )
 
 

@@ -204,6 +204,27 @@ def test_a_mean_of_a_value_with_gaps_says_over_which_reports_before_it_is_charge
     assert "'Paid x100:count'" in done.output
 
 
+def test_a_quantile_of_a_value_with_gaps_says_over_which_reports_before_it_is_charged(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_gaps(there, monkeypatch)
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    asked = ("aggregate", "--quantile", "paid_x100:0.5", "--dataset", SHOP)
+    with there.charging(0):
+        done = run(*asked, "--url", there.url, "--token", token)
+    assert done.exit_code == 2
+    assert "--quantile is of 'paid_x100'" in done.output
+    assert "'paid_x100:paid_x100_filled'" in done.output
+
+
+def test_a_quantile_may_be_over_the_reports_that_another_value_counts(there: There) -> None:
+    asked = ["aggregate", "--quantile", "purchase:click:0.5", "--dataset", SHOP, "--epsilon", "0.1"]
+    with there.charging(1):
+        result = json.loads(at(there, *asked, "--json"))
+    assert [column["name"] for column in result["columns"]][:2] == ["click", "count"]
+    assert {*result["statistics"]} == {"quantile 0.5 of purchase over click"}
+
+
 def test_a_mean_of_a_value_that_is_not_declared_is_not_advised_to_be_over_another_count(
     there: There, monkeypatch: pytest.MonkeyPatch
 ) -> None:

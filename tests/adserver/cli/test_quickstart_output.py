@@ -1,6 +1,7 @@
 """What quickstart prints of a run."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from adserver.cli.quickstart_output import show_measured
 from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
 from adserver.messages.query import ResultMessage
+from adserver.views.query import Statistic, json_of
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 
@@ -39,3 +41,15 @@ def test_a_measurement_is_printed_with_the_notes_on_ones_own_table_if_the_run_wr
     shown = capsys.readouterr().out
     assert "64.0 ± 3.0" in shown
     assert ("3 rows are cut" in shown) == has_own_table
+
+
+def test_the_quantiles_of_a_measurement_are_printed_as_they_were_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, path = "quantile 0.9 of paid over rows with paid", tmp_path / "measured.json"
+    read = Estimate(value=12.5, standard_error=math.nan, low=10.25, high=20.0)
+    path.write_text(json.dumps(json_of(RESULT, [Statistic.kept(name, [read])])))
+    show_measured({"json": str(path), "csv": "measured.csv", "counted_by": {}, "quantiles": [name]})
+    shown = capsys.readouterr().out
+    assert name in shown
+    assert "12.5 (10.2 to 20.0)" in shown

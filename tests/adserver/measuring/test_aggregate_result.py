@@ -154,6 +154,39 @@ def test_a_quantile_lies_in_its_bucket_and_its_interval_covers() -> None:
     assert hits / 300 >= 0.99
 
 
+def test_a_quantile_over_the_reports_that_have_a_value_covers_theirs_alone() -> None:
+    counts, without = [100.0, 300.0, 200.0, 50.0], 4_000.0
+    draw = np.random.default_rng(5)
+
+    def answer(error: float, mechanism: Mechanism) -> AggregateResult:
+        numbers = {f"paid#{bucket}": count for bucket, count in enumerate(counts)}
+        # Reports without the value hold 0, in the first bucket
+        numbers["paid#0"] += without
+        numbers |= {"paid_filled": sum(counts), "count": sum(counts) + without}
+        noisy = {name: [number + draw.normal(0, error), 0] for name, number in numbers.items()}
+        return result(noisy, error=error, mechanism=mechanism)
+
+    exact = answer(0.0, Mechanism.NONE)
+    (_, over_all), _ = exact.quantiles("paid", 0.5)
+    (_, over_filled), _ = exact.quantiles("paid", 0.5, "paid_filled")
+    assert over_all.high == 9
+    assert (over_filled.low, over_filled.high) == (10, 19)
+    covered = 0
+    for _ in range(300):
+        # Just above the first bucket: without the noise of both counts one in twenty would miss it
+        (_, found), _ = answer(25.0, Mechanism.GAUSSIAN).quantiles("paid", 0.155, "paid_filled")
+        covered += found.low <= 10 and found.high >= 19
+    assert covered / 300 >= 0.98
+
+
+def test_a_quantile_over_some_reports_takes_both_counts_and_a_bucket_of_0() -> None:
+    with pytest.raises(JobRefused, match="query both"):
+        list(result({"paid#0": [1.0, 1.0], "count": [1.0, 1.0]}).quantiles("paid", 0.5, "seen"))
+    counts = {"seen": [1.0, 1.0], "count": [1.0, 1.0]}
+    with pytest.raises(JobRefused, match="no bucket has the 0"):
+        list(result({"paid#1": [1.0, 1.0], **counts}).quantiles("paid", 0.5, "seen"))
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
 def test_a_quantile_is_a_share(share: float) -> None:
     with pytest.raises(JobRefused):

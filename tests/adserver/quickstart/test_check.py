@@ -580,6 +580,10 @@ def test_settings_that_cannot_be_read_hide_no_others_and_bring_no_false_ones(tmp
     )
     assert most == "InvalidTask: [measure] values, entry 1, most is -5, but must be above 0"
     assert key.startswith("InvalidTask: [measure] keys names 'devise'")
+    for shares, expected in (("[1.5]", "quantiles, entry 1 is 1.5, but must be between 0 and 1"),
+                             ("0.5", "quantiles is 0.5, but must be a list, such as [0.5]")):  # fmt: skip
+        [share] = found(("values = []", f'values = [{{column = "pages", most = 5, quantiles = {shares}}}]'))
+        assert share == f"InvalidTask: [measure] values, entry 1, {expected}"
     # By default all columns are features, of which `visit` looks like identifiers
     [ignored] = found(("ignore = [", "ignore = [3, "))
     assert ignored.startswith("InvalidTask: [data] ignore, entry 1 is 3, but must be a text")

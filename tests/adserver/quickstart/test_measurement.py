@@ -90,6 +90,87 @@ def test_sums_come_back_in_the_units_and_under_the_names_of_their_columns() -> N
     assert [column.name for column in told.columns] == ["revenue", "Retoure==ja", "count"]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "most"), [(CENTS, 40.5), (SHOP.columns["change"], 3.0), ([0, 1] * 30, 1.0)]
+)
+def test_buckets_follow_from_the_bounds_alone_and_hold_what_reports_may(
+    numbers: Sequence[object], most: float
+) -> None:
+    plans = [
+        plan_measurement(
+            table(amount=cells),
+            DataSettings(),
+            MeasureSettings(values=(Measured(column="amount", most=most, quantiles=(0.5, 0.9)),)),
+        )
+        for cells in (numbers, [*numbers][::-1][:30])
+    ]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert plans[0].declared == plans[1].declared
+    [value] = plans[0].declared.values
+    # 0 has its own bucket, from which rows with gaps are subtracted, and the most has what is cut off
+    assert {0, 1, value.high, value.low} <= {*value.bucket_starts}
+    assert value.bucket_starts == tuple(sorted({*value.bucket_starts}))
+    if value.low:
+        ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
+        assert {(-high, -low) for low, high in zip(value.bucket_starts, ends, strict=True)} == {
+            *zip(value.bucket_starts, ends, strict=True)
+        }
+    [name] = plans[0].quantiles
+    assert plans[0].query_options == ("--value", name, "--value", "count", "--histogram", name)
+
+
+def test_quantiles_come_back_in_the_units_of_their_columns_over_the_rows_with_a_number() -> None:
+    shop = table(paid=["1.50", "", "2.25"] * 20, visit=range(60))
+    measure = MeasureSettings(values=(Measured(column="paid", most=4, quantiles=(0.4,)),))
+    plan = plan_measurement(shop, DataSettings(), measure)
+    assert plan is not None
+    [value, _] = plan.declared.values
+    ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
+    buckets = list(zip(value.bucket_starts, ends, strict=True))
+    columns: list[tuple[str, tuple[int, int] | None]]
+    columns = [("paid_x100", None), ("paid_x100_filled", None), ("count", None)]
+    columns += [("paid_x100", bucket) for bucket in buckets]
+    # 20 rows hold nothing, 20 hold 1.50 and 20 hold 2.25
+    held = [0] * 20 + [150] * 20 + [225] * 20
+    numbers = [
+        7_500.0,
+        40.0,
+        60.0,
+        *(float(sum(low <= one <= high for one in held)) for low, high in buckets),
+    ]
+    answer = AggregateResult(
+        query_id="", task_id="", dataset_id="", mechanism=Mechanism.NONE, records=60, delta=1e-5,
+        cost=Epsilons(ad_server=0.5, colluding=1.0), dataset_spent=Epsilons(ad_server=0.5, colluding=1.0),
+        group_by=(), min_cell_count=20,
+        columns=tuple(Column(name=name, value=name, bucket=one, noise_scale=1.0) for name, one in columns),
+        rows=(
+            ResultRow(
+                group=(),
+                estimates=tuple(Estimate(value=one, standard_error=0, low=one, high=one) for one in numbers),
+            ),
+        ),
+    )  # fmt: skip
+    [[found]] = plan.read_quantiles(answer).values()
+    assert list(plan.read_quantiles(answer)) == ["quantile 0.4 of paid over rows with paid"]
+    assert found.low <= 1.5 <= found.high < 2.25
+    # Sums and counts alone are left, of which no histogram has a column
+    assert [column.name for column in plan.in_units(answer).columns] == ["paid", "rows with paid", "count"]
+    assert [one.value for one in plan.in_units(answer).rows[0].estimates] == [75.0, 40.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (Measured(column="bought", word="yes", quantiles=(0.5,)), "quantiles, which are of numbers"),
+        (Measured(column="revenue", most=5, quantiles=(0.5, 0.5)), "a quantile twice"),
+    ],
+)
+def test_quantiles_are_of_numbers_and_named_once(value: Measured, why: str) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        plan_measurement(SHOP, DataSettings(), MeasureSettings(values=(value,)))
+
+
 def test_the_numbers_of_a_value_are_grouped_as_its_sums_are() -> None:
     values = (Measured(column="revenue"), Measured(column="bought", word="yes"))
     measure = MeasureSettings(values=values, keys=("campaign",))

@@ -62,6 +62,40 @@ def test_the_bound_is_for_the_rows_that_are_reported_and_not_for_those_without_a
     assert suggest_values(rare, data, ["paid"], TOTAL) != suggest_values(visits, DATA, ["paid"], TOTAL)
 
 
+def with_quantiles(*shares: float, most: float = 200.0) -> MeasureSettings:
+    return replace(BY_REGION, values=(Measured(column="paid", most=most, quantiles=shares),), epsilon=2.0)
+
+
+def test_quantiles_are_forecast_with_their_intervals_and_widen_the_others() -> None:
+    asked = with_quantiles(0.5, 0.9)
+    [plain, _], [paid, count] = (
+        forecast_groups(shop(), DATA, one, TASK, reported=3_200)
+        for one in (replace(asked, values=(Measured(column="paid", most=200.0),)), asked)
+    )
+    # They are one more measure of the same epsilon
+    assert paid.half_width > 1.1 * plain.half_width
+    assert count.quantiles == {}
+    assert [*paid.quantiles] == ["quantile 0.5 of paid", "quantile 0.9 of paid"]
+    # Six in ten rows have 0
+    median, last = paid.quantiles.values()
+    assert (median.value, median.low, median.high) == (0, 0, 0)
+    rows = zip(shop().columns["paid"], shop().columns["region"], strict=True)
+    numbers = sorted(float(cell or 0) for cell, region in rows if region == "south")
+    assert last.low <= numbers[round(0.9 * len(numbers))] <= last.high < 3 * last.low
+    told = describe_forecasts([paid, count], asked)
+    assert f"quantile 0.9 of paid {last.low:.3g} to {last.high:.3g} (median group {last.value:.3g})" in told
+    assert warn_of_width([paid, count], asked) == ()
+
+
+def test_quantiles_that_nothing_will_be_known_of_or_that_a_row_may_not_reach_are_warned_of() -> None:
+    for asked, why in (
+        (replace(with_quantiles(0.9), epsilon=0.02), "at this noise nothing will be known of quantile 0.9"),
+        (with_quantiles(0.9, most=5.0), "most = 5 is at most quantile 0.9 of paid of a typical group"),
+    ):
+        forecasts = forecast_groups(shop(), DATA, asked, TASK, reported=3_200)
+        assert any(why in one for one in warn_of_width(forecasts, asked))
+
+
 @pytest.mark.parametrize("keys", [(), ("region",)])
 def test_the_bound_has_the_least_squared_error_of_the_sums_asked_for(keys: tuple[str, ...]) -> None:
     visits = shop()

@@ -667,6 +667,7 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
         **{kind: str(folder / f"measured.{kind}") for kind in ("csv", "json", "png")},
         "own_table": str(folder / "own-table-not-private.json"),
         "counted_by": {},
+        "quantiles": [],
         "epsilon": 0.5,
         "collusion_epsilon": 0.7,
     }
