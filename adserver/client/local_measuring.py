@@ -137,8 +137,7 @@ class LocalMeasuring:
                 is_rolled_up=roll_up,
                 epsilon=epsilon,
             )
-            self._require_helpers()
-            return self.measurer(found).measure(request, chosen)
+            return self.measurer(found).measure(request, chosen, require_helpers=self._require_helpers)
 
     def evaluate(
         self,

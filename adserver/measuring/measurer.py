@@ -4,11 +4,11 @@ Ask both helpers, add their shares, and read the sums of every cell with what th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import NormalDist
-from typing import assert_never
+from typing import Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.measurement import COUNT, Key
 from maskedlark.reports.task import Task
 
+# Stands for the codes that a discovery will find, to check the rest of the query before
+_ANY_CODE: Final = np.zeros(1, np.uint32)
+
 
 @frozen
 class Measurer(Asking[QuerySpec, AggregateResult]):
@@ -48,12 +51,20 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
     encoder: Encoder | None = None
     randomness: Randomness = system_randomness
 
-    def measure(self, request: Request, chosen: ChosenId | None = None) -> AggregateResult:
+    def measure(
+        self,
+        request: Request,
+        chosen: ChosenId | None = None,
+        *,
+        require_helpers: Callable[[], None] = lambda: None,
+    ) -> AggregateResult:
         """Plan a request, have it charged and answered, and read the answer.
 
         Args:
             request: What is asked.
             chosen: The id that the client chose for it, under which it can ask again; by default a new one.
+            require_helpers: Called once the request is found to be right, before any of it is stored: raises
+                if a helper is away.
 
         Raises:
             InvalidTask, JobRefused: as `plan_query`; and what a helper refuses with.
@@ -65,19 +76,25 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         found: DiscoverySpec | None = None
         missing = keys_to_discover(request, self.task) if request.is_discovered else ()
         request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
+        # What is wrong with the query must be found before a discovery is charged
+        planned = self._plan(_with_domains(request, dict.fromkeys(missing, _ANY_CODE)), chosen)
         if missing:
             query_id = chosen.of_discovery if chosen else self._new_id()
             found = plan_discovery(
                 request, task=self.task, dataset=self.dataset, query_id=query_id, keys=missing
             )
+        require_helpers()
+        if found is not None:
             # The whole request is repeated, of which the discovery is a part
-            with self._naming(chosen.query_id if chosen else query_id):
+            with self._naming(chosen.query_id if chosen else found.query_id):
                 request = _with_domains(request, self._discover(found, chosen))
-        query_id = chosen.query_id if chosen else self._new_id()
-        kept = self._keep(
-            plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id), chosen
-        )
+            planned = self._plan(request, chosen)
+        kept = self._keep(planned, chosen)
         return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
+
+    def _plan(self, request: Request, chosen: ChosenId | None) -> PlannedQuery[QuerySpec]:
+        query_id = chosen.query_id if chosen else self._new_id()
+        return plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id)
 
     def _length(self, spec: QuerySpec) -> int:
         return spec.num_numbers(self.task)

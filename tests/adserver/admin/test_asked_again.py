@@ -19,7 +19,7 @@ from adserver.messages.evaluation import EvaluationMessage
 from adserver.messages.query import ResultMessage
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import BRIEF, ONCE, Backoff
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
@@ -268,6 +268,35 @@ def test_without_both_helpers_a_new_query_is_refused_before_it_is_kept_and_an_an
             with pytest.raises(HelperUnavailable, match="this attempt charged nothing: start both helpers"):
                 ask()
         assert server.aggregate("click", **asked) == answered
+    assert len(server.queries()) == kept
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"values": ["clicks"]}, JobReason.UNDECLARED),
+        ({"values": ["click"], "group_by": ["city"]}, JobReason.UNDECLARED),
+        ({"values": []}, JobReason.MALFORMED),
+        ({"values": ["click"], "epsilon": 1e6}, None),
+        ({"values": ["clicks"], "group_by": ["campaign"], "discover": True}, JobReason.UNDECLARED),
+        (
+            {"values": ["click"], "group_by": ["campaign"], "discover": True, "where": {"city": "1"}},
+            JobReason.UNDECLARED,
+        ),
+    ],
+    ids=["value", "key", "nothing", "epsilon", "value of a discovery", "condition of a discovery"],
+)
+def test_a_wrong_query_is_refused_without_helpers_and_before_its_discovery_is_charged(
+    there: There, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], reason: JobReason | None
+) -> None:
+    server = server_of(there, there.helpers, ONCE)
+    values = wrong.pop("values")
+    kept = len(server.queries())
+    for away in (None, HelperUnavailable("no server is listening there")):
+        monkeypatch.setattr(there.helpers[0], "away", away)
+        with there.charging(0), pytest.raises((JobRefused, InvalidTask)) as refused:
+            server.aggregate(*values, dataset=SHOP_DATASET.hex(), **wrong)
+        assert getattr(refused.value, "reason", None) is reason
     assert len(server.queries()) == kept
 
 
