@@ -1,5 +1,6 @@
 """`adserver evaluate`: how good a model is on a dataset's reports, by one private release."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from adserver.cli.target import connected_server_of, trace
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts, print_json
+from maskedlark.errors import MaskedLarkError
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
@@ -41,18 +43,37 @@ def _evaluate_command(
     ] = "",
     charged: dict[str, Any],
     bins: Annotated[int, option("Number of score bins; more bins have more noise.")] = DEFAULT_BINS,
+    base_rate: Annotated[
+        float | None,
+        option("The share of reports of label 1 that the forecast assumes; default: 0.1."),
+    ] = None,
+    plan: Annotated[
+        bool, option("Print the cost and how wide intervals will be, and charge nothing.", "--plan")
+    ] = False,
     plot: Annotated[Path | None, option("Draw ROC, PR and calibration curves to this .png file.")] = None,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model on a dataset.
 
-    Accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget.
+    Accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget. Before
+    it is charged, its cost and how wide intervals will be are printed to stderr.
     """
-    from adserver.messages.evaluation import EvaluationMessage
+    from adserver.client.client import Client
+    from adserver.messages.evaluation import EvaluationForecastMessage, EvaluationMessage
     from adserver.training.model_file import read_model
     from adserver.views.evaluation import print_evaluation, write_plot
 
+    shared = {"bins": bins, "epsilon": charged["epsilon"], "dataset": charged["dataset"]}
+    if base_rate is not None:
+        shared["base_rate"] = base_rate
+    if plan:
+        forecast = Client.of(server).forecast_evaluation(**shared)
+        if as_json:
+            print_json(EvaluationForecastMessage.of(forecast))
+        else:
+            typer.echo(repr(forecast))
+        return
     # With a head a job may go with the model: the job's table says what each label means for the head
     if sum(map(bool, (model if not head else None, job, again))) != 1:
         raise typer.BadParameter("expected exactly one of --model, --job and --again")
@@ -63,6 +84,9 @@ def _evaluate_command(
             result = server.repeat_evaluate(again)
         else:
             file = None if model is None else read_model(model)
+            # What is wrong with the request, the evaluation says itself
+            with suppress(MaskedLarkError):
+                typer.echo(repr(Client.of(server).forecast_evaluation(**shared)), err=True)
             result = server.evaluate(file, job=job, head=head, weights=weights, bins=bins, **charged)
     if plot is not None:
         write_plot(result, plot)

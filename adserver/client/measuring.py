@@ -7,6 +7,12 @@ from typing import Any
 from adserver.client.choices import check_numbers, choose, suggest_names
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
+from adserver.measuring.evaluation_forecast import (
+    ASSUMED_AUC,
+    ASSUMED_RATE,
+    EvaluationForecast,
+    forecast_evaluation,
+)
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
 from adserver.records.defaults import DEFAULT_BINS
@@ -84,7 +90,7 @@ class Measuring(Connection):
     ) -> EvaluationResult:
         """Evaluate a classifier on a dataset's reports: loss, accuracy, ROC and PR curves, calibration.
 
-        It is charged to the dataset.
+        It is charged to the dataset. `forecast_evaluation` says before how wide intervals will be.
 
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted model of scikit-learn; an export
@@ -115,6 +121,40 @@ class Measuring(Connection):
             epsilon=None if epsilon is None else float(epsilon),
             dataset=id_of(dataset),
             query_id=query_id,
+        )
+
+    def forecast_evaluation(
+        self,
+        *,
+        bins: int = DEFAULT_BINS,
+        epsilon: float | None = None,
+        dataset: Dataset | str = "",
+        base_rate: float = ASSUMED_RATE,
+        auc: float = ASSUMED_AUC,
+    ) -> EvaluationForecast:
+        """Return what `evaluate` will cost, and how wide its intervals will be; nothing is charged.
+
+        It knows the noise and the number of reports, and assumes what only the evaluation can tell.
+
+        Args:
+            bins: As of `evaluate`.
+            epsilon: As of `evaluate`.
+            dataset: As of `evaluate`.
+            base_rate: The share of records of label 1.
+            auc: Of the model, which is assumed to be calibrated.
+
+        Raises:
+            InvalidTask, InvalidModel, JobRefused: as `evaluate` would for these.
+        """
+        check_numbers(epsilon=epsilon, base_rate=base_rate, auc=auc)
+        found = self.server.dataset(id_of(dataset))
+        return forecast_evaluation(
+            self.server.task(found.task_id.hex()).stored.bundle.task,
+            found,
+            epsilon=None if epsilon is None else float(epsilon),
+            num_bins=index(bins),
+            base_rate=float(base_rate),
+            auc=float(auc),
         )
 
     def repeat_aggregate(self, query: str) -> AggregateResult:

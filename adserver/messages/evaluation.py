@@ -5,11 +5,15 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
+from adserver.measuring.evaluation_forecast import EvaluationForecast
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
 from adserver.messages.base import File, Message, RequestBody, Whole
+from adserver.messages.budget import EpsilonsMessage
 from adserver.messages.query import EstimateMessage, QueryId, QueryItem, ReleaseMessage
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
+from maskedlark.frozen import pick_attributes
+from maskedlark.privacy.mechanism import Mechanism
 
 _OF_CLASSES = "the first choice is right"
 _AXES = {
@@ -77,6 +81,33 @@ class EvaluationMessage(ReleaseMessage):
             num_bins=self.num_bins,
             noise_scale=self.noise_scale,
             was_trained_on=self.was_trained_on,
+        )
+
+
+class EvaluationForecastMessage(Message):
+    """What an evaluation will cost and how wide its intervals will be. Epsilons are null without noise."""
+
+    epsilon: EpsilonsMessage | None
+    delta: float
+    records: Whole
+    num_bins: Whole
+    bin_error: float = Field(description="The standard deviation of the noise on a bin, in records.")
+    base_rate: float = Field(description="The assumed share of records of label 1.")
+    auc: float = Field(description="The assumed AUC, of a calibrated model.")
+    metrics: dict[str, EstimateMessage]
+    calibration: tuple[EstimateMessage, ...]
+
+    @classmethod
+    def of(cls, forecast: EvaluationForecast) -> Self:
+        """Describe a forecast."""
+        return cls.model_validate(
+            {
+                **pick_attributes(
+                    forecast, ("delta", "records", "num_bins", "bin_error", "base_rate", "auc", "calibration")
+                ),
+                "epsilon": None if forecast.mechanism is Mechanism.NONE else forecast.cost,
+                "metrics": {one.name: one.estimate for one in forecast.metrics},
+            }
         )
 
 

@@ -291,6 +291,29 @@ def test_a_model_is_evaluated_by_the_command(there: There, tmp_path: Path) -> No
     assert json.loads(again) == result
 
 
+def test_what_an_evaluation_costs_and_how_wide_it_will_be_is_said_before_it_is_charged(
+    there: There, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(ENCODED_MODEL)
+    asked = ["evaluate", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET]
+    with there.charging(0):
+        plan = at(there, *asked, "--plan", scope=Scope.READ)
+        rare = json.loads(at(there, *asked, "--plan", "--base-rate", "0.02", "--json", scope=Scope.READ))
+    assert "over 40 reports, 99 % intervals of sampling and noise are about: loss" in plan
+    assert "0.1 of the records have label 1" in plan
+    assert (rare["base_rate"], rare["num_bins"], {*rare["metrics"]}) == (
+        0.02,
+        10,
+        {"loss", "accuracy", "roc_auc", "mean_over_rate"},
+    )
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    with there.charging(1):
+        done = run(*asked, "--model", str(model), "--json", "--url", there.url, "--token", token)
+    assert done.stderr.startswith(plan.rstrip())
+    assert json.loads(done.stdout)["epsilon"] == rare["epsilon"]
+
+
 @pytest.mark.parametrize("weights", ModelWeights)
 def test_a_jobs_weights_are_evaluated_where_they_are(
     there: There, monkeypatch: pytest.MonkeyPatch, weights: ModelWeights
