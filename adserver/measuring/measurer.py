@@ -157,7 +157,14 @@ def read_query(
         min_cell_count=measurement_of(task).min_cell_count,
         threshold_noise=_threshold_noise(task, spec),
         threshold_margin=spec.cell_margin(task) / COUNT_UNITS,
+        discovery_margin=0.0 if found is None else _discovery_margin(task, found),
     )
+
+
+def _discovery_margin(task: Task, spec: DiscoverySpec) -> float:
+    """Return by how many reports a noisy count must pass k for its code to be found."""
+    margin = spec.margin(task.mechanism, spec.count_noise_units(task))
+    return max(margin, spec.cell_margin(task)) / COUNT_UNITS
 
 
 def level_errors(task: Task, spec: QuerySpec) -> tuple[tuple[float, ...], ...]:

@@ -211,6 +211,7 @@ class AggregateResult(ReleasedResult):
         threshold_noise: The standard deviation of the noise on the counts that are compared with k.
         threshold_margin: How far above k a noisy count must be for its cell to be shown, in a task that
             hides small cells strictly; otherwise 0.
+        discovery_margin: The same of the counts by which a discovery found groups; 0 without one.
     """
 
     group_by: tuple[str, ...]
@@ -219,6 +220,21 @@ class AggregateResult(ReleasedResult):
     min_cell_count: int
     threshold_noise: float = 0.0
     threshold_margin: float = 0.0
+    discovery_margin: float = 0.0
+
+    @property
+    def threshold_notes(self) -> tuple[str, ...]:
+        """From how many reports a cell is shown and a group is found, where that is more than k."""
+        margins = {
+            "cells are shown": self.threshold_margin,
+            "groups are found": self.discovery_margin,
+        }
+        return tuple(
+            f"{what} from about {self.min_cell_count + margin:,.0f} reports (k = {self.min_cell_count} plus "
+            f"{margin:,.0f} for the noise)"
+            for what, margin in margins.items()
+            if margin
+        )
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each cell: its keys, then each column's estimate, standard error and interval."""
@@ -246,11 +262,11 @@ class AggregateResult(ReleasedResult):
 
     def __repr__(self) -> str:
         """Show the cells with their intervals, a line for each."""
-        return self.titled(text_table(*self._shown()))
+        return "\n".join((self.titled(text_table(*self._shown())), *self.threshold_notes))
 
     def _repr_html_(self) -> str:
         """Return the cells with their intervals as a table, for a notebook."""
-        return html_table(*self._shown())
+        return html_table(*self._shown()) + "".join(f"<p>{note}</p>" for note in self.threshold_notes)
 
     def _shown(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         head = (*self.group_by, *(column.name for column in self.columns))

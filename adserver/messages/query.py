@@ -33,7 +33,7 @@ QueryId = Annotated[
     ),
 ]
 _RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism")
-_THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin")
+_THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin", "discovery_margin")
 # Without noise nothing bounds what is learned; JSON has null for that.
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
 
@@ -115,6 +115,8 @@ class ResultMessage(ReleaseMessage):
     min_cell_count: Whole
     threshold_noise: float
     threshold_margin: float
+    # An older ad server sends none
+    discovery_margin: float = 0.0
     columns: tuple[Column, ...]
     rows: tuple[RowMessage, ...]
 

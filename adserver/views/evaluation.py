@@ -9,7 +9,7 @@ import typer
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
 from adserver.views.printing import print_table, write_as
-from adserver.views.query import format_estimate, noise_lines
+from adserver.views.query import align_estimates, format_estimate, noise_lines
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 def print_evaluation(result: EvaluationResult) -> None:
     """Print the tables of figures and of calibration, and lines about the release."""
-    print_table(("metric", "value"), [(one.name, format_estimate(one.estimate)) for one in result.metrics])
+    metrics = [(one.name, format_estimate(one.estimate)) for one in result.metrics]
+    print_table(("metric", "value"), align_estimates(metrics))
     typer.echo()
     print_table(
         ("score from", "predicted", "observed"),
-        [
-            (f"{point.threshold:.3f}", f"{point.x.value:.4f}", format_estimate(point.y))
-            for point in result.calibration
-        ],
+        align_estimates(
+            [
+                (f"{point.threshold:.3f}", f"{point.x.value:.4f}", format_estimate(point.y))
+                for point in result.calibration
+            ]
+        ),
     )
     typer.echo(f"evaluation {result.query_id}")
     typer.echo(

@@ -171,7 +171,7 @@ def print_groups(
         if is_all_shown
         or not (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
     ]
-    print_table(distinct_names((*result.group_by, *_names(result, statistics))), shown)
+    print_table(distinct_names((*result.group_by, *_names(result, statistics))), align_estimates(shown))
     if hidden := len(result.rows) - len(shown):
         typer.echo(f"{plural(hidden, 'group')} of too few reports, not shown: {where}")
 
@@ -221,6 +221,21 @@ def format_estimate(estimate: Estimate) -> str:
     return f"{told(estimate.value)} ± {told(half)}"
 
 
+def align_estimates(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the rows of a table with the ± of each column's estimates below each other."""
+    columns = []
+    for column in zip(*rows, strict=True):
+        values = [cell.partition(" ± ")[0] if " ± " in cell else "" for cell in column]
+        width = max(map(len, values))
+        columns.append(
+            [
+                " " * (width - len(value)) + cell if value else cell
+                for cell, value in zip(column, values, strict=True)
+            ]
+        )
+    return list(zip(*columns, strict=True))
+
+
 def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ()) -> list[str]:
     """Return the lines under the table of a result and its statistics: how many reports, noise and cost."""
     scales = ", ".join(
@@ -229,6 +244,7 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
     scales = scales or f"{result.columns[0].noise_scale:.4g}"
     return [
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
+        *result.threshold_notes,
         *reading_lines(result, statistics),
         *noise_lines(result, f": {scales}; ± is half of a 99 % interval, one in brackets is uneven"),
     ]
@@ -269,10 +285,8 @@ def _threshold(result: AggregateResult) -> str:
     least, noise = result.min_cell_count, result.threshold_noise
     if not noise:
         return f"cells of fewer than {least}"
-    if not result.threshold_margin:
-        return f"cells of fewer than about {least} (by counts with a noise of {noise:.3g})"
-    shown = least + result.threshold_margin
-    return f"cells of fewer than {least}, and most below {shown:.0f} (by counts with a noise of {noise:.3g})"
+    about = "" if result.threshold_margin else "about "
+    return f"cells of fewer than {about}{least} (by counts with a noise of {noise:.3g})"
 
 
 def noise_lines(result: ReleasedResult, scale: str) -> list[str]:

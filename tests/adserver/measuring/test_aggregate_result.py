@@ -24,6 +24,7 @@ from adserver.messages.query import ResultMessage
 from adserver.views.query import (
     Statistic,
     _panels,
+    align_estimates,
     format_estimate,
     print_groups,
     summary_lines,
@@ -375,6 +376,20 @@ def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.Captu
     )
 
 
+def test_the_estimates_of_a_column_are_aligned_at_the_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    print_groups(result({"count": [5.25, 70_000.0], "paid": [1_200.0, 3.0]}))
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    at = [[place for place, letter in enumerate(line) if letter == "±"] for line in (first, second)]
+    assert at[0] == at[1]
+    assert len(at[0]) == 2
+    assert align_estimates([("a", "5 ± 3"), ("b", "70.5 (2 to 90)"), ("c", "1,000 ± 3")]) == [
+        ("a", "    5 ± 3"),
+        ("b", "70.5 (2 to 90)"),
+        ("c", "1,000 ± 3"),
+    ]
+    assert align_estimates([]) == []
+
+
 def test_people_read_what_a_threshold_hides(capsys: pytest.CaptureFixture[str]) -> None:
     one = result({"count": [5.25, 70.0]})
     hidden = replace(one.rows[0], may_be_hidden=True, estimates=(replace(estimate(1.0), high=46.0),))
@@ -384,7 +399,16 @@ def test_people_read_what_a_threshold_hides(capsys: pytest.CaptureFixture[str]) 
     assert rows == [["a", "-2 to 46 (may be hidden)"], ["b", "70.0 ± 3.0"]]
     assert "fewer than 20 are" in summary_lines(one)[0]
     assert "fewer than about 20 (by counts with a noise of 12)" in summary_lines(noisy)[0]
-    assert "most below 83" in summary_lines(replace(noisy, threshold_margin=63.0))[0]
+    strict = replace(noisy, threshold_margin=63.0, discovery_margin=54.2)
+    notes = (
+        "cells are shown from about 83 reports (k = 20 plus 63 for the noise)",
+        "groups are found from about 74 reports (k = 20 plus 54 for the noise)",
+    )
+    assert tuple(summary_lines(strict)[1:3]) == notes
+    assert repr(strict).endswith("\n".join(notes))
+    assert all(note in strict._repr_html_() for note in notes)
+    assert ResultMessage.of(strict).value() == strict
+    assert not any("for the noise" in told for told in (repr(noisy), *summary_lines(noisy)))
     assert ResultMessage.of(noisy).value() == noisy
 
 

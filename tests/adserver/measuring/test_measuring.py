@@ -4,6 +4,7 @@ Sums on real shopping sessions against the truth, with and without noise.
 """
 
 import csv
+import math
 import os
 from collections import Counter
 from dataclasses import replace
@@ -28,7 +29,7 @@ from maskedlark.encoding.encoder import CategoryColumn, Encoder, IdColumn, Numbe
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.randomness import seeded
-from maskedlark.releases.counting import measurement_of
+from maskedlark.releases.counting import COUNT_UNITS, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
@@ -265,6 +266,12 @@ def test_unknown_groups_are_discovered_and_paid_for() -> None:
     result = laboratory.measurer().measure(asked)
     assert {row.group[0] for row in result.rows} <= {str(region) for region in range(1, 10)} | {REST}
     assert len(result.rows) >= 8
+    # A group is found by a count that noise alone lifts from 1 to k with a probability of delta at most
+    [found] = [spec for spec in laboratory.store.asked if isinstance(spec, DiscoverySpec)]
+    scale = found.count_noise_units(laboratory.of.task) / COUNT_UNITS
+    assert 0.5 * math.exp(-result.discovery_margin / scale) <= found.delta
+    assert "groups are found from about" in repr(result)
+    assert shop(k=20).measurer().measure(REQUESTS[0]).discovery_margin == 0
     assert 3.5 < result.cost.ad_server <= 4.0
     assert len(laboratory.store.asked) == 2
     with pytest.raises(JobRefused, match="domain"):

@@ -630,7 +630,8 @@ PAID = {"value": 150, "standard_error": 2, "low": 140, "high": 160}
 ANSWER = {
     "query_id": "q", "task_id": TASK, "dataset_id": "d", "records": 378, "delta": 1e-5,
     "mechanism": "gaussian", "epsilon": SPENT, "dataset_epsilon_spent": SPENT,
-    "min_cell_count": 20, "threshold_noise": 3.0, "threshold_margin": 0.0, "statistics": {},
+    "min_cell_count": 20, "threshold_noise": 3.0, "threshold_margin": 0.0, "discovery_margin": 0.0,
+    "statistics": {},
     "columns": [
         {"name": name, "value": name, "bucket": None, "noise_scale": 2.0} for name in ("paid_x100", "count")
     ],
