@@ -11,7 +11,7 @@ from adserver.cli.target import connected_server_of, trace
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts, print_json
-from maskedlark.errors import MaskedLarkError
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
@@ -45,7 +45,10 @@ def _evaluate_command(
     bins: Annotated[int, option("Number of score bins; more bins have more noise.")] = DEFAULT_BINS,
     base_rate: Annotated[
         float | None,
-        option("The share of reports of label 1 that the forecast assumes; default: 0.1."),
+        option(
+            "The share of reports of label 1 that the forecast assumes, or with more than two classes of "
+            "right first choices; default: 0.1, or 0.5."
+        ),
     ] = None,
     plan: Annotated[
         bool, option("Print the cost and how wide intervals will be, and charge nothing.", "--plan")
@@ -64,9 +67,12 @@ def _evaluate_command(
     from adserver.training.model_file import read_model
     from adserver.views.evaluation import print_evaluation, write_plot
 
-    shared = {"bins": bins, "epsilon": charged["epsilon"], "dataset": charged["dataset"]}
-    if base_rate is not None:
-        shared["base_rate"] = base_rate
+    shared = {
+        "bins": bins,
+        "base_rate": base_rate,
+        "epsilon": charged["epsilon"],
+        "dataset": charged["dataset"],
+    }
     if plan:
         forecast = Client.of(server).forecast_evaluation(**shared)
         if as_json:
@@ -85,7 +91,7 @@ def _evaluate_command(
         else:
             file = None if model is None else read_model(model)
             # What is wrong with the request, the evaluation says itself
-            with suppress(MaskedLarkError):
+            with suppress(InvalidModel, InvalidTask, JobRefused):
                 typer.echo(repr(Client.of(server).forecast_evaluation(**shared)), err=True)
             result = server.evaluate(file, job=job, head=head, weights=weights, bins=bins, **charged)
     if plot is not None:

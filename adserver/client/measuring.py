@@ -9,7 +9,6 @@ from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
 from adserver.measuring.evaluation_forecast import (
     ASSUMED_AUC,
-    ASSUMED_RATE,
     EvaluationForecast,
     forecast_evaluation,
 )
@@ -129,7 +128,7 @@ class Measuring(Connection):
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: Dataset | str = "",
-        base_rate: float = ASSUMED_RATE,
+        base_rate: float | None = None,
         auc: float = ASSUMED_AUC,
     ) -> EvaluationForecast:
         """Return what `evaluate` will cost, and how wide its intervals will be; nothing is charged.
@@ -140,7 +139,8 @@ class Measuring(Connection):
             bins: As of `evaluate`.
             epsilon: As of `evaluate`.
             dataset: As of `evaluate`.
-            base_rate: The share of records of label 1.
+            base_rate: The share of records of label 1, by default 0.1; in a task of more than two classes of
+                those whose first choice is right, by default 0.5.
             auc: Of the model, which is assumed to be calibrated.
 
         Raises:
@@ -153,7 +153,7 @@ class Measuring(Connection):
             found,
             epsilon=None if epsilon is None else float(epsilon),
             num_bins=index(bins),
-            base_rate=float(base_rate),
+            base_rate=None if base_rate is None else float(base_rate),
             auc=float(auc),
         )
 

@@ -21,16 +21,18 @@ from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.evaluation import UNITS, EvaluationSpec
+from maskedlark.releases.evaluation import ROWS, UNITS, EvaluationSpec
 from maskedlark.releases.release import deviation_of_both, fitting
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 
 ASSUMED_RATE: Final = 0.1
 """The share of records of label 1 where the caller gives none."""
+ASSUMED_RIGHT: Final = 0.5
+"""The share of records whose first choice among several classes is right, where the caller gives none."""
 ASSUMED_AUC: Final = 0.8
 """The AUC of the model where the caller gives none."""
-_FIGURES: Final = ("roc_auc", "loss", "accuracy", "mean_over_rate")
+_FIGURES: Final = ("roc_auc", "confidence_roc_auc", "loss", "accuracy", "mean_over_rate")
 
 
 @frozen
@@ -44,7 +46,9 @@ class EvaluationForecast:
         num_bins: The score bins.
         mechanism: The noise.
         bin_error: The standard deviation of both helpers' noise on a bin of one label, in records.
-        base_rate: The share of records of label 1 that is assumed.
+        is_of_classes: Whether the task has more than two classes, so that positives are the records whose
+            first choice is right, not those of label 1.
+        base_rate: The share of positives that is assumed.
         auc: The AUC that is assumed, of a calibrated model.
         metrics: The figures of such a model, each with the 99 % interval that it will have.
         calibration: The same of the observed share in the calibration's groups, from the lowest score up.
@@ -56,6 +60,7 @@ class EvaluationForecast:
     num_bins: int
     mechanism: Mechanism
     bin_error: float
+    is_of_classes: bool
     base_rate: float
     auc: float
     metrics: tuple[Metric, ...]
@@ -80,10 +85,11 @@ class EvaluationForecast:
             else f"for epsilon {self.cost.ad_server:.4g} ({self.cost.colluding:.4g} against the ad server "
             f"with one helper) at delta {self.delta:.2g}"
         )
+        positives = "have a right first choice" if self.is_of_classes else "have label 1"
         return (
             f"{cost}, over {self.records:,} reports, 99 % intervals of sampling and noise are about: "
             + ", ".join(f"{name} {_width(found)}" for name, found in widths),
-            f"this assumes that {self.base_rate:g} of the records have label 1, and a calibrated model whose "
+            f"this assumes that {self.base_rate:g} of the records {positives}, and a calibrated model whose "
             f"AUC is {self.auc:g}; the noise on each of 2 x {self.num_bins} bins has a standard error of "
             f"{self.bin_error:.3g} records, and a bin has {self.bin_records:.3g} on average",
         )
@@ -95,7 +101,7 @@ def forecast_evaluation(
     *,
     epsilon: float | None = None,
     num_bins: int = DEFAULT_BINS,
-    base_rate: float = ASSUMED_RATE,
+    base_rate: float | None = None,
     auc: float = ASSUMED_AUC,
 ) -> EvaluationForecast:
     """Return what an evaluation on a dataset will cost and say. Nothing is asked and nothing is charged.
@@ -105,7 +111,8 @@ def forecast_evaluation(
         dataset: The dataset.
         epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
         num_bins: The score bins.
-        base_rate: The share of records of label 1, above 0 and below 1.
+        base_rate: The share of records of label 1, above 0 and below 1; in a task of more than two classes
+            of those whose first choice is right. By default `ASSUMED_RATE` or `ASSUMED_RIGHT`.
         auc: Of the model, from 0.5 up and below 1.
 
     Raises:
@@ -113,6 +120,9 @@ def forecast_evaluation(
         InvalidModel(WRONG_LOSS): the task's labels are numbers.
         JobRefused: as `adserver.measuring.evaluator.plan_evaluation`.
     """
+    is_of_classes = task.labels.size > ROWS
+    if base_rate is None:
+        base_rate = ASSUMED_RIGHT if is_of_classes else ASSUMED_RATE
     if not 0 < base_rate < 1:
         raise InvalidTask(f"base_rate is {base_rate:g}, but must be above 0 and below 1")
     if not 0.5 <= auc < 1:
@@ -139,7 +149,7 @@ def forecast_evaluation(
         _expected_histogram(dataset.size, num_bins, base_rate, auc),
         mechanism=task.mechanism,
         noise_scale=noise_scale,
-        is_of_classes=False,
+        is_of_classes=is_of_classes,
     )
     return EvaluationForecast(
         cost=spent(spec.charges(task), task.delta),
@@ -148,6 +158,7 @@ def forecast_evaluation(
         num_bins=num_bins,
         mechanism=task.mechanism,
         bin_error=noise_scale * deviation_of_both(task.mechanism),
+        is_of_classes=is_of_classes,
         base_rate=base_rate,
         auc=auc,
         metrics=tuple(one for one in readings.metrics if one.name in _FIGURES),

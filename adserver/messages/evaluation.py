@@ -92,7 +92,8 @@ class EvaluationForecastMessage(Message):
     records: Whole
     num_bins: Whole
     bin_error: float = Field(description="The standard deviation of the noise on a bin, in records.")
-    base_rate: float = Field(description="The assumed share of records of label 1.")
+    positives: Literal["the first choice is right", "label 1"]
+    base_rate: float = Field(description="The assumed share of positives among the records.")
     auc: float = Field(description="The assumed AUC, of a calibrated model.")
     metrics: dict[str, EstimateMessage]
     calibration: tuple[EstimateMessage, ...]
@@ -105,6 +106,7 @@ class EvaluationForecastMessage(Message):
                 **pick_attributes(
                     forecast, ("delta", "records", "num_bins", "bin_error", "base_rate", "auc", "calibration")
                 ),
+                "positives": _OF_CLASSES if forecast.is_of_classes else "label 1",
                 "epsilon": None if forecast.mechanism is Mechanism.NONE else forecast.cost,
                 "metrics": {one.name: one.estimate for one in forecast.metrics},
             }

@@ -73,6 +73,15 @@ def test_what_will_not_be_known_is_said() -> None:
     assert "0.01 of the records have label 1, and a calibrated model whose AUC is 0.8" in told
 
 
+def test_of_several_classes_the_right_choices_are_the_positives() -> None:
+    several = replace(WORLD.task, labels=replace(WORLD.task.labels, size=5))
+    dataset = replace(dataset_of(WORLD, 5_000), task_id=several.task_id)
+    forecast = forecast_evaluation(several, dataset, epsilon=1.0)
+    assert [one.name for one in forecast.metrics] == ["accuracy", "confidence_roc_auc"]
+    assert forecast.metrics[0].estimate.value == pytest.approx(0.5, abs=0.01)
+    assert "0.5 of the records have a right first choice" in repr(forecast)
+
+
 def test_what_no_evaluation_can_be_is_refused() -> None:
     dataset = dataset_of(WORLD, 500)
     wrongs: list[dict[str, Any]]
