@@ -28,7 +28,9 @@ def _evaluate_command(
     model: Annotated[
         Path | None, _what("An ONNX file that includes its weights.", exists=True, dir_okay=False)
     ] = None,
-    job: Annotated[str, _what("Or a job, to evaluate its weights.", metavar="ID")] = "",
+    job: Annotated[
+        str, _what("Or a job, by the start of id or name, to evaluate its weights.", metavar="JOB")
+    ] = "",
     head: Annotated[
         str,
         _what("Of a job with several heads, the one to evaluate; --model may be given beside the job."),

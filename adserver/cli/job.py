@@ -92,7 +92,7 @@ def _compare_command(
     *,
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB]...", help="The starts of the jobs' ids; default: all jobs."),
+        typer.Argument(metavar="[JOB]...", help="The starts of the jobs' ids or names; default: all jobs."),
     ] = None,
     server: "AdServer",
     as_json: JsonOption = False,

@@ -85,11 +85,14 @@ OneTaskOption = Annotated[
     option("The start of the task's id; may be omitted if there is only one task.", "--task", metavar="ID"),
 ]
 OneJobOption = Annotated[
-    str, option("The start of the job's id; may be omitted if there is only one job.", "--job", metavar="ID")
+    str,
+    option("The start of the job's id or name; default: the only job.", "--job", metavar="JOB"),
 ]
 JobArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="The start of the job's id; may be omitted if there is only one job."),
+    typer.Argument(
+        metavar="JOB", help="The start of the job's id or name; may be omitted if there is only one job."
+    ),
 ]
 
 

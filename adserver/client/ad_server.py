@@ -6,8 +6,9 @@ alone, so that all of them offer the same; a test looks for each operation in ev
 
 Loading this module loads no other room: `adserver --help` and `adserver job show` depend on that.
 
-An id is typed as the start of its hexadecimal form. An empty one names the only task, dataset or job there
-is. Every operation may raise `HelperUnavailable`: what it depends on does not answer, and it may be repeated.
+An id is typed as the start of its hexadecimal form, a job also as the start of its name. An empty one names
+the only task, dataset or job there is. Every operation may raise `HelperUnavailable`: what it depends on does
+not answer, and it may be repeated.
 """
 
 from collections.abc import Mapping, Sequence

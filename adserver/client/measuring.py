@@ -94,8 +94,8 @@ class Measuring(Connection):
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted model of scikit-learn; an export
                 over raw columns too, if it holds the task's encoder.
-            job: Instead of a model: a job, as `train` returns it or by the start of its id, whose weights are
-                evaluated.
+            job: Instead of a model: a job, as `train` returns it or by the start of its id or name, whose
+                weights are evaluated.
             head: Of a job with several heads, the one to evaluate; a model may then be given with the job.
             weights: Of the job: `latest`, or `best`, those that did best on its evaluation set.
             bins: How many score bins; more of them bear more noise.

@@ -8,6 +8,7 @@ import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -246,7 +247,7 @@ class RemoteAdServer(ApiSession):
     def job(self, job: str = "") -> JobRecord:
         """Return one job."""
         if job:
-            return _job(self.get(JobItem, f"/jobs/{_safe_id(job, JobReason.UNKNOWN_JOB)}"))
+            return _job(self.get(JobItem, f"/jobs/{_quote_job(job)}"))
         page = next(self.pages(ListPage[JobItem], "/jobs", limit=2))
         the_only([one.job_id for one in page.items], job, JobReason.UNKNOWN_JOB)
         return _job(page.items[0])
@@ -467,6 +468,21 @@ def _safe_id(prefix: str, missing: JobReason) -> str:
             missing, f"the id is {prefix!r}: expected hexadecimal digits, a whole id or its start"
         )
     return prefix
+
+
+def _quote_job(typed: str) -> str:
+    """Quote the start of a job's id or name for a path.
+
+    Raises:
+        JobRefused(UNKNOWN_JOB): it would become another path.
+    """
+    if "/" in typed or typed in (".", ".."):
+        raise JobRefused(
+            JobReason.UNKNOWN_JOB,
+            f"the job is {typed!r}, which no path of a URL holds: give the start of its id, from "
+            "`adserver job list`",
+        )
+    return quote(typed, safe="", errors="replace")
 
 
 def _query_path(kind: str, query: str) -> str:

@@ -325,7 +325,7 @@ class Training(Connection):
         return job.watch(progress=progress) if wait else job
 
     def job(self, job: str | bytes = "") -> Job:
-        """Return a job by its id or the start of it in hex, which is not needed if there is only one.
+        """Return a job by its id, or the start of its id or name; not needed if there is only one.
 
         Raises:
             JobRefused(UNKNOWN_JOB)
@@ -337,7 +337,7 @@ class Training(Connection):
         """Return jobs side by side, as `adserver job compare --json` does: a dict each, for a frame.
 
         Args:
-            jobs: The starts of their ids; by default all jobs.
+            jobs: The starts of their ids or names; by default all jobs.
 
         Raises:
             JobRefused(UNKNOWN_JOB)

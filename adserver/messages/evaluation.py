@@ -123,7 +123,7 @@ class AskEvaluation(RequestBody):
     """An evaluation of a model, or of a job's weights."""
 
     model: File | None = Field(None, description="An ONNX file, in base64.", repr=False)
-    job: str = Field("", description="The start of the id of a job; instead of a model.")
+    job: str = Field("", description="The start of a job's id or name; instead of a model.")
     head: str = Field("", description="Of a job with several heads, the name of the one to evaluate.")
     weights: ModelWeights = Field(
         ModelWeights.LATEST,

@@ -1,4 +1,4 @@
-"""Ids as people type them: the start of their hexadecimal form.
+"""Ids as people type them: the start of their hexadecimal form, or of a job's name.
 
 >>> low, high = id_range("0a", JobReason.UNKNOWN_JOB)
 >>> low.hex()[:4], high.hex()[:4]
@@ -6,11 +6,18 @@
 """
 
 from collections.abc import Sequence
+from string import hexdigits
 from typing import Final
 
+from adserver.records.defaults import MOST_JOB_NAME
 from maskedlark.errors import JobReason, JobRefused
 
 _LONGEST_ID_DIGITS: Final = 64
+_JOB_ID_DIGITS: Final = 32
+# Candidates that an error lists
+_MOST_SHOWN: Final = 5
+# A range of ids that holds none
+_NO_IDS: Final = (b"\1", b"\0")
 
 
 def id_range(prefix: str, missing: JobReason) -> tuple[bytes, bytes]:
@@ -59,6 +66,50 @@ def the_only(found: Sequence[bytes], prefix: str, missing: JobReason) -> bytes:
             missing, f"more than one {what} has an id that starts with {prefix!r}; give more digits"
         )
     return bytes(found[0])
+
+
+def job_search(typed: str) -> tuple[bytes, bytes, str]:
+    """Return the least and the greatest id, and the start of a name, that a typed text may mean.
+
+    The start is empty where no name is meant: of a whole id, so that no name can stand for another job's id,
+    and of a text that no job is called.
+    """
+    is_hex = set(typed) <= set(hexdigits)
+    low, high = id_range(typed, JobReason.UNKNOWN_JOB) if is_hex else _NO_IDS
+    is_name = typed.isprintable() and len(typed) <= MOST_JOB_NAME
+    return low, high, typed if is_name and not (is_hex and len(typed) == _JOB_ID_DIGITS) else ""
+
+
+def the_job(found: Sequence[tuple[bytes, str]], typed: str) -> bytes:
+    """Return the id of the one job that a typed text means.
+
+    A whole name comes before longer ones that start with it, unless an id starts with it, too.
+
+    Args:
+        found: Id and name of each job that `job_search` finds; of an empty text, of up to two.
+        typed: The start of an id or of a name.
+
+    Raises:
+        JobRefused(UNKNOWN_JOB): it means no job, or several, which the error lists.
+    """
+    if not typed:
+        return the_only([job_id for job_id, _ in found], typed, JobReason.UNKNOWN_JOB)
+    if not found:
+        raise JobRefused(
+            JobReason.UNKNOWN_JOB,
+            f"no job has an id or a name that starts with {typed[:MOST_JOB_NAME]!r}: see `adserver job list`",
+        )
+    whole = [] if any(one.hex().startswith(typed.lower()) for one, _ in found) else found
+    meant = [one for one in whole if one[1] == typed] or found
+    if len(meant) == 1:
+        return bytes(meant[0][0])
+    listed = ", ".join(f"{job_id.hex()[:12]} ({name!r})" for job_id, name in meant[:_MOST_SHOWN])
+    more = f" and {len(meant) - _MOST_SHOWN} more" if len(meant) > _MOST_SHOWN else ""
+    raise JobRefused(
+        JobReason.UNKNOWN_JOB,
+        f"several jobs have an id or a name that starts with {typed!r}: {listed}{more}; give more of one, or "
+        "the start of its id",
+    )
 
 
 def _kind(missing: JobReason) -> str:

@@ -16,8 +16,9 @@ from adserver.records.job_state import JobEvent, JobState
 from adserver.records.local_plan import LocalPlan
 from adserver.records.plans import AnyPlan, plan_columns
 from adserver.records.round_figures import RoundFigures, best_evaluated
+from adserver.records.typed_ids import job_search, the_job
 from adserver.store.audit_log import log_act
-from adserver.store.database import Clock, find_id
+from adserver.store.database import Clock
 from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import job_rounds, jobs
 from maskedlark.audit_log import AuditAct
@@ -82,15 +83,20 @@ class JobStore:
             return read_job(connection, job_id)
 
     def find(self, prefix: str) -> JobRecord:
-        """Return the one job whose id starts with some hex digits.
+        """Return the one job whose id or name starts with a text; see `the_job`.
 
         Raises:
             JobRefused(UNKNOWN_JOB): none or several do.
         """
+        low, high, name = job_search(prefix)
+        # Not LIKE, which ignores case on SQLite alone
+        is_named = (func.substr(jobs.c.name, 1, len(name)) == name) & (name != "")
+        is_meant = or_(jobs.c.job_id.between(low, high), is_named)
+        search = select(jobs.c.job_id, jobs.c.name).where(is_meant)
+        search = search.order_by(jobs.c.submitted_at_s, jobs.c.job_id).limit(None if prefix else 2)
         with reading(self._engine) as connection:
-            return read_job(
-                connection, find_id(connection, jobs.c.job_id, prefix, missing=JobReason.UNKNOWN_JOB)
-            )
+            found = [(bytes(job_id), name) for job_id, name in connection.execute(search)]
+            return read_job(connection, the_job(found, prefix))
 
     def all(self) -> tuple[JobRecord, ...]:
         """Return every job, oldest first."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
-from adserver.records.typed_ids import id_range, the_only
+from adserver.records.typed_ids import job_search, the_job
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import JobReason, JobRefused
 
@@ -21,6 +21,13 @@ _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 _HISTORY: Final = (
     f"SELECT {', '.join(_FIGURES)} FROM job_rounds"  # noqa: S608 # the names of our own fields
     " WHERE job_id = ? AND rounds_done > ? ORDER BY rounds_done"
+)
+
+
+# A negative limit is none
+_SEARCH: Final = (
+    "SELECT job_id, name FROM jobs WHERE job_id BETWEEN ? AND ? OR ? <> '' AND substr(name, 1, ?) = ?"
+    " ORDER BY submitted_at_s, job_id LIMIT ?"
 )
 
 
@@ -42,14 +49,14 @@ class _SqliteJobs:
         return JobRecord.from_row(rows[0])
 
     def find(self, prefix: str) -> JobRecord:
-        """Return the one job whose id starts with some hex digits.
+        """Return the one job whose id or name starts with a text; see `the_job`.
 
         Raises:
             JobRefused(UNKNOWN_JOB): none or several do.
         """
-        low, high = id_range(prefix, JobReason.UNKNOWN_JOB)
-        rows = self._rows("SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? LIMIT 2", low, high)
-        return self.get(the_only([row["job_id"] for row in rows], prefix, JobReason.UNKNOWN_JOB))
+        low, high, name = job_search(prefix)
+        rows = self._rows(_SEARCH, low, high, name, len(name), name, -1 if prefix else 2)
+        return self.get(the_job([(row["job_id"], row["name"]) for row in rows], prefix))
 
     def all(self) -> tuple[JobRecord, ...]:
         """Return every job, oldest first."""

@@ -93,7 +93,7 @@ class _JobsSource(JobSource, Protocol):
 
 
 def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[_ComparedJob]:
-    """Return a row for each of some jobs, by the starts of their ids; without any, for all jobs.
+    """Return a row for each of some jobs, by the starts of their ids or names; without any, for all jobs.
 
     Raises:
         JobRefused(UNKNOWN_JOB)

@@ -173,7 +173,15 @@ def test_a_refusal_from_afar_is_the_same_error(far: Client) -> None:
     assert spent.value.reason is JobReason.BUDGET_EXHAUSTED
 
 
-@pytest.mark.parametrize("job", ["../tasks", "0?x=1", "zz", "01/cancel"])
+def test_a_job_is_found_from_afar_by_the_start_of_its_name(far: Client) -> None:
+    made = far.train(ENCODED_MODEL, **TRAINING, name="100% ünder / ?x=1#")
+    assert far.job("100% ü").job_id == far.job("100%").job_id == made.job_id
+    with pytest.raises(JobRefused, match="no path of a URL holds: give the start of its id"):
+        far.job("100% ünder /")
+    made.cancel()
+
+
+@pytest.mark.parametrize("job", ["../tasks", "..", "0?x=1", "zz", "01/cancel", "\0", "\udcff"])
 def test_what_is_typed_reaches_no_other_path(far: Client, job: str) -> None:
     with pytest.raises(JobRefused) as refusal:
         far.job(job)

@@ -57,6 +57,58 @@ def test_a_job_is_found_by_the_start_of_its_id(site: Site) -> None:
         assert refusal.value.reason is JobReason.UNKNOWN_JOB
 
 
+def named(site: Site, **names: str) -> dict[str, bytes]:
+    """Submit a job for each name; of a key `x11` the id is of bytes 0x11."""
+    made = {}
+    for number, name in names.items():
+        job_id = bytes([int(number[1:], 16)]) * 16
+        site.store.submit(plan_for(OF, job_id=job_id), name=name)
+        made[name] = job_id
+    return made
+
+
+def test_a_job_is_found_by_the_start_of_its_name(site: Site) -> None:
+    ids = named(site, x11="wide", x12="wide, slow", x13="100%_ü/a", x14="Deep", xab="12 rounds", xcd="ab")
+    find = site.store.find
+    for typed, name in [
+        ("wide", "wide"),
+        ("wide,", "wide, slow"),
+        ("wide, slow", "wide, slow"),
+        ("100%_ü", "100%_ü/a"),
+        ("De", "Deep"),
+        ("12 ", "12 rounds"),
+        ("11" * 16, "wide"),
+        ("CD", "ab"),
+    ]:
+        assert find(typed).job_id == ids[name], typed
+    # No pattern, no other case, and no text that no job is called
+    for typed in ("wi%", "wid_", "deep", "wide\0", "\udcff", "w" * 5_000, "12" * 16 + "0"):
+        with pytest.raises(JobRefused, match="no job has an id or a name that starts with") as refusal:
+            find(typed)
+        assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+def test_what_may_mean_several_jobs_is_refused_with_their_ids_and_names(site: Site) -> None:
+    named(site, x11="wide", x12="wide, slow", x13="wider", xab="12 rounds")
+    # One job's id and another's name start with 12: to take either could cancel the wrong job
+    for typed, candidates in {
+        "wid": ("111111111111 ('wide')", "121212121212 ('wide, slow')", "131313131313 ('wider')"),
+        "12": ("121212121212 ('wide, slow')", "abababababab ('12 rounds')"),
+    }.items():
+        with pytest.raises(JobRefused) as refusal:
+            site.store.find(typed)
+        assert all(one in str(refusal.value) for one in candidates)
+    for number in range(0x20, 0x27):
+        site.store.submit(plan_for(OF, job_id=bytes([number]) * 16), name="twin")
+    with pytest.raises(JobRefused, match=r"242424242424 .'twin'. and 2 more; give more of one"):
+        site.store.find("twin")
+
+
+def test_no_name_stands_for_another_jobs_whole_id(site: Site) -> None:
+    ids = named(site, x11="22" * 16, x22="other")
+    assert site.store.find("22" * 16).job_id == ids["other"]
+
+
 def test_a_dataset_is_one_that_was_trained_on_once_a_round_of_a_job_was_computed(site: Site) -> None:
     submitted(site)
     task, dataset = OF.of.task.task_id, OF.datasets[0].dataset_id
@@ -118,9 +170,18 @@ def test_a_database_that_cannot_be_opened_is_left_to_what_says_so_plainly(tmp_pa
         open_store(folder, None)
 
 
-@pytest.mark.parametrize("prefix", ["1", "ff", "", "no hex"])
-def test_an_id_is_refused_in_the_same_words_without_sqlalchemy(tmp_path: Path, prefix: str) -> None:
+@pytest.mark.parametrize(("typed", "name"), [("wide", "wide"), ("wide,", "wide, slow"), ("Ü%", "Ü%")])
+def test_a_job_is_found_by_the_same_names_without_sqlalchemy(tmp_path: Path, typed: str, name: str) -> None:
     site, seen = light(tmp_path)
+    ids = named(site, x11="wide", x12="wide, slow", x13="Ü%")
+    assert seen.find(typed).job_id == site.store.find(typed).job_id == ids[name]
+    site.engine.dispose()
+
+
+@pytest.mark.parametrize("prefix", ["1", "ff", "", "no hex", "twin", "twin\0", "\udcff", "TWIN"])
+def test_a_job_is_refused_in_the_same_words_without_sqlalchemy(tmp_path: Path, prefix: str) -> None:
+    site, seen = light(tmp_path)
+    named(site, x21="twin 1", x22="twin 2")
     for number in (0x11, 0x12):
         submitted(site, number)
     told = []
