@@ -30,7 +30,8 @@ class _RehearsedMessage(Message):
     """One setting; `mean` and `spread` are over its scores, null where there are too few.
 
     `low` and `high` are the 99 % interval of what one job will reach, by the examples that were scored and
-    the spread; null where a score has none. `rule_rate` is the job's learning rate where none is named.
+    the spread; null where a score has none. `rule_rate` is the job's learning rate where none is named. One
+    setting of each name is advised: that of the submission which `remarks` name.
     """
 
     name: str
@@ -47,10 +48,10 @@ class _RehearsedMessage(Message):
     spread: float | None
     low: float | None
     high: float | None
-    is_best: bool
+    is_advised: bool
 
     @classmethod
-    def of(cls, one: Rehearsed, *, is_best: bool) -> Self:
+    def of(cls, one: Rehearsed, *, is_advised: bool) -> Self:
         """Describe a setting."""
         low, high = one.interval or (None, None)
         return cls(
@@ -61,7 +62,7 @@ class _RehearsedMessage(Message):
             scores=[_ScoreMessage.of(score) for score in one.scores],
             mean=one.value if one.scores else None,
             spread=None if math.isnan(one.spread) else one.spread,
-            is_best=is_best,
+            is_advised=is_advised,
         )
 
 
@@ -75,6 +76,6 @@ class RehearsalMessage(Message):
     @classmethod
     def of(cls, found: Rehearsal) -> Self:
         """Describe a rehearsal."""
-        best = {name: found.best(name) for name in found.names()}
-        settings = [_RehearsedMessage.of(one, is_best=one == best[one.name]) for one in found.settings]
+        advised = {name: found.advised(name) for name in found.names()}
+        settings = [_RehearsedMessage.of(one, is_advised=one == advised[one.name]) for one in found.settings]
         return cls(metric=found.metric, settings=settings, remarks=found.remarks())

@@ -35,7 +35,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
 if TYPE_CHECKING:
-    from adserver.training.rehearsal import OnProgress
+    from adserver.training.rehearsal_pool import OnProgress
 
 _PRIVATE: Final = "the private model"
 _PLAIN: Final = "plain training"
@@ -151,6 +151,7 @@ def compare_plain(
     def on_trained() -> None:
         progress(next(done), of)
 
+    progress(0, of)
     twin = train_plain_twin(network, loss, reported, panel, on_trained=on_trained)
     linear = fit_linear(encoder, loss, reported, panel, outputs=outputs) if has_linear else None
     plain, scores = _better(linear, twin), predict(private, panel.features)

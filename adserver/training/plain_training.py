@@ -28,8 +28,8 @@ _BATCH: Final = 512
 _EPOCHS: Final = 10
 # Of few records, which are not many steps in so many epochs.
 _LEAST_STEPS: Final = 200
-# How often the weights are yielded in a training.
-_CHECKS: Final = 10
+CHECKS: Final = 10
+"""About how often weights are yielded in a training."""
 _UNCLIPPED: Final = Clip(norm=Norm.L2, bound=math.inf, frac_bits=0)
 
 Weights = tuple[NDArray[np.float32], ...]
@@ -77,5 +77,5 @@ def train_plainly(
                 moments=moments,
                 gradients=split(total / batch, model.parameters),
             )
-        if (done + 1) % max(1, steps // _CHECKS) == 0 or done + 1 == steps:
+        if (done + 1) % max(1, steps // CHECKS) == 0 or done + 1 == steps:
             yield (done + 1) * batch / len(records), masters

@@ -2,7 +2,7 @@
 
     wish = Wish(reports=50_000, epsilons=(0.5, 1.0, 3.0), learning_rates=(0.3, 1.0))
     found = rehearse(submission, task, examples, wish)
-    found.best("epsilon 1").value
+    found.advised("epsilon 1").value
 
 The job itself is trained in this process: its network, optimizer, schedule, samples, clip and both helpers'
 noise, as `plan_job` fixes them for as many reports as are planned. Those reports are drawn with replacement
@@ -19,13 +19,10 @@ real dataset, such as its least batch, is not checked.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from multiprocessing import get_context
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import numpy as np
 
@@ -40,10 +37,12 @@ from adserver.training.merged_parameters import separate_parameters
 from adserver.training.model_file import check_loss_fits
 from adserver.training.panel_note import note_panel, was_trained_on
 from adserver.training.plain_training import RATES
+from adserver.training.rehearsal_pool import OnProgress, RehearsalPool
 from adserver.training.rehearsal_training import (
     ALONE,
     NO_NOISE,
     PARTS,
+    STEPS,
     RehearsalTraining,
     TrainingOutcome,
 )
@@ -66,11 +65,6 @@ _LEAST_EXAMPLES: Final = 40
 _HOPELESS: Final = 0.02
 # What is tried in addition to the rule's rate, if nothing else is named, is so many times lower and higher.
 _STEP: Final = 3.0
-
-
-_RunAll = Callable[..., Iterable[Any]]
-OnProgress = Callable[[int, int], None]
-"""Gets the trainings that are done, and all there are."""
 
 
 @frozen
@@ -150,25 +144,20 @@ def rehearse(
     found: dict[int, list[TrainingOutcome]] = {
         place: [] for place, row in enumerate(rows) if row.plan is not None
     }
-    done, total = 0, len(found) * wish.seeds
-    with ExitStack() as stack:
-        run_all: _RunAll = map  # one worker is this process
-        if wish.workers > 1:
-            pool = ProcessPoolExecutor(wish.workers, mp_context=get_context("spawn"))
-            run_all = stack.enter_context(pool).map
-        starts = _warm_starts(submission, examples, rows, wish, run_all)
+    with RehearsalPool(workers=wish.workers, progress=progress) as pool:
+        pool.total = STEPS * wish.seeds * len(found)
+        starts = _warm_starts(submission, examples, rows, wish, pool)
         # One seed of everything first, then the others of what that one leaves worth it.
         for seeds in (range(1), range(1, wish.seeds)):
             places = _promising(rows, found, loss, examples)
             jobs = [(place, seed) for place in places for seed in seeds]
-            total = done + len(jobs) + (0 if seeds.start else len(places) * (wish.seeds - 1))
+            pool.total = pool.done + STEPS * (wish.seeds - seeds.start) * len(places)
             trainings = [
                 _training(submission, examples, rows[place], seed, starts[seed]) for place, seed in jobs
             ]
-            for (place, _), trained in zip(jobs, run_all(RehearsalTraining.train, trainings), strict=True):
+            outcomes = pool.run(RehearsalTraining.train, trainings)
+            for (place, _), trained in zip(jobs, outcomes, strict=True):
                 found[place].append(trained)
-                done += 1
-                progress(done, total)
     settings = tuple(
         _add_error(_summarize_row(row, found.get(place, [])), loss, examples)
         for place, row in enumerate(rows)
@@ -305,7 +294,7 @@ def _promising(
 ) -> list[int]:
     """Return the places of rows that are worth another training: at first, all that a job can be made of.
 
-    The rule's rate always is: it is recommended unless all seeds tell another from it.
+    The rule's rate always is: it is advised unless all seeds tell another from it.
     """
     scores = {place: trained[0].score for place, trained in found.items() if trained}
     if not scores:
@@ -327,14 +316,16 @@ def _promising(
 
 
 def _warm_starts(
-    submission: Submission, examples: EvalSet, rows: Sequence[_Row], wish: Wish, run_all: _RunAll
+    submission: Submission, examples: EvalSet, rows: Sequence[_Row], wish: Wish, pool: RehearsalPool
 ) -> list[bytes]:
     """Return the trained model of each seed, and last that of all examples; untrained ones without a wish."""
     row = next((one for one in rows if one.is_warm and one.plan is not None), None)
     if row is None:
         return [submission.model] * (wish.seeds + 1)
     plain = replace(_training(submission, examples, row, 0, submission.model), name=ALONE)
-    return list(run_all(RehearsalTraining.warm_start, plain.plain_trainings(wish.seeds)))
+    trainings = plain.plain_trainings(wish.seeds)
+    pool.total += STEPS * len(trainings)
+    return pool.run(RehearsalTraining.warm_start, trainings)
 
 
 def _training(

@@ -1,14 +1,15 @@
 """One training of a rehearsal: a job's rounds over reports that are drawn from examples, and its score.
 
     training = RehearsalTraining(model=encoded, examples=examples, plan=plan, name="epsilon 1", seed=0)
-    training.train().score.value
+    training.train(count).score.value
 
 Three quarters of the examples train, and the other quarter tests. What the second half of them gained is
 continued to the planned number of reports.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from adserver.records.training_plan import TrainingPlan
 from adserver.training import inference
 from adserver.training.eval_set import EvalSet
-from adserver.training.plain_training import RATES, train_plainly
+from adserver.training.plain_training import CHECKS, RATES, train_plainly
 from adserver.training.runner import mean_excess
 from adserver.training.trainer import Trainer
 from maskedlark.errors import InvalidModel
@@ -38,6 +39,11 @@ NO_NOISE: Final = "no noise"
 ALONE: Final = "examples alone"
 PARTS: Final = 4
 """Each seed tests with the next of so many parts of the examples, and trains with the others."""
+STEPS: Final = 100
+"""What each training or warm start counts up to."""
+OnSteps = Callable[[int], None]
+"""Gets how many further steps are done."""
+_OnShare = Callable[[float], None]
 
 
 @frozen
@@ -68,13 +74,16 @@ class RehearsalTraining:
     name: str
     seed: int
 
-    def train(self) -> "TrainingOutcome":
-        """Train once, in a separate process, and test."""
+    def train(self, count: OnSteps) -> "TrainingOutcome":
+        """Train once, with all examples and with half of them, and test."""
         from maskedlark.autodiff.one_thread import one_thread
 
-        with one_thread():
+        with one_thread(), _counting(count, runs=2) as on_run:
             try:
-                whole, half = (_run(self, _split_examples(self, share=share)) for share in (1.0, 0.5))
+                whole, half = (
+                    _run(self, _split_examples(self, share=share), on_run(run))
+                    for run, share in enumerate((1.0, 0.5))
+                )
             except InvalidModel as error:
                 return TrainingOutcome(score=None, refused=str(error))
         size = len(self.examples) * (1 - 1 / PARTS)
@@ -82,7 +91,7 @@ class RehearsalTraining:
         score = _extrapolate(whole.score, half.score, max(0.0, 1 - size / reports))
         return replace(whole, score=score, model=b"")
 
-    def warm_start(self) -> bytes:
+    def warm_start(self, count: OnSteps) -> bytes:
         """Return the model after plain training on the examples, at the rate and moment that do best.
 
         A quarter of the examples decides that, and does not train.
@@ -90,12 +99,12 @@ class RehearsalTraining:
         from maskedlark.autodiff.one_thread import one_thread
 
         found = []
-        with one_thread():
-            for rate in RATES:
+        with one_thread(), _counting(count, runs=len(RATES)) as on_run:
+            for run, rate in enumerate(RATES):
                 optimizer = replace(self.plan.optimizer, learning_rate=rate)
                 plain = replace(self, plan=replace(self.plan, optimizer=optimizer))
                 try:
-                    found.append(_train_alone(plain, _split_examples(plain, share=1.0)))
+                    found.append(_train_alone(plain, _split_examples(plain, share=1.0), on_run(run)))
                 except InvalidModel:
                     continue
         best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
@@ -160,11 +169,36 @@ class _SplitExamples(NamedTuple):
     random: np.random.Generator
 
 
-def _run(training: RehearsalTraining, parts: _SplitExamples) -> TrainingOutcome:
-    return _train_alone(training, parts) if training.name == ALONE else _TrainingRun(training, parts).run()
+@contextmanager
+def _counting(count: OnSteps, *, runs: int) -> Iterator[Callable[[int], _OnShare]]:
+    """Yield a function from a run's index to what gets the share of it that is done.
+
+    Shares are passed on as steps, which are `STEPS` at the end, also of runs that end early.
+    """
+    counted = 0
+
+    def count_to(share: float) -> None:
+        nonlocal counted
+        further = int(STEPS * share) - counted
+        if further > 0:
+            counted += further
+            count(further)
+
+    try:
+        yield lambda run: lambda share: count_to((run + share) / runs)
+    finally:
+        count_to(1.0)
 
 
-def _train_alone(training: RehearsalTraining, parts: _SplitExamples) -> TrainingOutcome:
+def _run(training: RehearsalTraining, parts: _SplitExamples, on_share: _OnShare) -> TrainingOutcome:
+    if training.name == ALONE:
+        return _train_alone(training, parts, on_share)
+    return _TrainingRun(training, parts).run(on_share)
+
+
+def _train_alone(
+    training: RehearsalTraining, parts: _SplitExamples, on_share: _OnShare = lambda _: None
+) -> TrainingOutcome:
     """Train plainly on the examples, at the plan's learning rate, to the moment that tests best.
 
     Each half of the examples that test is scored at the moment that is best by the other half: scored by
@@ -188,6 +222,7 @@ def _train_alone(training: RehearsalTraining, parts: _SplitExamples) -> Training
         encoded = replace_parameters(training.model, model, weights)
         found = _score(encoded, parts.test, loss)
         moments.append((_score(encoded, one, loss), _score(encoded, other, loss)))
+        on_share(min(1.0, len(moments) / CHECKS))
         if best is None or found.value > best.value:
             best, at_best = found, encoded
     if not moments:
@@ -235,10 +270,13 @@ class _TrainingRun:
         self._trainer = Trainer(model=self._model, plan=self._plan)
         self._before: list[NDArray[np.float64]] = []
 
-    def run(self) -> TrainingOutcome:
+    def run(self, on_share: _OnShare) -> TrainingOutcome:
         """Train to the end, and test."""
-        last = self._plan.job.rounds - max(1, self._plan.job.rounds // 10)
-        shares = [self._step(times) for times in self._batches()]
+        rounds = self._plan.job.rounds
+        last, shares = rounds - max(1, rounds // 10), list[float]()
+        for times in self._batches():
+            shares.append(self._step(times))
+            on_share(len(shares) / rounds)
         trained = replace_parameters(self._encoded, self._model, self._trainer.values())
         return TrainingOutcome(
             score=_score(trained, self._test, self._loss), clipped=float(np.mean(shares[last:]))

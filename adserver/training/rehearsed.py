@@ -1,6 +1,6 @@
 """How a rehearsal did: the scores of each setting, which differ by more than chance, and what to do.
 
-    found.best("epsilon 1").value, found.as_good("epsilon 1")
+    found.advised("epsilon 1").learning_rate, found.as_good("epsilon 1")
     print(found)
 
 `adserver.training.rehearsal` makes it.
@@ -29,8 +29,6 @@ WARM: Final = ", warm start"
 """What the name of a setting that begins at trained weights ends in."""
 # Of Student's t: 95 % between both sides.
 _CONFIDENCE: Final = 0.975
-# A rate within this factor of those that do best is near them: scores change slowly with the rate.
-_NEAR: Final = 1.5
 
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "name": str,
@@ -181,14 +179,14 @@ class Rehearsal:
             sorted(one.learning_rate for one in named if one is best or not best.is_better_than(one))
         )
 
-    def recommended(self, name: str) -> float:
-        """Return the rate to submit with: the rule's if it is one of the best or near them, else the best."""
-        best, good = self.best(name), self.as_good(name)
-        rule, tried = best.rule_rate, {one.learning_rate for one in self.settings if one.name == name}
-        if rule is None or not good:
-            return best.learning_rate
-        is_good = rule in good if rule in tried else good[0] / _NEAR <= rule <= good[-1] * _NEAR
-        return rule if is_good else best.learning_rate
+    def advised(self, name: str) -> Rehearsed:
+        """Return the setting of a name to submit, of those that were tried.
+
+        It is the one at the rule's rate unless the best one is better by more than chance, and then that one.
+        """
+        best = self.best(name)
+        by_rule = (one for one in self.settings if one.name == name and one.learning_rate == best.rule_rate)
+        return next((one for one in by_rule if one.learning_rate in self.as_good(name)), best)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each setting: its mean score with spread and 99 % interval, loss and cost."""
@@ -219,7 +217,7 @@ class Rehearsal:
         return list(dict.fromkeys(one.name for one in self.settings))
 
     def remarks(self, *, is_python: bool = False) -> list[str]:
-        """Return what to do about the best settings, one line each, in options or in words of Python."""
+        """Return what to do about the advised settings, one line each, in options or in words of Python."""
         panel = "eval_set=" if is_python else "--eval-set"
         lines = [f"{self.told}: submit with the examples as {panel}, too"] if self.told else []
         if self.was_trained_on:
@@ -229,39 +227,39 @@ class Rehearsal:
                 f"the warm model was trained on all examples: as {panel} they make the figures of its job "
                 f"too good; {KEEP_BACK}"
             )
-        alone = self.best(ALONE)
+        alone = self.advised(ALONE)
         for name in self.names():
-            best = self.best(name)
-            if best.epsilon is None or not best.scores:
+            job = self.advised(name)
+            if job.epsilon is None or not job.scores:
                 continue
-            if alone.scores and alone.is_better_than(best):
-                lines.append(f"{name}: the examples alone do better: {alone.value:.4f} and {best.value:.4f}")
-            elif alone.scores and not best.is_better_than(alone):
+            if alone.scores and alone.is_better_than(job):
+                lines.append(f"{name}: the examples alone do better: {alone.value:.4f} and {job.value:.4f}")
+            elif alone.scores and not job.is_better_than(alone):
                 lines.append(
-                    f"{name}: {best.value:.4f} cannot be told apart from the examples alone, "
-                    f"{alone.value:.4f}, by {plural(len(best.scores), 'seed')}"
+                    f"{name}: {job.value:.4f} cannot be told apart from the examples alone, "
+                    f"{alone.value:.4f}, by {plural(len(job.scores), 'seed')}"
                 )
-            over = best.mean_over_rate
+            over = job.mean_over_rate
             if over is not None and abs(over - 1) > OFF:
                 lines.append(
                     f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model, with "
                     + ("job.calibrate(panel=FILE)" if is_python else "`adserver model calibrate`")
                 )
-            if best.is_warm:
-                cold = self.best(name.removesuffix(WARM)).value
+            if job.is_warm:
+                cold = self.advised(name.removesuffix(WARM)).value
                 lines.append(
-                    f"{name}: {best.value:.4f}, {best.value - cold:+.4f} to the same from the given weights"
+                    f"{name}: {job.value:.4f}, {job.value - cold:+.4f} to the same from the given weights"
                 )
-            lines += self._describe_rates(best)
-            lines.append(f"{name}: {self._describe_job(best, is_python=is_python)}")
+            lines += self._describe_rates(self.best(name))
+            lines.append(f"{name}: {self._describe_job(job, is_python=is_python)}")
         return lines
 
-    def _describe_job(self, best: Rehearsed, *, is_python: bool) -> str:
-        """Say how to submit the job at the recommended rate."""
-        rate, quote = self.recommended(best.name), '"' if is_python else ""
-        settings = {"epsilon": f"{best.epsilon:g}"}
+    def _describe_job(self, advised: Rehearsed, *, is_python: bool) -> str:
+        """Say how to submit a job."""
+        rate, quote = advised.learning_rate, '"' if is_python else ""
+        settings = {"epsilon": f"{advised.epsilon:g}"}
         # Left out, the rate follows the reports that there will be
-        if rate != best.rule_rate:
+        if rate != advised.rule_rate:
             if self.optimizer is not OptimizerKind.SGD:
                 settings["optimizer"] = f"{quote}{self.optimizer.value}{quote}"
             if self.schedule is not ScheduleKind.CONSTANT:
@@ -272,7 +270,7 @@ class Rehearsal:
         else:
             options = (f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
             job = f"submit with {' '.join(options)}"
-        return job + (f"; the rule gives the learning rate, {rate:g}" if rate == best.rule_rate else "")
+        return job + (f"; the rule gives the learning rate, {rate:g}" if rate == advised.rule_rate else "")
 
     def _describe_rates(self, best: Rehearsed) -> list[str]:
         """Say which rates are as good as the best, or where to go on if it is the lowest or highest tried."""
@@ -299,15 +297,15 @@ class Rehearsal:
         return []
 
     def __repr__(self) -> str:
-        """Show the best setting of each name, and what to do about them."""
-        best = [self.best(name) for name in self.names()]
+        """Show the advised setting of each name, and what to do about them."""
+        advised = [self.advised(name) for name in self.names()]
         lines = [
             f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}"
             + ("" if one.interval is None else f" (99 %: {one.interval[0]:.3f} to {one.interval[1]:.3f})")
             + ("" if math.isnan(one.spread) else f", deviation over seeds {one.spread:.4f}")
             if one.scores
             else f"{one.name}: refused: {one.refused}"
-            for one in best
+            for one in advised
             if one.scores or one.refused
         ]
         return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks(is_python=True)])

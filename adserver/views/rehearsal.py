@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from adserver.training.rehearsal import OnProgress
+from adserver.training.rehearsal_pool import OnProgress
 from adserver.training.rehearsal_training import ALONE, NO_NOISE
 from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
 from adserver.views.printing import print_table, progress_bars, write_as
@@ -17,7 +17,7 @@ _NAMES = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the 
 
 
 def print_rehearsal(found: Rehearsal) -> None:
-    """Print each setting, the best learning rate at each epsilon, and what stands out."""
+    """Print each setting, the advised learning rate at each epsilon, and what stands out."""
     print_table(
         (
             "",
@@ -34,10 +34,10 @@ def print_rehearsal(found: Rehearsal) -> None:
         [_row(one, _mark(found, one)) for one in found.settings],
     )
     typer.echo(
-        "*: the best rate; =: one that cannot be told apart from it. ±: standard deviation over seeds. 99 %: "
-        "what one job will reach, by the number of examples that were scored and by the seeds. mean/rate: "
-        "mean prediction over the share of positives; with one helper: the epsilon against the ad server "
-        "with one helper"
+        "*: the advised rate; =: one that cannot be told apart from the best. ±: standard deviation over "
+        "seeds. 99 %: what one job will reach, by the number of examples that were scored and by the seeds. "
+        "mean/rate: mean prediction over the share of positives; with one helper: the epsilon against the ad "
+        "server with one helper"
     )
     for line in found.remarks():
         typer.echo(line)
@@ -47,7 +47,7 @@ def _mark(found: Rehearsal, one: Rehearsed) -> str:
     """Return how a setting's rate compares with the others of its name."""
     if one.learning_rate not in found.as_good(one.name):
         return " "
-    return "*" if one == found.best(one.name) else "="
+    return "*" if one == found.advised(one.name) else "="
 
 
 def _row(one: Rehearsed, mark: str) -> tuple[str, ...]:
@@ -71,14 +71,15 @@ def _row(one: Rehearsed, mark: str) -> tuple[str, ...]:
 
 @contextmanager
 def training_progress(what: str, *, is_shown: bool) -> Iterator[OnProgress]:
-    """Show on a terminal or in a notebook how many trainings are done, and how long the others will take."""
+    """Show on a terminal or in a notebook how far trainings are, and how long they will still take."""
     with progress_bars(is_shown=is_shown) as bars:
-        bar = bars.add_task(what, total=None)
-        yield lambda done, of: bars.update(bar, completed=done, total=of)
+        # Not before the total is known: a bar of unknown length says nothing
+        bar = bars.add_task(what, total=None, visible=False)
+        yield lambda done, of: bars.update(bar, completed=done, total=of, visible=True)
 
 
 def write_plot(found: Rehearsal, path: Path) -> None:
-    """Draw the best score at each epsilon next to those without noise and of the examples alone.
+    """Draw the advised job's score at each epsilon next to those without noise and of the examples alone.
 
     Raises:
         InvalidTask: the file's name does not end in .png.
@@ -89,9 +90,9 @@ def write_plot(found: Rehearsal, path: Path) -> None:
 def _png(found: Rehearsal) -> bytes:
     figure = new_figure(6.4, 4.2)
     axes = figure.subplots()
-    best = [found.best(name) for name in found.names()]
+    advised = [found.advised(name) for name in found.names()]
     for is_warm in (False, True):
-        noisy = [one for one in best if one.epsilon is not None and one.scores and one.is_warm is is_warm]
+        noisy = [one for one in advised if one.epsilon is not None and one.scores and one.is_warm is is_warm]
         if noisy:
             axes.errorbar(
                 [one.epsilon or 0.0 for one in noisy],
@@ -102,7 +103,7 @@ def _png(found: Rehearsal) -> bytes:
                 label=f"the job{WARM if is_warm else ''}",
             )
     for name, style in ((NO_NOISE, "--"), (ALONE, ":")):
-        one = found.best(name)
+        one = found.advised(name)
         if one.scores:
             axes.axhline(one.value, linestyle=style, color="grey", label=name)
     # Epsilons are tried in factors

@@ -1,12 +1,14 @@
 """A rehearsal is the job: its plan, samples, noise and steps, without the helpers."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from adserver.messages.rehearsal import RehearsalMessage
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
@@ -26,16 +28,19 @@ from adserver.training.rehearsal import (
 from adserver.training.rehearsal_training import (
     ALONE,
     NO_NOISE,
+    STEPS,
     RehearsalTraining,
     Score,
     TrainingOutcome,
+    _counting,
     _score,
     _split_examples,
     _train_alone,
     _TrainingRun,
 )
 from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
-from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from adserver.views.rehearsal import print_rehearsal
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
@@ -187,7 +192,7 @@ def test_what_more_examples_gain_is_continued_to_the_planned_reports() -> None:
         name=NO_NOISE,
         seed=0,
     )
-    half = _TrainingRun(training, _split_examples(training, share=0.5)).run()
+    half = _TrainingRun(training, _split_examples(training, share=0.5)).run(lambda _: None)
     assert half.score is not None
     assert gained == pytest.approx((many.measured - half.score.measured) * (1 - 600 / 100_000))
 
@@ -271,10 +276,40 @@ def test_the_examples_that_test_do_not_train_a_warm_start(monkeypatch: pytest.Mo
     assert abs(np.mean([one.measured for one in guessed.best(f"epsilon 8{WARM}").scores]) - 0.5) < 0.08
 
 
+@pytest.mark.usefixtures("alone_briefly")
+def test_progress_has_its_total_before_anything_is_trained_and_moves_within_a_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("adserver.training.rehearsal.RATES", (0.03,))
+    told: list[tuple[int, int]] = []
+    wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.5,), is_warm=True)
+    rehearse(SUBMISSION, task_of(), examples(), wish, lambda *at: told.append(at))
+    done = [one for one, _ in told]
+    # Two warm jobs, two cold ones and the examples alone with two seeds each, and three warm starts
+    assert told[0] == (0, 13 * STEPS)
+    assert told[-1] == (13 * STEPS, 13 * STEPS)
+    assert done == sorted(done)
+    assert any(one % STEPS for one in done)
+
+
+def test_a_refused_training_counts_as_a_whole_one() -> None:
+    counted: list[int] = []
+    with suppress(InvalidModel), _counting(counted.append, runs=2) as on_run:
+        on_run(0)(0.3)
+        on_run(0)(0.302)
+        raise InvalidModel(ModelReason.DIVERGED, "weights leave the range")
+    assert counted == [15, 85]
+    assert sum(counted) == STEPS
+
+
 def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adserver.training.rehearsal.RATES", (0.03,))
     job, wish = replace(SUBMISSION, rounds=2), replace(WISH, epsilons=(8.0,), seeds=1)
-    assert trained(job, replace(wish, workers=2)).settings == trained(job, wish).settings
+    told: list[tuple[int, int]] = []
+    shared = rehearse(job, task_of(), examples(), replace(wish, workers=2), lambda *at: told.append(at))
+    assert shared.settings == trained(job, wish).settings
+    total = len(shared.settings) * STEPS
+    assert (told[0], told[-1]) == ((0, total), (total, total))
 
 
 @pytest.mark.usefixtures("alone_briefly")
@@ -445,7 +480,7 @@ def test_a_best_rate_at_the_edge_of_those_tried_says_where_to_go_on(best: int | 
     found = rehearsed({rate: (0.5 + 0.2 * (place == best),) * 2 for place, rate in enumerate(rates)})
     assert [line for line in found.remarks() if "tried" in line] == ([said] if said else [])
     assert said in repr(found)
-    assert f"epsilon 1: {found.best('epsilon 1').value:.4f} at rate" in repr(found)
+    assert f"epsilon 1: {found.advised('epsilon 1').value:.4f} at rate" in repr(found)
 
 
 def test_rates_are_compared_seed_by_seed_since_each_seed_tests_all_with_the_same_examples() -> None:
@@ -507,19 +542,36 @@ SAME = {0.3: (0.6, 0.7), 1.0: (0.7, 0.61), 3.0: (0.65, 0.65)}
     ("scores", "rule", "rate"),
     [
         (SAME, 3.0, 3.0),
-        (SAME, 0.5, 0.5),
-        (SAME, 4.0, 4.0),
-        (SAME, 5.0, 1.0),
-        (SAME, 0.1, 1.0),
+        (SAME, 0.5, 1.0),
         (SAME, None, 1.0),
         ({0.3: (0.6, 0.6), 1.0: (0.7, 0.7)}, 0.3, 1.0),
-        ({0.3: (0.6, 0.6), 1.0: (0.7, 0.7)}, 0.8, 0.8),
     ],
 )
-def test_the_rate_of_the_rule_is_recommended_where_it_is_as_good_as_any(
+def test_the_rate_of_the_rule_is_advised_where_it_was_tried_and_is_as_good_as_any(
     scores: Mapping[float, tuple[float, ...]], rule: float | None, rate: float
 ) -> None:
-    assert rehearsed(scores, rule).recommended("epsilon 1") == rate
+    assert rehearsed(scores, rule).advised("epsilon 1").learning_rate == rate
+
+
+@pytest.mark.parametrize("rule", [3.0, 0.5, None])
+def test_one_rate_is_advised_in_headline_table_command_and_json(
+    rule: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of equally good rates the best by mean is 1, and 3 is the rule's."""
+    found = rehearsed(SAME, rule)
+    advised = found.advised("epsilon 1")
+    rate = f"{advised.learning_rate:g}"
+    command = f"the rule gives the learning rate, {rate}" if rule == 3.0 else f"learning_rate={rate}"
+    assert f"epsilon 1: {advised.value:.4f} at rate {rate}," in repr(found)
+    assert command in repr(found).splitlines()[-1]
+    print_rehearsal(found)
+    *_, said = (printed := capsys.readouterr().out.splitlines())
+    assert [line.split()[3] for line in printed if line.startswith("* epsilon 1")] == [rate]
+    assert command.replace("learning_rate=", "--learning-rate ") in said
+    message = RehearsalMessage.of(found)
+    marked = [one.learning_rate for one in message.settings if one.name == "epsilon 1" and one.is_advised]
+    assert marked == [advised.learning_rate]
+    assert message.remarks[-1] == said
 
 
 def test_how_to_submit_is_said_in_options_and_in_words_of_python() -> None:
