@@ -97,7 +97,10 @@ def _compare_command(
     server: "AdServer",
     as_json: JsonOption = False,
 ) -> None:
-    """Show jobs side by side: settings, cost, and loss on their evaluation sets at the end and at best."""
+    """Show jobs side by side: settings, cost, and loss on their evaluation sets at the end and at best.
+
+    Jobs of different tasks or datasets are shown with a warning.
+    """
     from adserver.views.job_comparison import compare_jobs, print_comparison
 
     rows = compare_jobs(server, jobs or ())

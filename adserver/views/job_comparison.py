@@ -3,16 +3,23 @@
 print_comparison(compare_jobs(server, ["3f", "a0"]))
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+import typer
 
 from adserver.messages.job import job_facts
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures, best_evaluated
+from adserver.records.training_plan import TrainingPlan
 from adserver.views.job import JobSource, last_evaluated
 from adserver.views.printing import print_table, short
 from maskedlark.frozen import frozen, pick_attributes
+
+_DIGEST_DIGITS: Final = 64
+# Enough to type where an id is expected
+_SHOWN_DIGITS: Final = 12
 
 
 @frozen
@@ -22,6 +29,11 @@ class _ComparedJob:
     Attributes:
         job: Its id.
         name: What its owner calls it.
+        task: The name of its task; empty without helpers.
+        task_id: Its task's id.
+        dataset_id: That of the dataset that it is over.
+        model: The digest of the graph that it trains, without the weights that it begins at; of a job on
+            devices its widths.
         state: Where it is in its life.
         rounds: Optimizer steps, as planned.
         rounds_done: Those that were taken.
@@ -44,6 +56,10 @@ class _ComparedJob:
 
     job: str
     name: str
+    task: str
+    task_id: str | None
+    dataset_id: str | None
+    model: str
     state: str
     rounds: int | None
     rounds_done: int
@@ -65,7 +81,8 @@ class _ComparedJob:
 def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _ComparedJob:
     """Return a job's row."""
     facts, best = job_facts(job, last_evaluated(history)), best_evaluated(history)
-    same = ("rounds", "rounds_done", "name", "note")
+    same, plan = ("rounds", "rounds_done", "name", "note"), job.plan
+    spec = plan.job if isinstance(plan, TrainingPlan) else None
     # By name and with None, since a job on devices has no batch and one without helpers no loss
     figures: dict[str, Any] = {
         name: getattr(facts, name, None)
@@ -73,6 +90,10 @@ def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _Compared
     }
     return _ComparedJob(
         job=job.job_id.hex(),
+        task_id=None if plan.task is None else plan.task.task_id.hex(),
+        task=job.task_name,
+        dataset_id=spec.dataset_id.hex() if spec else None,
+        model=spec.model_digest.hex() if spec else "-".join(map(str, getattr(facts, "widths", ()))),
         state=job.state.value,
         batch=getattr(facts, "expected_batch_size", None),
         epsilon=getattr(facts, "epsilon_spent", None),
@@ -105,7 +126,7 @@ def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[_Compare
 def print_comparison(rows: Sequence[_ComparedJob]) -> None:
     """Print jobs as columns of a table: there are more figures than jobs that one compares.
 
-    What no job has is left out.
+    What no job has is left out. Jobs of several tasks or datasets have a warning below.
     """
     # The id is no row: it heads its column
     names = [field.name.replace("_", " ") for field in fields(_ComparedJob)][1:]
@@ -118,7 +139,27 @@ def print_comparison(rows: Sequence[_ComparedJob]) -> None:
             if any(value not in (None, "") for value in line)
         ],
     )
+    if remark := why_not_comparable([(row.task_id, row.dataset_id) for row in rows]):
+        typer.echo(f"warning: {remark}")
+
+
+def why_not_comparable(of: Iterable[tuple[str | None, str | None]]) -> str:
+    """Return why figures of jobs do not compare, by the ids of task and dataset of each; empty if they do."""
+    known = [(task, dataset) for task, dataset in of if task is not None]
+    if len({task for task, _ in known}) > 1:
+        return (
+            "these jobs are of different tasks: their features, labels or privacy differ, and so losses, "
+            "accuracies and AUCs do not compare"
+        )
+    if len({dataset for _, dataset in known}) > 1:
+        return (
+            "these jobs are over different datasets: a difference in loss, accuracy or AUC may be the "
+            "records', and not the settings'"
+        )
+    return ""
 
 
 def _shown(value: object) -> object:
+    if isinstance(value, str) and len(value) == _DIGEST_DIGITS:
+        return value[:_SHOWN_DIGITS]
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
