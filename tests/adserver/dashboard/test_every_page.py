@@ -222,7 +222,9 @@ def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(LocalAdServer, "export", lambda _self, _job, _takes: made)
     visit.open(PATHS["job that was refused"])
     [command] = (
-        visit.page.locator("#stop p", has_text="It is not calibrated").locator("code").all_inner_texts()
+        visit.page.locator("#stop p", has_text="The job's own weights are not calibrated")
+        .locator("code")
+        .all_inner_texts()
     )
     assert command == f"adserver model calibrate calibrated.onnx --job {'04' * 6} --panel PANEL.npz"
     with visit.page.expect_download() as begun:
