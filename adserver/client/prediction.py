@@ -29,6 +29,7 @@ from maskedlark.encoding.encoder import Encoder, NumberColumn
 from maskedlark.encoding.table import Table, parse_table, read_each_amount
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
+from maskedlark.terminal.plural import plural
 
 # How libraries print a cell without a value that is neither None nor NaN.
 _MISSING: Final = ("NaT", "<NA>")
@@ -48,7 +49,8 @@ def predict(
 
     Of two classes that is the chance of class 1, and of more the chance of each; of numbers the number; of a
     file that does not say its loss the outputs. Words that the encoder does not name are scored as `other`,
-    and a warning counts them. Another names the currency or % of amounts, which the encoder does not know.
+    and a warning counts them. Another names the currency or % of amounts, which the encoder does not know,
+    and another the columns that only some of the dicts have, and how many lack them: those cells are gaps.
 
     Args:
         model: The ONNX file that `export` or `calibrate` of a job made, or its bytes.
@@ -72,9 +74,9 @@ def predict(
     """
     encoded = model if isinstance(model, bytes) else read_model(Path(model))
     found = find_encoder(encoded, read_encoder_of(encoder))
-    table = _read_rows(rows, found)
+    table, lacking = _read_rows(rows, found)
     scored = score_table(encoded, found, table, None if loss is None else choose(Loss, "loss", loss))
-    if remarks := scored.remarks():
+    if remarks := [*lacking, *scored.remarks()]:
         warnings.warn("; ".join(remarks), stacklevel=2)
     nothing = (np.nan,) * len(scored.columns)
     numbers = [nothing if one is None else one for one in scored.rows]
@@ -82,13 +84,16 @@ def predict(
     return values[:, 0] if values.shape[1] == 1 else values
 
 
-def _read_rows(rows: Any, encoder: Encoder) -> Table:
-    """Return the columns of rows that an encoder reads, with the cells that a CSV file of them has."""
+def _read_rows(rows: Any, encoder: Encoder) -> tuple[Table, list[str]]:
+    """Return the columns of rows that an encoder reads, with the cells that a CSV file of them has.
+
+    The second is a remark if some of several dicts lack columns that others have.
+    """
     if isinstance(rows, str | Path):
-        return parse_table(Path(rows).read_bytes(), Path(rows).name)
+        return parse_table(Path(rows).read_bytes(), Path(rows).name), []
     wanted = {column.name: column.words for column in encoder.columns}
     dates = {of: () for name in wanted if (of := part_of(name)) is not None}
-    held, count = _columns(rows, [*wanted, *dates])
+    held, count, lacking = _columns(rows, [*wanted, *dates])
     columns: dict[str, Cells] = {
         name: _cells(held[name], words) for name, words in {**dates, **wanted}.items() if name in held
     }
@@ -98,17 +103,19 @@ def _read_rows(rows: Any, encoder: Encoder) -> Table:
         for column in encoder.columns
         if isinstance(column, NumberColumn) and column.name in columns
     }
-    return Table(name="rows", columns=columns, lines=range(1, count + 1), amounts=amounts)
+    named = ", ".join(f"{name!r} ({plural(rows, 'row')})" for name, rows in lacking.items())
+    remarks = [f"columns that only some dicts have are gaps in the others: {named}"] if lacking else []
+    return Table(name="rows", columns=columns, lines=range(1, count + 1), amounts=amounts), remarks
 
 
-def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]], int]:
-    """Return columns of values by name, and how many rows there are."""
+def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]], int, dict[str, int]]:
+    """Return columns of values by name, how many rows there are, and of how many dicts a column is absent."""
     if hasattr(rows, "columns") and hasattr(rows, "__getitem__"):
         # As in the header of a CSV file, space around a name is none of it
         names = {str(name).strip(): name for name in rows.columns}
         if len(names) != len(rows.columns):
             raise InvalidTask("two columns of the frame have one name: give them distinct names")
-        return {name: rows[names[name]].to_list() for name in wanted if name in names}, len(rows)
+        return {name: rows[names[name]].to_list() for name in wanted if name in names}, len(rows), {}
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping | bytes):
         raise _reject_rows("rows are", rows)
     listed = list(rows)
@@ -116,7 +123,11 @@ def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]]
         if not isinstance(row, Mapping):
             raise _reject_rows(f"row {place} is", row)
     there = set[str]().union(*listed) if listed else set(wanted)
-    return {name: [row.get(name) for row in listed] for name in wanted if name in there}, len(listed)
+    found: dict[str, Sequence[Any]] = {
+        name: [row.get(name) for row in listed] for name in wanted if name in there
+    }
+    absent = {name: sum(name not in row for row in listed) for name in found}
+    return found, len(listed), {name: rows for name, rows in absent.items() if rows}
 
 
 def _reject_rows(what: str, given: object) -> InvalidTask:

@@ -119,9 +119,11 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     assert interval == tested.auc_interval == (table["auc_low"].iloc[-1], table["auc_high"].iloc[-1])
     assert job.summary()["rounds_done"] == 4
     [compared] = client.compare_jobs()
-    spec = job.record.plan.job
+    plan = job.record.plan
+    assert isinstance(plan, TrainingPlan)
+    spec = plan.job
     assert (compared["task_id"], compared["dataset_id"]) == (spec.task_id.hex(), spec.dataset_id.hex())
-    assert (compared["task"], compared["model"]) == (job.record.task_name, spec.model_digest.hex())
+    assert (compared["task"], compared["model"]) == (plan.task.name, spec.model_digest.hex())
     calibrated = table["calibrated_loss"]
     assert job.summary()["calibrated_loss"] == compared["calibrated_loss"] == calibrated.iloc[-1]
     assert compared["best_calibrated_loss"] <= 1.01 * calibrated.iloc[1:].min()

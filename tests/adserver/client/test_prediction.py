@@ -206,6 +206,25 @@ def test_a_row_that_cannot_be_read_is_nan_and_the_warning_says_why() -> None:
     assert caught[0].filename == __file__
 
 
+def test_a_column_that_only_some_dicts_have_is_counted_in_one_warning() -> None:
+    lacking = [
+        {name: value for name, value in row.items() if name not in absent}
+        for row, absent in zip(ROWS, [(), ("city", "extra"), ("city", "seen"), ("extra",)], strict=True)
+    ]
+    encoded = model()
+    said = r"some dicts have are gaps in the others: 'city' \(2 rows\), 'seen' \(1 row\)"
+    with pytest.warns(UserWarning, match=said) as caught:
+        scored = predict(encoded, lacking, encoder=ENCODER)
+    assert len(caught) == 1
+    assert "extra" not in str(caught[0].message)  # of which the encoder reads nothing
+    gaps = [row | {name: None for name in FIELDS if name not in row} for row in lacking]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.array_equal(scored, predict(encoded, gaps, encoder=ENCODER))
+    with pytest.raises(InvalidTask, match="city"):
+        predict(encoded, [{"pages": 1}, {"pages": 2}], encoder=ENCODER)
+
+
 def test_words_that_the_encoder_does_not_name_are_counted_in_a_warning() -> None:
     graph = from_columns(model(), ENCODER)
     with pytest.warns(UserWarning, match="1 row is scored as `other` in column 'city'.*not name 'Bonn'"):
