@@ -22,6 +22,7 @@ from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import Key, Measurement
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
+from maskedlark.runtime.durable_file import replacing
 
 DEFAULT_PANEL_FRACTION = 0.2
 _OTHER: Final = "other"
@@ -115,7 +116,7 @@ class SourceRecords:
         )
 
     def save(self, path: Path, kind: LabelKind) -> None:
-        """Write the records in clear as .npz.
+        """Write the records in clear as .npz, in one step, for this user alone.
 
         `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
 
@@ -131,7 +132,8 @@ class SourceRecords:
         if self.lines is not None:
             arrays["lines"] = self.lines
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:  # savez adds a suffix to names, not to files
+        # savez adds a suffix to names, not to files
+        with replacing(path, path.with_name(f".{path.name}.unfinished")) as file:
             np.savez(file, **arrays)
 
 

@@ -16,6 +16,7 @@ from adserver.quickstart.settings import Settings
 from adserver.quickstart.wrong_settings import WrongSetting, read_settings
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.runtime.durable_file import write_durably
 
 CONFIG: Final = "lark.toml"
 SAMPLE: Final = "wbcd"
@@ -114,7 +115,7 @@ def _hint(text: str, error: str) -> str:
 
 
 def new_project(folder: Path, settings: Settings, notes: Mapping[str, str] | None = None) -> Project:
-    """Make a project's folder with its `lark.toml` and `env.sh`.
+    """Make a project's folder with `env.sh` and `lark.toml`, which counts rows and is for this user alone.
 
     Args:
         folder: The folder.
@@ -131,7 +132,7 @@ def new_project(folder: Path, settings: Settings, notes: Mapping[str, str] | Non
     if (folder / CONFIG).exists():
         raise InvalidTask(f"{folder / CONFIG} exists already: run it with `adserver quickstart run {folder}`")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(config_text(settings, notes or {}), encoding="utf-8")
+    write_durably(folder / CONFIG, config_text(settings, notes or {}).encode())
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in project.environment().items()]
     project.environment_file.write_text("".join(lines))
     return project

@@ -307,6 +307,17 @@ def test_saved_records_are_read_back(tmp_path: Path, kind: LabelKind, dtype: typ
         assert (saved["labels"] == records.labels).all()
 
 
+def test_others_of_the_machine_see_no_saved_records_also_where_an_older_file_was_open_to_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "panel.npz"
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    SourceRecords(features=np.zeros((1, 2), np.uint8), labels=np.zeros(1)).save(path, LabelKind.CLASSES)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_run_loads_encoders_only_for_a_table() -> None:
     code = "import browser_sim.run, browser_sim.sources.mnist, sys; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

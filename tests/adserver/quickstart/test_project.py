@@ -133,9 +133,11 @@ def test_a_shell_reads_a_folder_of_any_name(tmp_path: Path) -> None:
     assert shown.stdout.decode() == str(project.parties / "adserver")
 
 
-def test_others_of_the_machine_see_no_results_of_a_run(tmp_path: Path) -> None:
-    made = new_project(tmp_path / "play", SETTINGS).new_run()
-    assert made.stat().st_mode & 0o077 == 0
+def test_others_of_the_machine_see_no_results_of_a_run_and_no_counts_of_a_table(tmp_path: Path) -> None:
+    """Comments of `lark.toml` say how many rows have each class."""
+    project = new_project(tmp_path / "play", SETTINGS)
+    for made in (project.new_run(), project.folder / CONFIG):
+        assert made.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("progress", ["[]", "{}", '{"settings": 1}', "3", '["settings"]', "{"])
