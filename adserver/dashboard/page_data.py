@@ -43,6 +43,7 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
 from adserver.store.paging import PageMarker
+from adserver.views.job_comparison import why_not_comparable
 from adserver.views.query import means_in, reading_lines
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
@@ -221,6 +222,7 @@ class Figures:
         return {
             "items": items,
             "compared": compared,
+            "not_comparable": why_not_comparable(map(_trained_on, found[:ROWS])),
             "next": _next(found, lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id).cursor),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},
@@ -418,6 +420,12 @@ class Figures:
 def _plain(message: Message) -> Values:
     """Return a message of the admin API as the values of a template."""
     return message.model_dump(mode="json")
+
+
+def _trained_on(job: JobRecord) -> tuple[str | None, str | None]:
+    """Return the ids of a job's task and dataset."""
+    dataset = job.plan.job.dataset_id.hex() if isinstance(job.plan, TrainingPlan) else None
+    return None if job.plan.task is None else job.plan.task.task_id.hex(), dataset
 
 
 def _job_row(job: JobRecord) -> Values:

@@ -198,7 +198,7 @@ def test_a_jobs_name_is_the_ad_servers_alone_and_jobs_are_compared(site: Site, a
     job = site.store.get(first)
     assert (job.name, job.note) == ("wide-net", "first-try")
     assert b"wide-net" not in encode(job.plan)  # of which helpers get a part
-    for command in ("job list", "job show " + first.hex(), "job compare"):
+    for command in ("job list", "job show " + first.hex(), "job show wide", "job compare"):
         assert "wide-net" in adserver(command).stdout
     named, other = json.loads(adserver("job compare --json").stdout)
     assert (named["job"], named["name"], named["note"]) == (first.hex(), "wide-net", "first-try")
@@ -218,6 +218,7 @@ def test_a_jobs_name_is_the_ad_servers_alone_and_jobs_are_compared(site: Site, a
     assert 0 < named["epsilon"] < named["collusion_epsilon"]
     (one,) = json.loads(adserver(f"job compare {second.hex()[:12]} --json").stdout)
     assert one == other
+    assert "4 of 4 rounds" in adserver("model export named.onnx --job wide-").stdout
     with pytest.raises(InvalidTask, match="name has 101 characters"):
         adserver(f"{SUBMIT} --name {'n' * 101}")
 

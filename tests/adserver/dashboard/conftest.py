@@ -1,20 +1,24 @@
 """The dashboard in Chromium: one server for the tests of a module."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext
 
 from adserver.ingest.http_server import HttpServer
-from tests.adserver.painted import painted
+from tests.adserver.job_world import plan_for
+from tests.adserver.painted import OF, Painted, painted
 from tests.adserver.visits import Shown, Visit
 from tests.patience import HANGS_S
 
+LONG_NOTE = ("from the warm model of the panel of March; " * 6).strip()
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Shown]:
-    of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+
+@contextmanager
+def serving(of: Painted, browser: Browser) -> Iterator[Shown]:
     with of.door() as door:
         server = HttpServer(door, "127.0.0.1:0", None, headers=())
         try:
@@ -23,6 +27,24 @@ def shown(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
         finally:
             server.stop()
     of.close()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Shown]:
+    with serving(painted(Path(tmp_path_factory.mktemp("painted")) / "adserver"), browser) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def of_two_datasets(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Shown]:
+    """The same with a job over another dataset, of a long name and note."""
+    of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+    plan = plan_for(OF, job_id=b"\7" * 16)
+    plan = replace(plan, job=replace(plan.job, dataset_id=bytes(32)))
+    of.jobs.submit(plan, name="two hidden layers, run 12 of the spring", note=LONG_NOTE)
+    of.round(b"\7" * 16, 0)
+    with serving(of, browser) as made:
+        yield made
 
 
 @pytest.fixture(params=["light", "dark"])

@@ -206,15 +206,30 @@ def test_a_budget_says_what_a_next_job_may_ask(visit: Visit) -> None:
     assert budget.next_epsilon
 
 
-def test_a_narrow_page_of_jobs_has_all_of_them_side_by_side(shown: Shown, browser: Browser) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 800})
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_page_of_jobs_has_all_of_them_side_by_side(
+    of_two_datasets: Shown, browser: Browser, width: int
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 800})
     try:
-        visit = shown.visit(context)
+        visit = of_two_datasets.visit(context)
         visit.open(PATHS["jobs"])
+        assert "from the warm model" in visit.page.locator("#compared").inner_text()
+        assert visit.page.evaluate(CUT) == []
         hidden = "(one) => one.scrollHeight - one.clientHeight"
         assert visit.page.locator(".scroll").evaluate(hidden) <= 1
+        assert violations(visit) == []
     finally:
         context.close()
+
+
+def test_jobs_over_several_datasets_are_side_by_side_with_a_warning(
+    shown: Shown, of_two_datasets: Shown, context: BrowserContext
+) -> None:
+    for served, times in ((shown, 0), (of_two_datasets, 1)):
+        visit = served.visit(context)
+        visit.open(PATHS["jobs"])
+        assert visit.page.get_by_text("These jobs are over different datasets").count() == times
 
 
 def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
