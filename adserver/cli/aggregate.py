@@ -91,7 +91,7 @@ def _aggregate_command(
 
     # Before anything is charged: a release that cannot be written would be paid for all the same
     check_parts(out or (), ENDINGS, "a result is")
-    conditions = dict(_condition(one) for one in where or ())
+    conditions = _conditions(where or ())
     asked_quantiles = [_quantile(one) for one in quantile or ()]
     quantiles = [(name, over or COUNT, share) for name, over, share in asked_quantiles]
     asked_means = [(name, over) for name, _, over in (one.partition(":") for one in mean or ())]
@@ -224,11 +224,22 @@ def _check_gaps(
     return frozenset(over_filled)
 
 
-def _condition(typed: str) -> tuple[str, str]:
-    name, equals, said = typed.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"--where is {typed!r}: expected KEY=VALUE")
-    return name.strip(), said.strip()
+def _conditions(typed: Sequence[str]) -> dict[str, str]:
+    found = dict[str, str]()
+    for one in typed:
+        name, equals, said = (part.strip() for part in one.partition("="))
+        if not (equals and name and said) or name[-1] in "!<>~" or said[0] == "=":
+            raise typer.BadParameter(
+                f"--where is {one!r}: expected KEY=VALUE, the only kind of condition; for all values "
+                "but one, or for several, group by the key and add up"
+            )
+        if name in found:
+            raise typer.BadParameter(
+                f"--where names {name} twice, and a report has one value of a key: for several values group "
+                "by the key and add up"
+            )
+        found[name] = said
+    return found
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:

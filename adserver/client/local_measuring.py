@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
-from adserver.measuring.domains import codes_by_key
+from adserver.measuring.domains import codes_by_key, words_by_key
 from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import (
@@ -32,7 +32,7 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
-from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.model.heads import Head, Heads, TrainedLoss
 from maskedlark.model.onnx_file import parse
@@ -44,6 +44,7 @@ from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task import Task
 from maskedlark.runtime.keyed_lock import KeyedLock
 
+_T = TypeVar("_T")
 _AskingT = TypeVar("_AskingT", bound=Asking[Any, Any])
 
 
@@ -122,22 +123,23 @@ class LocalMeasuring:
             measurement = measurement_of(self._task(found))
             keys = frozenset(key.name for key in measurement.keys)
             summed = frozenset({COUNT, *(value.name for value in measurement.values)})
+            domains = _by_declared_name(asked["domains"], keys, "domains")
             request = Request(
                 # A column's own name may have letters that a task's names have not; said in both ways it is
                 # one value
                 values=tuple(dict.fromkeys(declared_name(name, summed) for name in values)),
                 histograms=tuple(dict.fromkeys(declared_name(name, summed) for name in histograms)),
                 group_by=tuple(declared_name(name, keys) for name in group_by),
-                where={declared_name(name, keys): said for name, said in asked["where"].items()},
-                domains=codes_by_key(
-                    {declared_name(name, keys): codes for name, codes in asked["domains"].items()},
-                    measurement,
-                ),
+                where=_by_declared_name(asked["where"], keys, "where"),
+                domains=codes_by_key(domains, measurement),
+                domain_words=words_by_key(domains),
                 is_discovered=discover,
                 is_rolled_up=roll_up,
                 epsilon=epsilon,
             )
-            return self.measurer(found).measure(request, chosen, require_helpers=self._require_helpers)
+            measurer = self.measurer(found)
+            measurer.check_words(request)
+            return measurer.measure(request, chosen, require_helpers=self._require_helpers)
 
     def evaluate(
         self,
@@ -299,3 +301,21 @@ class LocalMeasuring:
 
 def _new_id() -> str:
     return os.urandom(QUERY_ID_BYTES).hex()
+
+
+def _by_declared_name(said: Mapping[str, _T], declared: Collection[str], what: str) -> dict[str, _T]:
+    """Return a mapping by the names of keys that are meant.
+
+    Raises:
+        JobRefused(MALFORMED): two names mean one key.
+    """
+    found = dict[str, _T]()
+    for name, value in said.items():
+        key = declared_name(name, declared)
+        if key in found:
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"{what} names the key {key!r} twice, once as {name[:80]!r}: name it once",
+            )
+        found[key] = value
+    return found

@@ -60,6 +60,15 @@ def codes_by_key(domains: Mapping[str, object], measurement: Measurement) -> dic
     }
 
 
+def words_by_key(domains: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    """Return the words that domains list, by key; `codes_by_key` has checked them."""
+    return {
+        name: tuple(one for one in said if isinstance(one, str))
+        for name, said in domains.items()
+        if isinstance(said, list)
+    }
+
+
 def load_domains(path: Path | None) -> dict[str, Any]:
     """Load the domains of a file as they are; an empty mapping without a file.
 

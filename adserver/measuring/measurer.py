@@ -21,7 +21,9 @@ from adserver.measuring.request import Request, keys_to_discover, plan_discovery
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
+from adserver.records.plain_names import plain_name
 from adserver.store.datasets import Dataset
+from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -74,27 +76,50 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         """
         # The query names the codes of its cells, so those are found by a release before it is planned.
         found: DiscoverySpec | None = None
+        discovery: PlannedQuery[DiscoverySpec] | None = None
         missing = keys_to_discover(request, self.task) if request.is_discovered else ()
-        request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
-        # What is wrong with the query must be found before a discovery is charged
-        planned = self._plan(_with_domains(request, dict.fromkeys(missing, _ANY_CODE)), chosen)
-        if missing:
+        if missing:  # what is known already costs nothing to find
             query_id = chosen.of_discovery if chosen else self._new_id()
-            found = plan_discovery(
+            discovery = plan_discovery(
                 request, task=self.task, dataset=self.dataset, query_id=query_id, keys=missing
             )
+            found = discovery.spec
+        # What is wrong with the query must be found before a discovery is charged
+        any_code = dict.fromkeys(missing, _ANY_CODE)
+        planned = self._plan(replace(request, domains={**request.domains, **any_code}), chosen, found)
         require_helpers()
-        if found is not None:
+        if discovery is not None:
             # The whole request is repeated, of which the discovery is a part
-            with self._naming(chosen.query_id if chosen else found.query_id):
-                request = _with_domains(request, self._discover(found, chosen))
-            planned = self._plan(request, chosen)
+            with self._naming(chosen.query_id if chosen else discovery.spec.query_id):
+                found, domains = self._discover(discovery, chosen)
+            planned = self._plan(replace(request, domains={**request.domains, **domains}), chosen, found)
         kept = self._keep(planned, chosen)
         return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
 
-    def _plan(self, request: Request, chosen: ChosenId | None) -> PlannedQuery[QuerySpec]:
+    def _plan(
+        self, request: Request, chosen: ChosenId | None, found: DiscoverySpec | None
+    ) -> PlannedQuery[QuerySpec]:
         query_id = chosen.query_id if chosen else self._new_id()
-        return plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id)
+        return plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id, found=found)
+
+    def check_words(self, request: Request) -> None:
+        """Refuse a condition on a word that the encoder would have listed, and has not: a typing error.
+
+        Raises:
+            JobRefused(UNDECLARED): as that; a word that the key's domain lists is taken as it is.
+        """
+        measurement = measurement_of(self.task)
+        columns = () if self.encoder is None else self.encoder.columns
+        for name, word in request.where.items():
+            is_open = measurement.keys[key_index(measurement, name)].size is None
+            known = {said for column in columns if plain_name(column.name) == name for said in column.words}
+            known.update(request.domain_words.get(name, ()))
+            if is_open and known and not word.isdecimal() and word not in known:
+                raise JobRefused(
+                    JobReason.UNDECLARED,
+                    f"the task's encoder lists no {word!r} in {name}; {list_known(word, sorted(known))}. "
+                    f"If reports have it all the same, say so by a domain of {name} that lists it",
+                )
 
     def _length(self, spec: QuerySpec) -> int:
         return spec.num_numbers(self.task)
@@ -104,13 +129,15 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
     ) -> AggregateResult:
         return read_query(self.task, self.dataset, planned, answer, found, encoder=self.encoder)
 
-    def _discover(self, planned: DiscoverySpec, chosen: ChosenId | None) -> dict[str, Codes]:
-        """Find the codes of each key by a discovery.
+    def _discover(
+        self, planned: PlannedQuery[DiscoverySpec], chosen: ChosenId | None
+    ) -> tuple[DiscoverySpec, dict[str, Codes]]:
+        """Find the codes of each key by a discovery, and return it, as it was charged, with them.
 
         Raises:
             JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
         """
-        kept = self._keep(PlannedQuery(spec=planned), chosen)
+        kept = self._keep(planned, chosen)
         spec = kept.planned.spec
         answer = self._ask(spec, spec.num_values, is_new=kept.is_new)
         total = answer.total.reshape(len(spec.keys), 1 + spec.max_codes)
@@ -124,7 +151,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
                     f"no code of key {name!r} occurs in enough reports to be shown: give the key's domain",
                 )
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
-        return found
+        return spec, found
 
     def _new_id(self) -> bytes:
         return self.randomness(QUERY_ID_BYTES)
@@ -152,6 +179,7 @@ def read_query(
     return AggregateResult(
         **release_fields(task, dataset, spec, answer, found.charges(task) if found else ()),
         group_by=tuple(axis.key for axis in spec.group_by),
+        where=_where(task, planned, encoder),
         columns=_columns(task, spec),
         rows=_rows(task, planned, answer.total, encoder),
         min_cell_count=measurement_of(task).min_cell_count,
@@ -178,10 +206,6 @@ def level_errors(task: Task, spec: QuerySpec) -> tuple[tuple[float, ...], ...]:
     return tuple(
         tuple((errors * math.sqrt(level.variances[0])).tolist()) for level in _estimates(task, spec, nothing)
     )
-
-
-def _with_domains(request: Request, found: dict[str, Codes]) -> Request:
-    return replace(request, domains={**request.domains, **found})
 
 
 def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
@@ -354,11 +378,31 @@ def _names(task: Task, planned: PlannedQuery[QuerySpec], encoder: Encoder | None
     names = []
     for axis, domain in zip(planned.spec.group_by, domains, strict=True):
         key: Key = measurement.keys[key_index(measurement, axis.key)]
-        # The codes of a key with a size are its own categories or numbers, not digests of words.
-        words = {} if encoder is None or key.size is not None else words_by_code(key, encoder)
+        words = _words(key, planned, encoder)
         codes = range(axis.size) if domain is None else domain.tolist()
         names.append([words.get(code, key.label(code)) for code in codes])
     return names
+
+
+def _where(
+    task: Task, planned: PlannedQuery[QuerySpec], encoder: Encoder | None
+) -> tuple[tuple[str, str], ...]:
+    """Return the key and word of each condition."""
+    measurement = measurement_of(task)
+    keys = [(measurement.keys[key_index(measurement, one.key)], one.code) for one in planned.spec.where]
+    return tuple((key.name, _words(key, planned, encoder).get(code, key.label(code))) for key, code in keys)
+
+
+def _words(key: Key, planned: PlannedQuery[QuerySpec], encoder: Encoder | None) -> dict[int, str]:
+    """Return the words of a key's codes that the encoder has, or that the query was asked in."""
+    # The codes of a key with a size are its own categories or numbers, not digests of words.
+    if key.size is not None:
+        return {}
+    asked = planned.words.domains.get(key.name, ())
+    if key.name in planned.words.where:
+        asked = (*asked, planned.words.where[key.name])
+    known = {} if encoder is None else words_by_code(key, encoder)
+    return {key.code(word): word for word in asked} | known
 
 
 def _groups(names: Sequence[Sequence[str]], level: int) -> Sequence[tuple[str, ...]]:

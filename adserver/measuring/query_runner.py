@@ -146,7 +146,7 @@ class Asking(Generic[_Spec, _Result]):
             HelperUnavailable: another server, which both helpers refused, forgets it in this moment.
         """
         request = None if chosen is None else chosen.request
-        is_new = self.store.add(planned.spec, planned.beside, asked_at=self.clock(), request=request)
+        is_new = self.store.add(planned, asked_at=self.clock(), request=request)
         if is_new:
             return _KeptQuery(planned=planned, is_new=True)
         before = None if chosen is None else self.store.before(chosen, type(planned.spec))

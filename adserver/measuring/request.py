@@ -7,7 +7,7 @@ from typing import Final
 
 from adserver.budgets.asked_epsilon import check_epsilon
 from adserver.measuring.domains import Codes, code_of
-from adserver.records.asked_query import PlannedQuery
+from adserver.records.asked_query import AskedWords, PlannedQuery
 from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
@@ -48,6 +48,7 @@ class Request:
         is_discovered: First find the codes of keys without a domain, by a separate private release.
         is_rolled_up: Release the coarser levels too, up to the total, consistent with each other.
         epsilon: What it may cost against the ad server; None: a tenth of the task's budget.
+        domain_words: For keys: the words that domains were given in.
     """
 
     values: tuple[str, ...]
@@ -58,6 +59,12 @@ class Request:
     is_discovered: bool = False
     is_rolled_up: bool = False
     epsilon: float | None = None
+    domain_words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def words(self) -> AskedWords:
+        """The words that codes stand for."""
+        return AskedWords(where=self.where, domains=self.domain_words)
 
 
 def keys_to_discover(request: Request, task: Task) -> tuple[str, ...]:
@@ -69,7 +76,7 @@ def keys_to_discover(request: Request, task: Task) -> tuple[str, ...]:
 
 def plan_discovery(
     request: Request, *, task: Task, dataset: Dataset, query_id: bytes, keys: tuple[str, ...]
-) -> DiscoverySpec:
+) -> PlannedQuery[DiscoverySpec]:
     """Plan the release that finds the codes of some keys, at its share of the request's epsilon.
 
     Raises:
@@ -91,11 +98,20 @@ def plan_discovery(
     )
     planned = fitting(task, spec, epsilon=DISCOVERY_SHARE * query_epsilon(request.epsilon, task))
     planned.check(task, records=dataset.size)
-    return planned
+    return PlannedQuery(spec=planned, words=request.words)
 
 
-def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: bytes) -> PlannedQuery[QuerySpec]:
+def plan_query(
+    request: Request,
+    *,
+    task: Task,
+    dataset: Dataset,
+    query_id: bytes,
+    found: DiscoverySpec | None = None,
+) -> PlannedQuery[QuerySpec]:
     """Check a request against its task and dataset, and fix its noise.
+
+    Together with the discovery `found` that went before it, it costs what was asked.
 
     Raises:
         InvalidTask: a number is out of its range, or a category is not declared.
@@ -120,12 +136,12 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
             "are_rests_shown": (request.is_rolled_up and bool(axes) and measurement.small_cell_delta is None),
         },
     )
-    # Of one epsilon, the discovery before this query took the rest.
-    share = 1 - DISCOVERY_SHARE if request.is_discovered else 1.0
-    planned = fitting(task, spec, epsilon=share * query_epsilon(request.epsilon, task))
+    already = () if found is None else found.charges(task)
+    planned = fitting(task, spec, epsilon=query_epsilon(request.epsilon, task), already=already)
     planned.check(task, records=dataset.size)
     listed = [request.domains[axis.key] for axis in axes if axis.codes_digest is not None]
-    return PlannedQuery(spec=planned, beside=b"".join(codes.astype("<u4").tobytes() for codes in listed))
+    beside = b"".join(codes.astype("<u4").tobytes() for codes in listed)
+    return PlannedQuery(spec=planned, beside=beside, words=request.words)
 
 
 def query_epsilon(epsilon: float | None, task: Task) -> float:

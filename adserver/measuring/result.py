@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
+from adserver.records.defaults import MAY_BE_HIDDEN
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table, text_table
 from adserver.records.plain_names import declared_name, distinct_names
@@ -187,11 +188,17 @@ class ReleasedResult:
     cost: Epsilons
     dataset_spent: Epsilons
 
+    @property
+    def conditions(self) -> str:
+        """What the reports meet that were read, in words; empty if all were."""
+        return ""
+
     def titled(self, table: str) -> str:
         """Return a table under a line that says what it is and what it cost."""
         kind, cost = type(self).__name__, self.cost
+        only = f" where {self.conditions}" if self.conditions else ""
         return (
-            f"{kind} {self.query_id[:12]}: {self.records} reports, epsilon {cost.ad_server:.4g} "
+            f"{kind} {self.query_id[:12]}{only}: {self.records} reports, epsilon {cost.ad_server:.4g} "
             f"({cost.colluding:.4g} against the ad server with one helper)\n{table}"
         )
 
@@ -212,6 +219,7 @@ class AggregateResult(ReleasedResult):
         threshold_margin: How far above k a noisy count must be for its cell to be shown, in a task that
             hides small cells strictly; otherwise 0.
         discovery_margin: The same of the counts by which a discovery found groups; 0 without one.
+        where: The key and word of each condition that the reports meet.
     """
 
     group_by: tuple[str, ...]
@@ -221,6 +229,7 @@ class AggregateResult(ReleasedResult):
     threshold_noise: float = 0.0
     threshold_margin: float = 0.0
     discovery_margin: float = 0.0
+    where: tuple[tuple[str, str], ...] = ()
 
     @property
     def threshold_notes(self) -> tuple[str, ...]:
@@ -236,8 +245,16 @@ class AggregateResult(ReleasedResult):
             if margin
         )
 
+    @property
+    def conditions(self) -> str:
+        """What the reports meet, in words; empty without conditions."""
+        return " and ".join(f"{key} = {word}" for key, word in self.where)
+
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row for each cell: its keys, then each column's estimate, standard error and interval."""
+        """Return a row for each cell.
+
+        Its keys, then each column's estimate, standard error and interval, then whether it may be hidden.
+        """
         return frame(self._to_rows(), self._column_types())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -246,8 +263,9 @@ class AggregateResult(ReleasedResult):
 
     def _column_types(self) -> ColumnTypes:
         numbers = [name for column in self.columns for name in NOT_KNOWN.as_columns(column.name)]
-        names = distinct_names((*self.group_by, *numbers))
-        return {name: str if place < len(self.group_by) else float for place, name in enumerate(names)}
+        names = distinct_names((*self.group_by, *numbers, MAY_BE_HIDDEN))
+        types = [str] * len(self.group_by) + [float] * len(numbers) + [bool]
+        return dict(zip(names, types, strict=True))
 
     def _to_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of each cell by name."""
@@ -258,7 +276,7 @@ class AggregateResult(ReleasedResult):
                 for column, estimate in zip(self.columns, row.estimates, strict=True)
                 for number in estimate.as_columns(column.name).values()
             ]
-            yield dict(zip(names, (*row.group, *numbers), strict=True))
+            yield dict(zip(names, (*row.group, *numbers, row.may_be_hidden), strict=True))
 
     def __repr__(self) -> str:
         """Show the cells with their intervals, a line for each."""

@@ -117,6 +117,7 @@ class ResultMessage(ReleaseMessage):
     threshold_margin: float
     # An older ad server sends none
     discovery_margin: float = 0.0
+    where: dict[str, str] = Field({}, description="The word of each key that reports were to have.")
     columns: tuple[Column, ...]
     rows: tuple[RowMessage, ...]
 
@@ -135,6 +136,7 @@ class ResultMessage(ReleaseMessage):
         return cls(
             **cls.fields_of(result),
             **pick_attributes(result, _THRESHOLD),
+            where=dict(result.where),
             columns=result.columns,
             rows=tuple(map(RowMessage.model_validate, rows)),
         )
@@ -149,6 +151,7 @@ class ResultMessage(ReleaseMessage):
         return AggregateResult(
             **self.release(),
             group_by=tuple(self.rows[0].group) if self.rows else (),
+            where=tuple(self.where.items()),
             columns=self.columns,
             rows=tuple(
                 ResultRow(

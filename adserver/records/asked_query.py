@@ -8,7 +8,7 @@ import json
 import string
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.canonical import digest
@@ -25,6 +25,29 @@ S = TypeVar("S", bound="AnyQuery")
 
 
 @frozen
+class AskedWords:
+    """The words of a request, of which a query has only the codes.
+
+    Attributes:
+        where: For keys: the category, word or number that summed reports have.
+        domains: For keys: the words of the groups that were asked for.
+    """
+
+    where: Mapping[str, str] = field(default_factory=dict)
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return them as text, ASCII."""
+        return json.dumps({"where": dict(self.where), "domains": dict(self.domains)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return what `to_json` wrote."""
+        read = json.loads(text)
+        return cls(where=read["where"], domains={key: tuple(words) for key, words in read["domains"].items()})
+
+
+@frozen
 class PlannedQuery(Generic[S]):
     """A query of any kind.
 
@@ -32,10 +55,12 @@ class PlannedQuery(Generic[S]):
         spec: The query.
         beside: What is sent with it (`maskedlark.releases.kinds.BESIDE`): of a query of sums the codes of
             its axes, of an evaluation the ONNX file; of another kind nothing.
+        words: What it was asked in.
     """
 
     spec: S
     beside: bytes = field(repr=False, default=b"")
+    words: AskedWords = field(default_factory=AskedWords)
 
 
 @frozen

@@ -11,7 +11,7 @@ from maskedlark.errors import InvalidTask
 if TYPE_CHECKING:
     import pandas as pd
 
-ColumnTypes: TypeAlias = Mapping[str, type[int] | type[float] | type[str]]
+ColumnTypes: TypeAlias = Mapping[str, type[int] | type[float] | type[str] | type[bool]]
 """What each column holds, by its name: a result without rows has columns too."""
 
 
@@ -48,7 +48,7 @@ def arrow_stream(
         import pyarrow as pa  # an extra
     except ImportError:
         raise InvalidTask("Arrow streams need pyarrow: pip install 'masked-lark[parquet]'") from None
-    types = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    types = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
     schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
     return table.__arrow_c_stream__(requested_schema)

@@ -25,6 +25,8 @@ _WRITTEN_AS: Final = str.maketrans(
         "\u0131": "i",
     }
 )
+# Dropped with other signs, `country!` would be `country`, and the answer the opposite of the question
+_OPERATORS: Final = frozenset("!<>=~^|&*?")
 # A declared name has at most 64: room for a number, `_x1000000` and `_filled`
 _MOST: Final = 44
 
@@ -73,8 +75,10 @@ def filled_name_of(value: str) -> str:
 def declared_name(said: str, declared: Collection[str]) -> str:
     """Return the declared name that is meant: the same, or that of the only column of this plain name.
 
-    Anything else is returned as it is said.
+    Anything else is returned as it is said, such as `country!` of a condition that meant to exclude.
     """
+    if _OPERATORS.intersection(said):
+        return said
     plain = plain_name(said)
     is_only = plain in declared and numbered_name(plain, 2) not in declared
     return plain if said not in declared and is_only else said

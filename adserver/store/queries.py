@@ -4,12 +4,13 @@ Stored before the helpers are asked, so that what was charged can always be aske
 """
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from sqlalchemy import ColumnElement, Engine, delete, func, select
 
-from adserver.records.asked_query import ChosenId, PlannedQuery, S, StoredAnswer, discovery_id
+from adserver.records.asked_query import AskedWords, ChosenId, PlannedQuery, S, StoredAnswer, discovery_id
 from adserver.store.audit_log import log_act
 from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import PageMarker, newest_first
@@ -36,11 +37,13 @@ class AskedQuery:
         spec: What was asked.
         asked_at: Unix seconds.
         is_answered: Whether its answer is stored too.
+        words: What it was asked in.
     """
 
     spec: "AnyQuery"
     asked_at: float
     is_answered: bool
+    words: AskedWords = field(default_factory=AskedWords)
 
 
 class QueryStore:
@@ -49,30 +52,33 @@ class QueryStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, spec: "AnyQuery", codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
+    def add(self, planned: PlannedQuery[S], *, asked_at: float, request: bytes | None = None) -> bool:
         """Store a query, and what is sent with it, before the helpers are asked.
 
         Args:
-            spec: The query.
-            codes: What is sent with it.
+            planned: The query.
             asked_at: Unix seconds.
             request: `ChosenId.request`; without it nothing may be asked under the id again.
 
         Returns:
             Whether there was none of its id; what is there stays.
         """
+        spec = planned.spec
         row = {
             "query_id": spec.query_id,
             "task_id": spec.task_id,
             "dataset_id": spec.dataset_id,
             "asked_at": asked_at,
             "kind": spec.kind,
+            "spec": encode(spec),
+            "codes": planned.beside,
+            "words": planned.words.to_json(),
             "request": request,
         }
         added = insert_or_ignore(self._engine, queries, ["query_id"]).returning(queries.c.query_id)
         with self._engine.begin() as connection:
             # Returned only where it was inserted, which says in one statement whether it was asked before.
-            rows = connection.execute(added.values(row | {"spec": encode(spec), "codes": codes}))
+            rows = connection.execute(added.values(row))
             is_new = rows.one_or_none() is not None
             if is_new:
                 log_act(
@@ -105,7 +111,7 @@ class QueryStore:
         for row in rows:
             spec = _decode(row.kind, row.spec)
             if isinstance(spec, kind):
-                return PlannedQuery(spec=spec, beside=bytes(row.codes))
+                return _planned(spec, row)
         return None
 
     def discovery_before(self, query_id: bytes) -> "DiscoverySpec | None":
@@ -194,7 +200,7 @@ class QueryStore:
                 JobReason.UNKNOWN_QUERY,
                 f"this id belongs to a release of kind {spec.kind}, not {kind.kind}",
             )
-        return PlannedQuery(spec=spec, beside=bytes(row.codes))
+        return _planned(spec, row)
 
     def of_dataset(self, dataset_id: bytes) -> "tuple[AnyQuery, ...]":
         """Return every query over a dataset, sent or about to be, in order."""
@@ -210,13 +216,22 @@ class QueryStore:
 _IS_ANSWERED: Final[ColumnElement[Any]] = (
     select(query_answers.c.query_id).where(query_answers.c.query_id == queries.c.query_id).exists()
 )
-_STORED: Final = select(queries.c.kind, queries.c.spec, queries.c.asked_at, _IS_ANSWERED.label("is_answered"))
+_STORED: Final = select(
+    queries.c.kind, queries.c.spec, queries.c.asked_at, queries.c.words, _IS_ANSWERED.label("is_answered")
+)
 
 
 def _read_row(row: Any) -> AskedQuery:
     return AskedQuery(
-        spec=_decode(row.kind, row.spec), asked_at=row.asked_at, is_answered=bool(row.is_answered)
+        spec=_decode(row.kind, row.spec),
+        asked_at=row.asked_at,
+        is_answered=bool(row.is_answered),
+        words=AskedWords.from_json(row.words),
     )
+
+
+def _planned(spec: S, row: Any) -> PlannedQuery[S]:
+    return PlannedQuery(spec=spec, beside=bytes(row.codes), words=AskedWords.from_json(row.words))
 
 
 def _decode(kind: str, encoded: bytes) -> "AnyQuery":

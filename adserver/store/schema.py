@@ -271,6 +271,7 @@ queries: Final = Table(
     Column(
         "codes", LargeBinary, nullable=False
     ),  # what is sent beside the query: codes, or an evaluation's model
+    Column("words", Text, nullable=False),  # JSON, `AskedWords`
     # SHA-256 of the request: it may be repeated under the id, and nothing else may be asked under it.
     Column("request", LargeBinary(32)),
     Index("queries_by_age", "asked_at", "query_id"),

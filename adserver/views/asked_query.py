@@ -1,7 +1,10 @@
 """A stored query or evaluation in a list."""
 
+from collections.abc import Sequence
+
 from adserver.records.summaries import QuerySummary
 from adserver.store.queries import AskedQuery
+from maskedlark.releases.counting import Condition
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
@@ -28,10 +31,16 @@ def _about(asked: AskedQuery) -> str:
             # A histogram is many measures of one value
             what = ", ".join(dict.fromkeys(measure.value for measure in spec.measures))
             by = ", ".join(axis.key for axis in spec.group_by)
-            return f"{what} by {by}" if by else what
+            return (f"{what} by {by}" if by else what) + _conditions(spec.where, asked)
         case DiscoverySpec() as spec:
-            return f"values of {', '.join(spec.keys)}"
+            return f"values of {', '.join(spec.keys)}" + _conditions(spec.where, asked)
         case EvaluationSpec() as spec:
             return f"a model in {spec.num_bins} score bins"
         case _:
             return asked.spec.kind
+
+
+def _conditions(where: Sequence[Condition], asked: AskedQuery) -> str:
+    """Describe what the reports meet; a code of which the word is not known is a number."""
+    told = " and ".join(f"{one.key} = {asked.words.where.get(one.key, one.code)}" for one in where)
+    return f" where {told}" if told else ""

@@ -24,6 +24,7 @@ from adserver.measuring.result import (
     ResultRow,
 )
 from adserver.messages.query import EstimateMessage, ResultMessage
+from adserver.records.defaults import MAY_BE_HIDDEN
 from adserver.records.plain_names import distinct_names
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
@@ -41,6 +42,8 @@ _FIGURES: Final = ("value", "standard_error", "low", "high")
 _BOUNDS: Final = ("clipped_low", "clipped_high")
 ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
+# Codes of words are up to 2^32: nearly all have so many digits, and people's own numbers of groups fewer
+_CODE_DIGITS: Final = 7
 # A panel of more bars is too long for a page
 _MOST_BARS: Final = 60
 # Of half an interval: an estimate is so far from its middle where both ends are printed
@@ -242,7 +245,9 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
         f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
     )
     scales = scales or f"{result.columns[0].noise_scale:.4g}"
+    only = [f"only reports where {result.conditions}"] if result.conditions else []
     return [
+        *only,
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
         *result.threshold_notes,
         *reading_lines(result, statistics),
@@ -252,7 +257,22 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
 
 def reading_lines(result: AggregateResult, statistics: Sequence[Statistic]) -> list[str]:
     """Return lines on what intervals do not cover, and on estimates outside of them; none where not."""
-    return [*clipped_lines(result), *_outside_lines(result, statistics)]
+    return [*clipped_lines(result), *_nameless_lines(result), *_outside_lines(result, statistics)]
+
+
+def _nameless_lines(result: AggregateResult) -> list[str]:
+    """Return a line on groups that have a code for a name; none where none has."""
+    keys = [
+        key
+        for place, key in enumerate(result.group_by)
+        if any(row.group[place].isdecimal() and len(row.group[place]) >= _CODE_DIGITS for row in result.rows)
+    ]
+    if not keys:
+        return []
+    return [
+        f"a long number in {', '.join(keys)} may be the code of a word that the task's encoder does not "
+        "list: ask with a domain of the words (--domain) to see their names"
+    ]
 
 
 def clipped_lines(result: AggregateResult) -> list[str]:
@@ -314,7 +334,8 @@ def _file_columns(written: _Written) -> list[str]:
     result, _ = written
     figures = [f"{name} {figure}" for name in _names(*written) for figure in _FIGURES]
     bounds = [f"{column.name} {end}" for column in _clipped(result) for end in _BOUNDS]
-    return distinct_names((*result.group_by, *figures, *bounds))
+    conditions = [f"where {key}" for key, _ in result.where]
+    return distinct_names((*result.group_by, *figures, *bounds, MAY_BE_HIDDEN, *conditions))
 
 
 def _clipped(result: AggregateResult) -> list[Column]:
@@ -328,7 +349,7 @@ def _file_rows(written: _Written) -> Iterator[list[Any]]:
     for place, row in enumerate(result.rows):
         estimates = (*row.estimates, *(one[place] for one in derived))
         figures = [_figure(estimate, figure) for estimate in estimates for figure in _FIGURES]
-        yield [*row.group, *figures, *bounds]
+        yield [*row.group, *figures, *bounds, row.may_be_hidden, *(word for _, word in result.where)]
 
 
 def _figure(estimate: Estimate, name: str) -> float | None:
@@ -351,7 +372,10 @@ def _parquet(written: _Written) -> bytes:
     # So that a file alone says what it holds, and how noisy and how private it is
     about = ResultMessage.of(written[0]).model_dump_json(exclude={"rows"})
     keys = len(written[0].group_by)
-    types = [pyarrow.string()] * keys + [pyarrow.float64()] * (len(columns) - keys)
+    conditions = len(written[0].where)
+    numbers = len(columns) - keys - 1 - conditions
+    types = [pyarrow.string()] * keys + [pyarrow.float64()] * numbers
+    types += [pyarrow.bool_()] + [pyarrow.string()] * conditions
     arrays = [pyarrow.array(list(column), kind) for column, kind in zip(columns, types, strict=True)]
     table = pyarrow.table(dict(zip(_file_columns(written), arrays, strict=True)))
     file = BytesIO()
@@ -457,7 +481,9 @@ def _panels(result: AggregateResult, statistics: Sequence[Statistic]) -> Iterato
         # Buckets of every cell would be a picture a cell
         first = result.rows[0]
         yield _Panel(
-            title=f"reports by {value}" + (f" in {' · '.join(first.group)}" if first.group else ""),
+            title=f"reports by {value}"
+            + (f" in {' · '.join(first.group)}" if first.group else "")
+            + (f" where {result.conditions}" if result.conditions else ""),
             unit="reports",
             labels=[
                 f"{low}..{high}" for place in places for low, high in [result.columns[place].bucket or (0, 0)]
@@ -483,7 +509,8 @@ def _panel_of_cells(
 ) -> _Panel:
     """Return a panel of the largest of these cells, which are some of so many."""
     drawn = sorted(cells, key=lambda cell: -cell[1].value)[:_MOST_BARS]
-    title = f"{name} by {', '.join(result.group_by) or 'nothing'}"
+    by = f"{name} by {', '.join(result.group_by)}" if result.group_by else name
+    title = f"{by} where {result.conditions}" if result.conditions else by
     if len(drawn) < of:
         title += f": the largest {len(drawn)} of {of} cells"
     return _Panel(

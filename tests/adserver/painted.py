@@ -260,7 +260,7 @@ def _queries(of: Painted) -> None:
     draws = np.random.default_rng(5)
     by_place = Request(values=("count", "click", "purchase"), group_by=("place",), epsilon=0.4)
     planned = plan_query(by_place, task=task, dataset=dataset, query_id=b"\xa1" * 16)
-    store.add(planned.spec, planned.beside, asked_at=NOW - 7_000.0)
+    store.add(planned, asked_at=NOW - 7_000.0)
     scales = [
         measure.scale for measure in planned.spec.measures for _ in measure.columns(measurement_of(task))
     ]
@@ -275,18 +275,17 @@ def _queries(of: Painted) -> None:
         epsilon=0.2,
     )
     unheard = plan_query(campaigns, task=task, dataset=dataset, query_id=b"\xa2" * 16)
-    store.add(unheard.spec, unheard.beside, asked_at=NOW - 6_000.0)
+    store.add(unheard, asked_at=NOW - 6_000.0)
     asked = Request(values=("count",), group_by=("campaign",), is_discovered=True)
     store.add(
         plan_discovery(asked, task=task, dataset=dataset, query_id=b"\xa3" * 16, keys=("campaign",)),
-        b"",
         asked_at=NOW - 6_500.0,
     )
     model = dense_network([task.num_features, 1], "relu", seed=1)
     evaluation = plan_evaluation(
         model, task=task, dataset=dataset, query_id=b"\xa4" * 16, epsilon=0.5, num_bins=10
     )
-    store.add(evaluation.spec, evaluation.beside, asked_at=NOW - 3_000.0)
+    store.add(evaluation, asked_at=NOW - 3_000.0)
     bins = np.arange(10)
     histogram = np.stack([400 + 60 * (9 - bins), 60 + 55 * bins])
     scale = 1 << 16

@@ -37,6 +37,12 @@ def options(folder: Path) -> list[str]:
     ("typed", "said"),
     [
         (["--where", "place"], "KEY=VALUE"),
+        # Taken as place, they would answer the opposite of what was asked
+        (["--where", "place!=lima"], "the only kind of condition"),
+        (["--where", "place>=lima"], "the only kind of condition"),
+        (["--where", "place==lima"], "the only kind of condition"),
+        (["--where", "place="], "the only kind of condition"),
+        (["--where", "place=lima", "--where", "place=oslo"], "names place twice"),
         (["--quantile", "age"], "VALUE:SHARE"),
         (["--quantile", "age:half"], "VALUE:SHARE"),
         (["--quantile", "age:1.5"], "a share from 0 to 1"),

@@ -338,20 +338,29 @@ def test_each_column_of_a_file_and_each_statistic_has_a_name_of_its_own(
     many = result(
         {"paid": [5.0, 7.0], "mean of paid": [1.0, 1.0], "seen": [90.0, 90.0], "count": [99.0, 99.0]}
     )
-    one = replace(many, group_by=("paid value",))
+    one = replace(many, group_by=("paid value",), where=(("city", "Lima"),))
     statistics = [Statistic.mean("paid"), Statistic.mean("paid", "seen")]
     assert [each.name for each in statistics] == ["mean of paid", "mean of paid over seen"]
     for ending in ("csv", "parquet", "json"):
         write_result(one, tmp_path / f"r.{ending}", statistics)
     [first, _] = csv.DictReader(StringIO((tmp_path / "r.csv").read_text()))
-    assert len(first) == 1 + 4 * 6
+    assert len(first) == 1 + 4 * 6 + 2
+    # A file says by itself which reports it is of, and which groups may be hidden
+    assert (first["may_be_hidden"], first["where city"]) == ("False", "Lima")
     assert (first["paid value"], first["paid value_2"], first["mean of paid value"]) == ("a", "5.0", "1.0")
     assert float(first["mean of paid value_2"]) == pytest.approx(5 / 99)
     assert float(first["mean of paid over seen value"]) == pytest.approx(5 / 90)
     assert parquet.read_table(tmp_path / "r.parquet").column_names == list(first)
-    assert json.loads((tmp_path / "r.json").read_text())["statistics"].keys() == {
-        "mean of paid", "mean of paid over seen",
-    }  # fmt: skip
+    as_json = json.loads((tmp_path / "r.json").read_text())
+    assert as_json["statistics"].keys() == {"mean of paid", "mean of paid over seen"}
+    assert as_json["where"] == {"city": "Lima"}
+    assert ResultMessage.model_validate_json((tmp_path / "r.json").read_bytes()).value().where == one.where
+    assert summary_lines(one)[0] == "only reports where city = Lima"
+    assert not [line for line in summary_lines(one) if "code of a word" in line]
+    coded = replace(one, rows=tuple(replace(row, group=("312074856",)) for row in one.rows))
+    assert [
+        line for line in summary_lines(coded) if line.startswith("a long number in paid value may be the")
+    ]
     print_groups(replace(one, group_by=("paid",)))
     assert capsys.readouterr().out.split()[:2] == ["paid", "paid_2"]
 

@@ -28,7 +28,7 @@ from adserver.measuring.result import NoInterval
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
-from adserver.records.asked_query import StoredAnswer
+from adserver.records.asked_query import PlannedQuery, S, StoredAnswer
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.queries import QueryStore
 from adserver.views.evaluation import print_evaluation, write_plot
@@ -116,7 +116,7 @@ class Kept(QueryStore):
         self.events: list[str] = []
         self.answers: dict[bytes, StoredAnswer] = {}
 
-    def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
+    def add(self, planned: PlannedQuery[S], *, asked_at: float, request: bytes | None = None) -> bool:
         assert (asked_at, request) == (NOW, None)
         self.events.append("kept")
         return True

@@ -53,9 +53,16 @@ def summed() -> AggregateResult:
 def test_sums_become_a_row_for_each_cell() -> None:
     result = summed()
     table = result.to_pandas()
-    assert list(table.columns) == ["month", "count", "count_standard_error", "count_low", "count_high"]
+    assert list(table.columns) == [
+        "month",
+        "count",
+        "count_standard_error",
+        "count_low",
+        "count_high",
+        "may_be_hidden",
+    ]
     assert table["count"].tolist() == [40.0, 7.0]
-    assert table.loc[1].tolist() == ["5", 7.0, 1.0, 4.0, 10.0]
+    assert table.loc[1].tolist() == ["5", 7.0, 1.0, 4.0, 10.0, False]
     shown = result._repr_html_()
     assert "<th>month</th><th>count</th>" in shown
     assert "<td>5</td><td>7 (4 to 10)</td>" in shown
@@ -74,9 +81,9 @@ def test_columns_of_a_frame_have_names_of_their_own() -> None:
     table = replace(one, group_by=("count",), columns=(*one.columns, ends), rows=rows).to_pandas()
     assert list(table.columns) == [
         "count", "count_2", "count_standard_error", "count_low", "count_high",
-        "count_low_2", "count_low_standard_error", "count_low_low", "count_low_high",
+        "count_low_2", "count_low_standard_error", "count_low_low", "count_low_high", "may_be_hidden",
     ]  # fmt: skip
-    assert table.loc[0].tolist() == ["3", 40.0, 1.0, 37.0, 43.0, 9.0, 1.0, 6.0, 12.0]
+    assert table.loc[0].tolist() == ["3", 40.0, 1.0, 37.0, 43.0, 9.0, 1.0, 6.0, 12.0, False]
 
 
 def test_names_are_text_in_a_notebook() -> None:

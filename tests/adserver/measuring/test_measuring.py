@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adserver.measuring.domains import distinct_codes
+from adserver.measuring.domains import codes_by_key, distinct_codes
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import Request
 from adserver.measuring.result import ALL, REST, AggregateResult
 from adserver.peers.retrying import Backoff
-from adserver.records.asked_query import StoredAnswer
+from adserver.records.asked_query import PlannedQuery, S, StoredAnswer
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
@@ -79,9 +79,9 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[AnyQuery] = []
 
-    def add(self, spec: AnyQuery, _codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
+    def add(self, planned: PlannedQuery[S], *, asked_at: float, request: bytes | None = None) -> bool:
         assert (asked_at, request) == (NOW, None)
-        self.asked.append(spec)
+        self.asked.append(planned.spec)
         return True
 
     def remove(self, query_id: bytes) -> None:
@@ -272,7 +272,9 @@ def test_unknown_groups_are_discovered_and_paid_for() -> None:
     assert 0.5 * math.exp(-result.discovery_margin / scale) <= found.delta
     assert "groups are found from about" in repr(result)
     assert shop(k=20).measurer().measure(REQUESTS[0]).discovery_margin == 0
-    assert 3.5 < result.cost.ad_server <= 4.0
+    assert 3.8 < result.cost.ad_server <= 4.0
+    gaussian = shop(k=20, mechanism="gaussian", norm="l2").measurer().measure(replace(asked, epsilon=0.5))
+    assert 0.48 < gaussian.cost.ad_server <= 0.5
     assert len(laboratory.store.asked) == 2
     with pytest.raises(JobRefused, match="domain"):
         laboratory.measurer().measure(replace(asked, is_discovered=False))
@@ -298,6 +300,45 @@ def test_discovered_codes_are_shown_as_the_words_of_the_tasks_encoder() -> None:
     assert {row.group[0] for row in found.rows} == named
     bare = laboratory.measurer(seed=1).measure(asked)
     assert {row.group[0] for row in bare.rows} == {*(str(key.code(one)) for one in set(typed)), REST}
+
+
+def open_key_laboratory() -> tuple[Laboratory, Encoder]:
+    """Return records of an open key, of whose words the encoder lists one."""
+    of = measuring_world({"values": [], "keys": [{"name": "city"}, {"name": "day"}], "min_cell_count": 5})
+    city, day = measurement_of(of.task).keys
+    codes = np.array(
+        [[city.code(word), day.code(date)] for word in ("Lima", "Oslo") for date in ("2026-10-01",) * 30],
+        np.uint32,
+    )
+    encoder = Encoder(columns=(CategoryColumn(name="City", first=0, categories=("Lima",), missing=0),))
+    return Laboratory(of, codes, np.zeros((len(codes), 0), np.int64)), encoder
+
+
+def test_a_result_says_its_conditions_and_has_the_words_that_it_was_asked_in() -> None:
+    laboratory, encoder = open_key_laboratory()
+    request = Request(
+        values=("count",),
+        group_by=("day",),
+        where={"city": "Lima"},
+        domains=codes_by_key({"day": ["2026-10-01"]}, measurement_of(laboratory.of.task)),
+        domain_words={"day": ("2026-10-01",)},
+    )
+    result = replace(laboratory.measurer(), encoder=encoder).measure(request)
+    assert result.where == (("city", "Lima"),)
+    assert result.estimate("count", "2026-10-01").value == 30
+    assert "where city = Lima" in repr(result)
+
+
+def test_a_condition_on_a_word_that_the_encoder_does_not_list_is_refused_unless_a_domain_has_it() -> None:
+    laboratory, encoder = open_key_laboratory()
+    measurer = replace(laboratory.measurer(), encoder=encoder)
+    measurer.check_words(Request(values=("count",), where={"city": "Lima", "day": "2026-10-09"}))
+    unlisted = Request(values=("count",), where={"city": "lina"})
+    with pytest.raises(JobRefused, match="lists no 'lina' in city; did you mean 'Lima'") as refused:
+        measurer.check_words(unlisted)
+    assert refused.value.reason is JobReason.UNDECLARED
+    measurer.check_words(replace(unlisted, domain_words={"city": ("lina",)}))
+    laboratory.measurer().check_words(unlisted)
 
 
 def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remembered() -> None:

@@ -140,7 +140,7 @@ def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon
     request = Request(values=("count",), group_by=("campaign", "place"), is_discovered=True, epsilon=2.0)
     assert keys_to_discover(request, TASK) == ("campaign",)
     assert keys_to_discover(replace(request, domains={"campaign": distinct_codes([1])}), TASK) == ()
-    found = plan_discovery(request, task=TASK, dataset=DATASET, query_id=ID, keys=("campaign",))
+    found = plan_discovery(request, task=TASK, dataset=DATASET, query_id=ID, keys=("campaign",)).spec
     assert 0.45 < spent(found.charges(TASK), TASK.delta).ad_server <= 0.5
     assert found.delta == pytest.approx(TASK.delta / 100)
 

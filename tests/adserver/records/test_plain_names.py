@@ -33,6 +33,12 @@ def test_a_column_is_meant_by_its_own_name_if_it_is_the_only_one() -> None:
     assert declared_name("Campaña", ["campana", "month"]) == "campana"
     assert declared_name("Campaña", ["campana", "campana_2"]) == "Campaña"
     assert declared_name("campana", ["campana", "campana_2"]) == "campana"
+    assert declared_name("Campaña (id)", ["campana_id"]) == "campana_id"
+
+
+@pytest.mark.parametrize("said", ["campana!", "campana<", "campana >", "!campana", "campana==", "campana*"])
+def test_a_name_with_an_operator_is_no_other_name(said: str) -> None:
+    assert declared_name(said, ["campana"]) == said
     assert declared_name("Año", ["month"]) == "Año"
 
 

@@ -113,7 +113,7 @@ def test_a_query_and_its_answer_change_the_mark(site: Site, changed: Callable[..
     asked = Request(values=("click",), group_by=("campaign",), domains={"campaign": distinct_codes([3])})
     planned = plan_query(asked, task=SHOP.task, dataset=dataset_of(SHOP, 12), query_id=bytes(16))
     answer = StoredAnswer(total=np.zeros(1, np.int64), dataset_spent=Epsilons(ad_server=1.0, colluding=2.0))
-    assert changed(lambda: store.add(planned.spec, planned.beside, asked_at=NOW)) == {"others"}
+    assert changed(lambda: store.add(planned, asked_at=NOW)) == {"others"}
     assert changed(lambda: store.keep_answer(bytes(16), answer)) == {"others"}
 
 

@@ -49,7 +49,7 @@ def sums(query_id: bytes) -> PlannedQuery[QuerySpec]:
 
 def discovery(query_id: bytes) -> DiscoverySpec:
     request = Request(values=("count",), group_by=("campaign",), is_discovered=True)
-    return plan_discovery(request, task=OF.task, dataset=HELD, query_id=query_id, keys=("campaign",))
+    return plan_discovery(request, task=OF.task, dataset=HELD, query_id=query_id, keys=("campaign",)).spec
 
 
 def refused(store: QueryStore, prefix: str) -> bool:
@@ -62,9 +62,9 @@ def test_a_query_of_each_kind_comes_back_with_what_is_sent_beside_it(store: Quer
     planned, found = sums(b"\x11" * 16), discovery(b"\x22" * 16)
     evaluation = plan_evaluation(MODEL, task=OF.task, dataset=HELD, query_id=b"\x33" * 16)
     assert len(planned.beside) == 4 * 3_000
-    store.add(planned.spec, planned.beside, asked_at=NOW + 2)
-    store.add(found, b"", asked_at=NOW + 1)
-    store.add(evaluation.spec, evaluation.beside, asked_at=NOW)
+    store.add(planned, asked_at=NOW + 2)
+    store.add(PlannedQuery(spec=found), asked_at=NOW + 1)
+    store.add(evaluation, asked_at=NOW)
     assert store.find("11", QuerySpec) == planned
     assert store.find("2222", DiscoverySpec) == PlannedQuery(spec=found)
     assert store.find("33", EvaluationSpec) == evaluation
@@ -76,7 +76,7 @@ def test_a_query_of_each_kind_comes_back_with_what_is_sent_beside_it(store: Quer
 
 def test_a_query_that_was_not_charged_is_forgotten_and_the_others_stay(store: QueryStore) -> None:
     for query_id in (b"\x11" * 16, b"\x22" * 16):
-        store.add(discovery(query_id), b"", asked_at=NOW)
+        store.add(PlannedQuery(spec=discovery(query_id)), asked_at=NOW)
     for _ in range(2):
         store.remove(b"\x11" * 16)
     assert refused(store, "11")
@@ -85,13 +85,13 @@ def test_a_query_that_was_not_charged_is_forgotten_and_the_others_stay(store: Qu
 
 def test_a_prefix_of_two_queries_or_of_none_finds_none(store: QueryStore) -> None:
     for query_id in (b"\x11" * 16, b"\x12" * 16):
-        store.add(discovery(query_id), b"", asked_at=NOW)
+        store.add(PlannedQuery(spec=discovery(query_id)), asked_at=NOW)
     assert all(refused(store, prefix) for prefix in ("1", "", "3", "no hex"))
 
 
 def test_an_id_is_kept_for_one_query_only(store: QueryStore) -> None:
-    assert store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
-    assert not store.add(sums(b"\x11" * 16).spec, b"", asked_at=NOW)
+    assert store.add(PlannedQuery(spec=discovery(b"\x11" * 16)), asked_at=NOW)
+    assert not store.add(sums(b"\x11" * 16), asked_at=NOW)
     assert store.find("11", DiscoverySpec).spec == discovery(b"\x11" * 16)
 
 
@@ -99,9 +99,9 @@ def test_what_was_asked_under_a_chosen_id_is_found_by_the_same_request_only(stor
     chosen = ChosenId.of("5a" * 16, "query", {"values": ["click"]})
     assert store.before(chosen, QuerySpec) is None
     found, planned = discovery(chosen.of_discovery), sums(chosen.query_id)
-    store.add(found, b"", asked_at=NOW, request=chosen.request)
+    store.add(PlannedQuery(spec=found), asked_at=NOW, request=chosen.request)
     assert store.before(chosen, QuerySpec) is None
-    store.add(planned.spec, planned.beside, asked_at=NOW, request=chosen.request)
+    store.add(planned, asked_at=NOW, request=chosen.request)
     assert store.before(chosen, QuerySpec) == planned
     assert store.before(chosen, DiscoverySpec) == PlannedQuery(spec=found)
     for other in (
@@ -115,8 +115,8 @@ def test_what_was_asked_under_a_chosen_id_is_found_by_the_same_request_only(stor
 
 def test_an_id_whose_discovery_was_asked_is_used_and_so_is_one_that_nobody_chose(store: QueryStore) -> None:
     chosen = ChosenId.of("5a" * 16, "query", {"discover": True})
-    store.add(discovery(chosen.of_discovery), b"", asked_at=NOW, request=chosen.request)
-    store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
+    store.add(PlannedQuery(spec=discovery(chosen.of_discovery)), asked_at=NOW, request=chosen.request)
+    store.add(PlannedQuery(spec=discovery(b"\x11" * 16)), asked_at=NOW)
     for used in ("5a" * 16, "11" * 16):
         with pytest.raises(JobRefused) as refusal:
             store.before(ChosenId.of(used, "query", {}), QuerySpec)
@@ -124,7 +124,7 @@ def test_an_id_whose_discovery_was_asked_is_used_and_so_is_one_that_nobody_chose
 
 
 def test_a_query_that_is_answered_is_not_forgotten(store: QueryStore) -> None:
-    store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
+    store.add(PlannedQuery(spec=discovery(b"\x11" * 16)), asked_at=NOW)
     cost = Epsilons(ad_server=1.0, colluding=2.0)
     store.keep_answer(b"\x11" * 16, StoredAnswer(total=np.zeros(1, np.int64), dataset_spent=cost))
     store.remove(b"\x11" * 16)
