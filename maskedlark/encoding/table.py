@@ -247,6 +247,10 @@ def parse_table(content: bytes, name: str) -> Table:
     if with_points:
         columns |= with_points
         written.append("decimal commas")
+    without_thousands = dict(_without_thousands(columns))
+    if without_thousands:
+        columns |= without_thousands
+        written.append("commas between thousands")
     amounts = {one: found for one, cells in columns.items() if (found := _read_amounts(cells))}
     if amounts:
         units = dict.fromkeys(found.unit for found in amounts.values())
@@ -388,10 +392,32 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
         filled = [cell for cell in cells if cell is not None]
         # A stray word among them stays one, and costs its own row alone.
         numbers = sum(1 for cell in filled if is_number_as_written(cell))
-        if numbers > _MOSTLY * len(filled) and any(
-            "," in cell and _DECIMAL_COMMA.fullmatch(cell) for cell in filled
+        if (
+            numbers > _MOSTLY * len(filled)
+            and any("," in cell and _DECIMAL_COMMA.fullmatch(cell) for cell in filled)
+            and not _parted_by_commas(cells)
         ):
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
+
+
+def _without_thousands(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str | None]]]:
+    """Yield the columns of numbers with commas between thousands, without these."""
+    for name, cells in columns.items():
+        if parted := _parted_by_commas(cells):
+            yield name, [cell.replace(",", "") if cell in parted else cell for cell in cells]
+
+
+def _parted_by_commas(cells: Cells) -> frozenset[str]:
+    """Return the numbers of a column with commas that can only stand between thousands, such as 5,001.23.
+
+    1,234 is one of them beside 12.50. None where nothing shows it, or where numbers are not most cells.
+    """
+    counts = Counter(cell for cell in cells if cell is not None)
+    parted = frozenset(cell for cell in counts if "," in cell and _DECIMAL_POINT.fullmatch(cell))
+    numbers = [cell for cell in counts if parted and (cell in parted or number(cell) is not None)]
+    if sum(counts[cell] for cell in numbers) <= _MOSTLY * counts.total():
+        return frozenset()
+    return parted if have_decimal_commas(numbers) is False else frozenset()
 
 
 def read_each_amount(

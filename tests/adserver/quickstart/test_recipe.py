@@ -631,7 +631,7 @@ ANSWER = {
     "query_id": "q", "task_id": TASK, "dataset_id": "d", "records": 378, "delta": 1e-5,
     "mechanism": "gaussian", "epsilon": SPENT, "dataset_epsilon_spent": SPENT,
     "min_cell_count": 20, "threshold_noise": 3.0, "threshold_margin": 0.0, "discovery_margin": 0.0,
-    "statistics": {},
+    "where": {}, "statistics": {},
     "columns": [
         {"name": name, "value": name, "bucket": None, "noise_scale": 2.0} for name in ("paid_x100", "count")
     ],
@@ -685,7 +685,7 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     )
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
-        ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high"
+        ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high,may_be_hidden"
     )
     # What is shared for an epsilon has nothing of the table's own rows
     assert json.loads((folder / "measured.json").read_text()).keys() == ANSWER.keys()

@@ -428,7 +428,11 @@ def test_an_origin_that_opens_the_same_task_reaches_nothing_of_another(scenes: A
     assert other.call("open", options=told(scene, cap={"reports": 1, "days": 300}, maxDelayS=9e6)) == task
     scene.skip_days(2)
     scene.await_reports(1)
-    assert found(scene) == {tuple(ROW): 1}  # at once, by the victim's own conversion, under no cap
+    # The other origin's own impression is sent within 104 days, so now and then it is there too
+    if tuple(ROW) not in found(scene):
+        scene.await_reports(2)
+    assert found(scene)[tuple(ROW)] == 1  # at once, by the victim's own conversion, under no cap
+    assert found(scene).get(tuple(OTHER_ROW), 0) == 0
 
 
 def test_the_vaults_site_names_which_origins_may_open_a_task(scenes: Any) -> None:

@@ -216,6 +216,32 @@ def test_decimal_commas_are_told_from_points_where_the_numbers_show_it(
 
 
 @pytest.mark.parametrize(
+    ("delimiter", "cells", "read"),
+    [
+        # Of the largest amounts alone
+        (
+            ",",
+            ["12.50", "5,001.23", "7", "n/a?", "-1,234,567.8"],
+            ["12.50", "5001.23", "7", "n/a?", "-1234567.8"],
+        ),
+        (",", ["12.50", "1,234"], ["12.50", "1234"]),
+        (";", ["12.50", "1,234"], ["12.50", "1234"]),
+        (";", ["12,50", "1,234"], ["12.50", "1.234"]),
+        # Nothing shows it
+        (",", ["7", "1,234"], ["7", "1,234"]),
+        (",", ["a, b", "c, d", "1,234.5"], ["a, b", "c, d", "1,234.5"]),
+    ],
+)
+def test_commas_between_thousands_are_read_where_the_numbers_show_it(
+    delimiter: str, cells: list[str], read: list[str]
+) -> None:
+    lines = [f"a{delimiter}b", *(f'"{cell}"{delimiter}x' for cell in cells)]
+    table = parse_table("\n".join(lines).encode(), "a.csv")
+    assert table.numbers("a") == read
+    assert ("commas between thousands" in table.written) == (read != cells and "12,50" not in cells)
+
+
+@pytest.mark.parametrize(
     ("content", "why"),
     [
         (b"PK\x03\x04rest", "a workbook or a ZIP archive: save the table as CSV"),
