@@ -519,7 +519,9 @@ def _warn_of_sums(forecasts: Sequence[GroupForecast], measure: MeasureSettings) 
         return ()
     bounded = [one for one, value in zip(forecasts, measure.values, strict=False) if not value.word]
     remedies = ["raise [measure] epsilon"]
-    remedies += ["lower most"] if any(one.is_too_wide for one in bounded) else []
+    remedies += (
+        ["lower most (which cuts more off larger sums)"] if any(one.is_too_wide for one in bounded) else []
+    )
     remedies += ["use fewer keys"] if measure.keys else []
     sums = "a typical group's sum" if measure.keys else "the sum"
     return (

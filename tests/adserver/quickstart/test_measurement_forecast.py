@@ -365,7 +365,7 @@ def test_a_value_has_one_name_in_forecasts_in_what_is_cut_off_and_in_results() -
     assert [one.name for one in forecasts] == ["count_2", "count"]
     assert cut_off_by_group(counted, plan, measure)[("a",)] == {"count_2": 240}
     [told] = warn_of_width([replace(forecasts[0], half_width=1e9)], measure)
-    assert "for count_2: raise [measure] epsilon or lower most" in told
+    assert "for count_2: raise [measure] epsilon or lower most (" in told
 
 
 def test_nothing_is_forecast_where_nothing_is_measured() -> None:
@@ -380,8 +380,12 @@ def test_an_epsilon_that_no_noise_fits_is_refused() -> None:
 @pytest.mark.parametrize(
     ("value", "keys", "remedy"),
     [
-        (Measured(column="paid", most=9), ("region",), "raise [measure] epsilon or lower most or use fewer"),
-        (Measured(column="paid", most=9), (), "raise [measure] epsilon or lower most"),
+        (
+            Measured(column="paid", most=9),
+            ("region",),
+            "raise [measure] epsilon or lower most (which cuts more off larger sums) or use fewer",
+        ),
+        (Measured(column="paid", most=9), (), "raise [measure] epsilon or lower most ("),
         (Measured(column="paid", word="9"), ("region",), "raise [measure] epsilon or use fewer keys"),
     ],
 )
