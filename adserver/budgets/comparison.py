@@ -9,7 +9,7 @@ compare(planner, planner.plan(wish).recommended)
 from typing import Final
 
 from adserver.budgets.headroom import Limit
-from adserver.budgets.planner import Option, Planner
+from adserver.budgets.planner import Option, Planner, choose
 from maskedlark.errors import JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
@@ -38,9 +38,9 @@ class Comparison:
 
     @property
     def better(self) -> Option | None:
-        """The one that is worth more steps without noise."""
+        """The one that is worth more steps without noise, as of `choose`."""
         both = [one for one in (self.independent, self.correlated) if one is not None]
-        return max(both, key=lambda one: one.steps_worth, default=None)
+        return choose(both) if both else None
 
 
 def compare(planner: Planner, option: Option) -> Comparison | None:

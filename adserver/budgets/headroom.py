@@ -177,9 +177,23 @@ class JobLimits(SamplingOptions):
         """
         noise = self.noise_for(rounds=rounds, batch_size=batch_size)
         if self.epsilon is not None:
-            cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise)
-            check_granted(self.epsilon, self.task, alone=cost.planned, together=cost.together)
+            self._check_granted(self.epsilon, rounds, batch_size, noise)
         return noise
+
+    def why_not_granted(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> str:
+        """Return why a job is refused its epsilon, by the least noise that fits; empty if it is not."""
+        if self.epsilon is None or self.jobs > 1 or self.tests is not None:
+            return ""  # what several share is no one's own epsilon
+        try:
+            self._check_granted(self.epsilon, rounds, batch_size, noise_multiplier)
+        except JobRefused as refusal:
+            return str(refusal)
+        return ""
+
+    def _check_granted(self, epsilon: float, rounds: int, batch_size: float, noise: float) -> None:
+        left = self.epsilon_left(rounds=rounds, batch_size=batch_size)
+        cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise)
+        check_granted(epsilon, self.task, left=left, together=cost.together)
 
     def epsilon_left(self, *, rounds: int, batch_size: float) -> float:
         """Return the most epsilon that a job of such rounds and batches may ask for; 0 if no noise fits.
@@ -188,9 +202,11 @@ class JobLimits(SamplingOptions):
             JobRefused(MALFORMED): no round of such a batch could be of use.
         """
         samples = self.samples(batch_size, rounds)
-        return epsilon_left(
-            self.task, self.already, lambda noise: samples.charge(self.task, noise, rounds=rounds)
-        )
+        is_whole = samples.rate == 1 and samples.carried is None
+        if is_whole and self.task.mechanism is Mechanism.GAUSSIAN:
+            # Rounds cost what one of less noise does: the number is that of a list of budgets, to the digit
+            return epsilon_left(self.task, self.already)
+        return epsilon_left(self.task, self.already, self._charges(rounds, batch_size))
 
     def least_noise_in_collusion(self, *, rounds: int, batch_size: float) -> float:
         """Find the least noise multiplier within the collusion budget alone, in closed form if Gaussian.
@@ -204,16 +220,9 @@ class JobLimits(SamplingOptions):
 
     def _needed(self, rounds: int, batch_size: float, *, epsilon: float, already: Sequence[Charge]) -> float:
         """Find the least noise multiplier within an epsilon and the budget against collusion."""
-        # The search is over what one helper adds, by which collusion is charged; a task may name both
-        # helpers' noise together
-        samples, task = self.samples(batch_size, rounds), self.task
-
-        def charges(each: float) -> tuple[Charge, ...]:
-            named = multiplier_for_each_helper(task, each)
-            return (samples.charge(task, named, rounds=rounds),)
-
+        task = self.task
         each = smallest_fitting(
-            charges,
+            self._charges(rounds, batch_size),
             epsilon,
             task.delta,
             already=(*already, *self.charges_of_tests),
@@ -221,6 +230,18 @@ class JobLimits(SamplingOptions):
             times=self.jobs,
         )
         return multiplier_for_each_helper(task, each)
+
+    def _charges(self, rounds: int, batch_size: float) -> Callable[[float], tuple[Charge, ...]]:
+        """Return what a job is charged as, by the noise of each helper.
+
+        Collusion is charged by that, where a task may name both helpers' noise together.
+        """
+        samples, task = self.samples(batch_size, rounds), self.task
+
+        def charges(each: float) -> tuple[Charge, ...]:
+            return (samples.charge(task, multiplier_for_each_helper(task, each), rounds=rounds),)
+
+        return charges
 
     def rounds_for(self, *, noise_multiplier: float, batch_size: float) -> int:
         """Find the most rounds that fit, to 1 % and at most `MAX_ROUNDS`.
@@ -335,6 +356,15 @@ class JobLimits(SamplingOptions):
         if self.epsilon is not None:
             used[Limit.ASKED] = cost.planned.ad_server / self.epsilon
         return max(used, key=lambda limit: used[limit])
+
+
+def default_batch_size(dataset_size: int) -> float:
+    """Return the expected reports of a round of a job that names none: all of them.
+
+    At equal rounds and epsilon no smaller batch has less noise over signal, or costs less against the ad
+    server with one helper, where samples hide nothing. It may cost less of the helpers' time.
+    """
+    return float(dataset_size)
 
 
 def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:

@@ -14,14 +14,14 @@ the noise can be.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from adserver.budgets.headroom import Cost, JobLimits, Limit
+from adserver.budgets.headroom import Cost, JobLimits, Limit, default_batch_size
 from adserver.budgets.weights_error import weights_error
-from adserver.records.defaults import MAX_ROUNDS
+from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
 from adserver.records.round_figures import noise_norm
 from adserver.records.submissions import PlanConstraints
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -32,6 +32,10 @@ from maskedlark.releases.sampling import StepNoise
 OnProgress: TypeAlias = Callable[[int, int], None]
 
 _WITHIN: Final = 1.1
+# Jobs whose worth differs by less are equal
+_EQUAL: Final = 1.03
+# Noise is found to 1 %, and an epsilon with it
+_SEARCHED: Final = 1.02
 _BATCHES: Final = 6
 _EPOCHS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 _ALTERNATIVES: Final = 5
@@ -93,12 +97,15 @@ class Plan:
         recommended: The job to submit.
         alternatives: Jobs near it that fit too, it among them, in order of batch size and rounds.
         gradient_norm: The assumption on the mean gradient's norm.
+        is_norm_known: Whether somebody expects that norm; if not, it is the longest possible, noise over
+            signal is the least possible, and what a job is worth is not known.
         learning_rate: See `Planner`.
     """
 
     recommended: Option
     alternatives: tuple[Option, ...]
     gradient_norm: float
+    is_norm_known: bool = True
     learning_rate: float | None = None
 
     def recommending(self, option: Option) -> "Plan":
@@ -134,9 +141,10 @@ class Planner:
     def plan(self, wish: PlanConstraints, on_progress: OnProgress = _says_nothing) -> Plan:
         """Find what a wish leaves open, and alternatives.
 
-        One of the three may be open, or noise and batch size together: then the smallest batch is recommended
-        whose noise over signal is within a tenth of the best, since larger ones cost the helpers time and
-        gain nothing. If all are open, the job is recommended that is worth most steps without noise.
+        One of the three may be open, or noise and batch size together: then the batch is recommended that a
+        job takes by itself, `default_batch_size`. If all are open, the job is recommended that is worth most
+        steps without noise; of jobs worth the same, as of `choose`, the one that costs least against the ad
+        server with one helper.
 
         Args:
             wish: What is fixed.
@@ -153,11 +161,12 @@ class Planner:
             )
         if wish.rounds is not None and not 1 <= wish.rounds <= MAX_ROUNDS:
             raise InvalidTask(f"rounds must be 1 to {MAX_ROUNDS}, not {wish.rounds}")
-        if wish.max_epochs < 1:
-            raise InvalidTask(f"max_epochs must be at least 1, not {wish.max_epochs}")
+        max_epochs = MAX_EPOCHS if wish.max_epochs is None else wish.max_epochs
+        if max_epochs < 1:
+            raise InvalidTask(f"max_epochs must be at least 1, not {max_epochs}")
         rounds, batch_size, noise = wish.rounds, wish.batch_size, wish.noise_multiplier
         if rounds is None and batch_size is None and noise is None:
-            return self._open_all(wish.max_epochs, on_progress)
+            return self._open_all(max_epochs, on_progress)
         if rounds is None:
             if noise is None:
                 raise InvalidTask(
@@ -207,11 +216,9 @@ class Planner:
             options, refusal = _fitting(lambda batch: self._with_noise(rounds, batch), self._batches())
             if refusal is not None and not options:
                 raise refusal
-            best = min(option.noise_to_signal for option in options)
-            chosen = min(
-                (one for one in options if one.noise_to_signal <= _WITHIN * best),
-                key=lambda one: one.batch_size,
-            )
+            usual = default_batch_size(self.room.dataset_size)
+            # Correlated noise has no job of all reports in each round
+            chosen = next((one for one in options if one.batch_size == usual), None) or choose(options)
         else:
             chosen = self._with_noise(rounds, batch_size)
             options, _ = _fitting(lambda batch: self._with_noise(rounds, batch), self._batches())
@@ -247,8 +254,8 @@ class Planner:
         found: list[Option] = []
         for number, (most, rounds, batch_size) in enumerate(sorted(promised, reverse=True)):
             best = max((option.steps_worth for option in found), default=0.0)
-            # What is left cannot be better: only enough near the best is looked at for people to choose from
-            if most <= best and (len(found) >= _ALTERNATIVES or most < best / _WITHIN):
+            # What is left cannot be as good: only enough near the best is looked at for people to choose from
+            if most * _EQUAL < best and (len(found) >= _ALTERNATIVES or most < best / _WITHIN):
                 break
             on_progress(number, len(promised))
             some, refused = _fitting(partial(self._with_noise, rounds), [batch_size])
@@ -257,7 +264,7 @@ class Planner:
             raise refusal or JobRefused(
                 JobReason.BUDGET_EXHAUSTED, "no job fits this dataset's budgets: seal another dataset"
             )
-        return self._plan(max(found, key=lambda option: option.steps_worth), found)
+        return self._plan(choose(found), found)
 
     def _steps(self) -> list[int]:
         """Return candidate steps per epoch: 1, then factors of 1.4 while a batch holds min_batch_size."""
@@ -327,8 +334,27 @@ class Planner:
             recommended=chosen,
             alternatives=_rank([chosen, *others]),
             gradient_norm=self.assumed_norm,
+            is_norm_known=self.gradient_norm is not None,
             learning_rate=self.learning_rate,
         )
+
+
+def choose(options: Sequence[Option]) -> Option:
+    """Return the job of most worth; of those worth the same to 3 %, the one that costs least in collusion.
+
+    Epsilons against the ad server with one helper that differ by less than 2 % are equal: of these the job of
+    most worth is returned.
+
+    Args:
+        options: At least one.
+    """
+    most = max(one.steps_worth for one in options)
+    equal = [one for one in options if one.steps_worth * _EQUAL >= most]
+    least = min(one.cost.together.colluding for one in equal)
+    return max(
+        (one for one in equal if one.cost.together.colluding <= _SEARCHED * least),
+        key=lambda one: one.steps_worth,
+    )
 
 
 def _rank(options: Iterable[Option]) -> tuple[Option, ...]:

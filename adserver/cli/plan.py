@@ -13,6 +13,7 @@ from adserver.cli.submission import schedule_of
 from adserver.cli.target import server_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS, TEST_SHARE
 from adserver.records.sampling_options import SamplingOptions
+from adserver.training.defaults import ROUNDS
 from adserver.views.printing import print_json
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, panel, takes
@@ -78,9 +79,14 @@ def _plan_command(
     ] = None,
     rounds: Annotated[int | None, _job("Optimizer steps.", min=1, max=MAX_ROUNDS)] = None,
     max_epochs: Annotated[
-        int,
-        _job("If no other option is given: the most epochs over the dataset.", min=1, max=10_000),
-    ] = MAX_EPOCHS,
+        int | None,
+        _job(
+            "If rounds, batch and noise are all open: the most epochs over the dataset.",
+            min=1,
+            max=10_000,
+            show_default=f"{MAX_EPOCHS} with --gradient-norm, else {ROUNDS}",
+        ),
+    ] = None,
     batch_size: Annotated[float | None, _job("Expected number of reports in a round.")] = None,
     noise_multiplier: Annotated[float | None, _job("Each helper's noise, divided by the clip norm.")] = None,
     samples: SamplingOptions,
@@ -115,7 +121,8 @@ def _plan_command(
     gradient_norm: Annotated[
         float | None,
         option(
-            "Expected norm of a round's mean gradient; default: the clip norm, its largest possible value."
+            "Expected norm of a round's mean gradient, such as an earlier job's curves have; without it no "
+            "job's worth is predicted, and noise over signal is the least possible."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -125,7 +132,10 @@ def _plan_command(
     Planning spends no budget.
 
     Give two of --rounds, --batch-size and --noise-multiplier to find the third. Give only --rounds to find
-    noise and batch size. Give none to find all three, for the job that is worth the most steps without noise.
+    the noise of rounds of all reports, which no smaller batch betters at the same rounds and epsilon, and
+    what smaller ones would be. Give none to find what `job submit` does by itself; with --gradient-norm, the
+    job that is worth the most steps without noise: of jobs within 3 %, the one that costs least against this
+    ad server with one helper.
     With --strategy, give --rounds to find the noise, or only --noise-multiplier to find the most rounds
     that fit.
 

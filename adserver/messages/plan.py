@@ -43,10 +43,12 @@ class OptionMessage(Message):
     noise_multiplier: float
     carried: Whole | None
     noise_norm: float
-    noise_to_signal: float
+    noise_to_signal: float = Field(
+        description="The least possible where no gradient norm is expected: often a tenth of a job's own."
+    )
     weight_noise: float | None
     core_seconds: float | None
-    steps_worth: float
+    steps_worth: float | None = Field(description="Null where no gradient norm is expected.")
     alone: EpsilonsMessage
     planned: EpsilonsMessage
     together: EpsilonsMessage
@@ -57,7 +59,8 @@ class OptionMessage(Message):
     def of(cls, option: Option, plan: Plan, room: JobLimits) -> Self:
         """Describe an option of a plan."""
         return cls(
-            **pick_attributes(option, (*_SAME, "steps_worth")),
+            **pick_attributes(option, _SAME),
+            steps_worth=option.steps_worth if plan.is_norm_known else None,
             **pick_attributes(option.cost, _COSTS),
             limited_by=option.limit,
             submit=submit_options(option, plan, room),
@@ -136,6 +139,7 @@ class PlanMessage(Message):
     collusion_epsilon_budget: float
     epsilon_asked: float | None
     assumed_gradient_norm: float
+    is_norm_known: bool
     learning_rate: float | None
     momentum: float
     schedule: Schedule
@@ -148,6 +152,7 @@ class PlanMessage(Message):
     alternatives: tuple[OptionMessage, ...]
     compared: ComparisonMessage | None = None
     general_path: GeneralPathMessage | None = None
+    refusal: str = Field("", description="Why a job of `epsilon_asked` is refused; empty if it is not.")
 
     @classmethod
     def of(cls, planned: Planned) -> Self:
@@ -163,12 +168,14 @@ class PlanMessage(Message):
             collusion_epsilon_budget=task.collusion_epsilon,
             epsilon_asked=planned.room.epsilon,
             assumed_gradient_norm=plan.gradient_norm,
+            is_norm_known=plan.is_norm_known,
             learning_rate=plan.learning_rate,
             tests=room.tests and PlannedTestsMessage.of(room.tests),
             recommended=OptionMessage.of(plan.recommended, plan, room),
             alternatives=tuple(OptionMessage.of(one, plan, room) for one in plan.alternatives),
             compared=planned.compared and ComparisonMessage.of(planned.compared, plan, room),
             general_path=planned.general and GeneralPathMessage(**planned.general._asdict()),
+            refusal=planned.refusal,
         )
 
     def value(self, task: Task) -> Planned:
@@ -177,6 +184,7 @@ class PlanMessage(Message):
             recommended=self.recommended.value(),
             alternatives=tuple(one.value() for one in self.alternatives),
             gradient_norm=self.assumed_gradient_norm,
+            is_norm_known=self.is_norm_known,
             learning_rate=self.learning_rate,
         )
         room = JobLimits(
@@ -187,7 +195,8 @@ class PlanMessage(Message):
             tests=None if self.tests is None else self.tests.value(),
         )
         general = None if self.general_path is None else GeneralPath(**dict(self.general_path))
-        return Planned(plan, room, None if self.compared is None else self.compared.value(), general)
+        compared = None if self.compared is None else self.compared.value()
+        return Planned(plan, room, compared, general, self.refusal)
 
 
 class PlanJob(SamplingRequest):
@@ -200,7 +209,7 @@ class PlanJob(SamplingRequest):
     rounds: int | None = Field(None, ge=1)
     batch_size: float | None = None
     noise_multiplier: float | None = None
-    max_epochs: int = Field(10, ge=1, le=10_000)
+    max_epochs: int | None = Field(None, ge=1, le=10_000)
     epsilon: float | None = None
     loss: str | tuple[HeadSetting, ...] | None = None
     gradient_norm: float | None = None

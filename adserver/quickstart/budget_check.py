@@ -94,10 +94,10 @@ def why_over_budget(
         why_general: What forces its model to the general path, where samples are no secret.
     """
     # Loads numpy, which light commands do without.
-    from adserver.budgets.headroom import JobLimits
+    from adserver.budgets.headroom import JobLimits, default_batch_size
 
     training = settings.training
-    rounds, batch_size = training.rounds, training.batch_size or float(reports)
+    rounds, batch_size = training.rounds, training.batch_size or default_batch_size(reports)
     already = () if measured is None else measured(settings.measure.epsilon)
     limits = JobLimits(task=task, dataset_size=reports, already=already, epsilon=training.epsilon)
     try:

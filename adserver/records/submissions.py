@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, TypeAlias
 
-from adserver.records.defaults import MAX_EPOCHS, MOMENTUM, TEST_SHARE
+from adserver.records.defaults import MOMENTUM, TEST_SHARE
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
 from adserver.records.training_plan import Optimizer, Schedule
@@ -136,13 +136,14 @@ class PlanConstraints:
         rounds: Optimizer steps.
         batch_size: Expected reports in a round.
         noise_multiplier: As the job names it.
-        max_epochs: Where all three are open, how often at most the helpers go through the dataset.
+        max_epochs: Where all three are open, how often at most the helpers go through the dataset; None:
+            `MAX_EPOCHS`, or as often as a job that names no rounds.
     """
 
     rounds: int | None
     batch_size: float | None
     noise_multiplier: float | None
-    max_epochs: int = MAX_EPOCHS
+    max_epochs: int | None = None
 
 
 @frozen

@@ -7,11 +7,13 @@ The rule was measured with momentum .9, a cosine schedule and one clip bound, an
 """
 
 from dataclasses import replace
+from typing import Final
 
 from adserver.records.defaults import MOMENTUM
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
-from adserver.records.training_plan import Optimizer, Schedule
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.training.cost import job_epsilons
 from adserver.training.defaults import choose_learning_rate
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
@@ -19,6 +21,9 @@ from maskedlark.model.heads import Heads
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
+
+# Times the rule's rate, which was best within a factor of three on every table that it was measured on
+_FAR: Final = 10
 
 
 def why_no_rule(submission: Submission, task: Task) -> str:
@@ -67,6 +72,26 @@ def choose_rate(submission: Submission, *, rows: int, epsilon: float, parameters
         return rate
     # A fixed bound divides no gradient, while the rule's rate is of gradients over the bound.
     return float(f"{rate / submission.clip_norm:.2g}")
+
+
+def warn_of_rate(submission: Submission, plan: TrainingPlan, *, parameters: int) -> str:
+    """Return a line if a job's own rate is far above the rule's, where it has one; else empty.
+
+    Args:
+        submission: The job.
+        plan: What became of it.
+        parameters: That it trains.
+    """
+    if submission.optimizer is None or why_no_rule(submission, plan.task):
+        return ""
+    epsilon = submission.epsilon or job_epsilons(plan, plan.job.rounds).ad_server
+    usual = choose_rate(submission, rows=plan.dataset_size, epsilon=epsilon, parameters=parameters)
+    if (rate := submission.optimizer.learning_rate) <= _FAR * usual:
+        return ""
+    return (
+        f"learning rate {rate:g} is {rate / usual:,.0f} times the rule's, {usual:g}: noise is multiplied "
+        "by it too, and a model that moves so far mostly learns nothing"
+    )
 
 
 def steps_at(submission: Submission, rate: float) -> tuple[Optimizer, Schedule]:

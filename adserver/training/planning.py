@@ -18,9 +18,10 @@ from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planned_tests import PlannedTests, plan_tests
 from adserver.budgets.planner import OnProgress, Option, Plan, Planner
 from adserver.budgets.reservations import Budgets
-from adserver.records.submissions import PlanRequest
+from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
+from adserver.training.defaults import ROUNDS
 from adserver.training.model_file import parse_chosen, prepare_model
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
@@ -53,12 +54,18 @@ class GeneralPath(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A plan, the room that it was found in, its job with either kind of noise, and its path if general."""
+    """A plan, the room that it was found in, its job with either kind of noise, and its path if general.
+
+    Attributes:
+        refusal: Why a job that asks for the whole epsilon is refused, in words, where the budgets leave it
+            less; else empty.
+    """
 
     plan: Plan
     room: JobLimits
     compared: Comparison | None = None
     general: GeneralPath | None = None
+    refusal: str = ""
 
 
 class _Found(NamedTuple):
@@ -103,13 +110,33 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
         if parsed is None
         else _round_seconds(parsed, found.task, is_general=bool(reasons)),
     )
-    plan = planner.plan(asked.wish) if progress is None else planner.plan(asked.wish, progress)
+    wish = _fill(asked)
+    plan = planner.plan(wish) if progress is None else planner.plan(wish, progress)
     compared = compare(planner, plan.recommended)
     # A model on the general path needs public samples, and has no correlated noise.
     if compared is not None and compared.better is not None and not sampling["is_sample_public"]:
         plan = plan.recommending(compared.better)
     general = GeneralPath(reasons, _noise_factor(room, plan.recommended)) if reasons else None
-    return Planned(plan, room, compared, general)
+    return Planned(plan, room, compared, general, _why_not_granted(room, plan.recommended))
+
+
+def _fill(asked: PlanRequest) -> PlanConstraints:
+    """Return what is fixed; where nothing is and no gradient norm is expected, rounds as of `job submit`.
+
+    Without that norm nothing says how many rounds are worth most.
+    """
+    wish = asked.wish
+    is_open = wish.rounds is None and wish.batch_size is None and wish.noise_multiplier is None
+    if not is_open or asked.gradient_norm is not None:
+        return wish
+    return replace(wish, rounds=min(ROUNDS, ROUNDS if wish.max_epochs is None else wish.max_epochs))
+
+
+def _why_not_granted(room: JobLimits, option: Option) -> str:
+    samples = replace(room, noise=StepNoise.CORRELATED, carried=option.carried) if option.carried else room
+    return samples.why_not_granted(
+        rounds=option.rounds, batch_size=option.batch_size, noise_multiplier=option.noise_multiplier
+    )
 
 
 def _find(engine: Engine, asked: PlanRequest) -> _Found:

@@ -124,7 +124,7 @@ def standardise_submission(submission: Submission, panel: EvalSet | None = None)
     return standardise(submission.model, trained_loss(submission.loss), panel)
 
 
-def warn_without_panel(submission: Submission, *, num_features: int) -> str:
+def warn_without_panel(submission: Submission, *, num_features: int, is_python: bool = False) -> str:
     """Return a line that says what a panel would have changed in an untrained network; empty if nothing.
 
     Without labels nothing tells whether weights are trained, so not even long rows of tables are changed.
@@ -149,8 +149,10 @@ def warn_without_panel(submission: Submission, *, num_features: int) -> str:
     if done and loss in OF_TWO_CLASSES:
         done.append("it begins at the panel's base rate")
     return (
-        f"no eval_set, so an untrained network trains as it is; with one {_join(done)}: give --eval-set "
-        "FILE (eval_set=FILE), or say that it is meant so (--as-it-is, standardise=False)"
+        f"no evaluation set, so an untrained network trains as it is; with one {_join(done)}: give "
+        + ("eval_set=FILE" if is_python else "--eval-set FILE")
+        + ", or say that it is meant so: "
+        + ("standardise=False" if is_python else "--as-it-is")
         if done
         else ""
     )

@@ -6,7 +6,7 @@ Everything that can be checked here is checked before it is stored.
 from collections.abc import Sequence
 from typing import Final
 
-from adserver.budgets.headroom import JobLimits, check_batch
+from adserver.budgets.headroom import JobLimits, check_batch, default_batch_size
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
@@ -61,7 +61,9 @@ def plan_job(
     check_rule(submission, task)
     model, loss = _model_to_train(submission, task)
     _check_usable(task, dataset, now_s)
-    batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
+    batch_size = submission.batch_size
+    if batch_size is None:
+        batch_size = default_batch_size(dataset.size)
     check_batch(task, batch_size, dataset.size)
     settings = {
         "job_id": job_id,

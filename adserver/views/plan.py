@@ -34,6 +34,11 @@ GENERAL_PATH: Final = (
     "hundred times slower, and has samples charged as public"
 )
 
+_LENGTHS: Final = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
+
+# Noise is found to 1 %
+_SEARCHED: Final = 1.01
+
 # Of a label that is rarer than this times the share of clipped gradients, most gradients may be clipped
 _RARE: Final = 2.0
 
@@ -43,10 +48,12 @@ def print_plan(
     room: JobLimits,
     compared: Comparison | None = None,
     general: GeneralPath | None = None,
+    refusal: str = "",
 ) -> None:
     """Print the table of what fits, with the recommended row marked, and how to submit it."""
+    if refusal:
+        typer.echo(f"submit --epsilon {room.epsilon:g} is refused: {refusal}; the jobs below cost less")
     task, best = room.task, plan.recommended
-    is_clip = plan.gradient_norm == room.clip.bound
     print_table(
         (
             "",
@@ -55,18 +62,26 @@ def print_plan(
             "noise",
             "epsilon",
             "dataset",
-            "ratio",
-            *_heads_of_more(plan),
-            "worth",
+            *_heads_of_worth(plan),
             "limit",
         ),
-        [_row(option, is_best=option == best) for option in plan.alternatives],
+        [_row(option, plan) for option in plan.alternatives],
     )
-    assumed = "its largest, the clip norm, so the ratio is the least possible" if is_clip else "as you expect"
-    typer.echo(
-        "ratio, of noise to signal: both helpers' noise on a round's mean gradient, over a gradient of norm"
-        f" {plan.gradient_norm:g} ({assumed})"
-    )
+    if plan.is_norm_known:
+        typer.echo(
+            "ratio, of noise to signal: both helpers' noise on a round's mean gradient, over a gradient of "
+            f"norm {plan.gradient_norm:g}, as you expect"
+        )
+        typer.echo(
+            "worth: so many steps without noise are predicted to gain as much, each at its best length"
+        )
+    else:
+        typer.echo(
+            "least ratio, of noise to signal: both helpers' noise on a round's mean gradient, over the clip "
+            f"norm, {plan.gradient_norm:g}, which no such gradient exceeds; most are shorter, and the ratio "
+            "is often ten times as large. With --gradient-norm, such as an earlier job's curves.csv has, it "
+            "is the likely one, with what each job is worth"
+        )
     if best.weight_noise is not None:
         typer.echo(
             "weights: the error of each weight after the last round by both helpers' noise, at this rate, "
@@ -74,7 +89,6 @@ def print_plan(
         )
     if best.core_seconds is not None:
         typer.echo("core s: processor seconds of both helpers together, about twice what they will be")
-    typer.echo("worth: so many steps without noise are predicted to gain as much, each at its best length")
     held = (
         f"epsilon: of {'one' if room.jobs > 1 else 'this'} job alone; dataset: what that has spent or"
         f" reserved with {_describe_sharing(room)}, of {_both(task)}"
@@ -85,7 +99,7 @@ def print_plan(
     if compared is not None:
         _print_comparison(compared, plan)
     if general is not None:
-        _print_general_path(general)
+        _print_general_path(general, best)
     if room.jobs > 1 or room.tests is not None:
         _print_division(plan, room)
     each = "submit each" if room.jobs > 1 else "submit the marked one"
@@ -100,7 +114,11 @@ def describe_path(reasons: Sequence[str]) -> list[str]:
 
 
 def tell_path(
-    submission: AnySubmission, plan: AnyPlan, find_encoder: Callable[[bytes], Encoder | None]
+    submission: AnySubmission,
+    plan: AnyPlan,
+    find_encoder: Callable[[bytes], Encoder | None],
+    *,
+    is_python: bool = False,
 ) -> None:
     """Print the same lines of a job that was accepted, and what was chosen for it, to standard error.
 
@@ -110,10 +128,13 @@ def tell_path(
         submission: What was asked for.
         plan: What became of it.
         find_encoder: Returns the encoder of a task's id, with which the model is compared.
+        is_python: Name arguments of `Client.train` instead of options.
     """
+    from adserver.training.default_optimizer import warn_of_rate
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen
     from adserver.training.standardising import standardise_submission, warn_without_panel
+    from maskedlark.model.core_seconds import round_seconds
     from maskedlark.model.exactness import why_general
 
     # Devices train, and helpers only sum: no path is chosen
@@ -128,8 +149,9 @@ def tell_path(
         freeze=submission.freeze,
     )
     if begun.told:
-        typer.echo(f"{begun.told} (--as-it-is or standardise=False leaves the file as it is)", err=True)
-    if line := warn_without_panel(submission, num_features=plan.task.num_features):
+        leave = "standardise=False" if is_python else "--as-it-is"
+        typer.echo(f"{begun.told} ({leave} leaves the file as it is)", err=True)
+    if line := warn_without_panel(submission, num_features=plan.task.num_features, is_python=is_python):
         typer.echo(f"warning: {line}", err=True)
     # Of the file as it was given: what begins at a base rate ends with that.
     file = separate_parameters(submission.model)
@@ -138,7 +160,7 @@ def tell_path(
         typer.echo(
             f"learning rate {plan.optimizer.learning_rate:g}, by the rule for {plan.dataset_size:,} reports "
             f"and {plural(model.num_parameters, 'parameter')}, with momentum and a cosine schedule: "
-            "`adserver job rehearse` or client.rehearse compares others",
+            f"{'client.rehearse' if is_python else '`adserver job rehearse`'} compares others",
             err=True,
         )
     else:
@@ -148,8 +170,15 @@ def tell_path(
             f"{plan.schedule.kind} schedule (without a rate: the rule's)",
             err=True,
         )
-    for line in (*describe_path(why_general(model, plan.job.loss)), *_warn_of_panel(submission, plan)):
+        if line := warn_of_rate(submission, plan, parameters=model.num_parameters):
+            typer.echo(f"warning: {line}", err=True)
+    reasons = why_general(model, plan.job.loss)
+    for line in (*describe_path(reasons), *_warn_of_panel(submission, plan, is_python)):
         typer.echo(line, err=True)
+    if reasons:
+        records, labels = round(plan.denominator), plan.task.num_candidates
+        seconds = plan.job.rounds * round_seconds(model, "general", records=records, candidates=labels)
+        typer.echo(_describe_time(seconds, plan.job.rounds, records), err=True)
     tell_columns(file, plan.task, find_encoder)
 
 
@@ -176,7 +205,7 @@ def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encode
             typer.echo(f"warning: {escape(line)}", err=True)
 
 
-def _warn_of_panel(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
+def _warn_of_panel(submission: Submission, plan: TrainingPlan, is_python: bool) -> Iterator[str]:
     """Yield a line if the model was trained on the evaluation set, and what its labels are reason for."""
     from adserver.training.eval_set import read_eval_set
     from adserver.training.panel_note import KEEP_BACK, was_trained_on
@@ -189,10 +218,10 @@ def _warn_of_panel(submission: Submission, plan: TrainingPlan) -> Iterator[str]:
             "warning: the model was trained on the records of this evaluation set (a warm start), so the "
             f"job's figures are too good: {KEEP_BACK}"
         )
-    yield from _warn_of_labels(panel.labels, plan)
+    yield from _warn_of_labels(panel.labels, plan, is_python)
 
 
-def _warn_of_labels(labels: "NDArray[Any]", plan: TrainingPlan) -> Iterator[str]:
+def _warn_of_labels(labels: "NDArray[Any]", plan: TrainingPlan, is_python: bool) -> Iterator[str]:
     """Yield a line if the evaluation set has one label, or the clip bound cuts mostly a rare label's."""
     from adserver.training.inference import OF_TWO_CLASSES
 
@@ -212,8 +241,20 @@ def _warn_of_labels(labels: "NDArray[Any]", plan: TrainingPlan) -> Iterator[str]
         yield (
             f"the rarer label is {rarer:.0%} of the evaluation set, and the clip bound cuts {clipped:.0%} of "
             "the gradients, those of this label first: predictions will not add up until the model is "
-            "calibrated, by `adserver model calibrate --panel FILE` or job.calibrate(panel=FILE)"
+            "calibrated, by "
+            + ("job.calibrate(panel=FILE)" if is_python else "`adserver model calibrate --panel FILE`")
         )
+
+
+def _describe_time(seconds: float, rounds: int, records: int) -> str:
+    """Say how long a job takes one core of a helper, whose rounds run at the same time at both."""
+    size, unit = next(
+        (seconds / length, name) for name, length in _LENGTHS if seconds >= length or length == 1
+    )
+    return (
+        f"{rounds:,} {'round' if rounds == 1 else 'rounds'} of {records:,} reports take a helper up to "
+        f"{size:.3g} processor {unit}, about twice what it will be; its cores share a round's reports"
+    )
 
 
 def _describe_sharing(room: JobLimits) -> str:
@@ -230,8 +271,8 @@ def _print_division(plan: Plan, room: JobLimits) -> None:
         f" cost {_both(planned)}"
     )
     typer.echo(
-        f"  each job: noise {best.noise_multiplier:.4g}, epsilon {_both(best.cost.alone)} alone, worth "
-        f"{best.steps_worth:.3g} steps"
+        f"  each job: noise {best.noise_multiplier:.4g}, epsilon {_both(best.cost.alone)} alone"
+        + (f", worth {best.steps_worth:.3g} steps" if plan.is_norm_known else "")
     )
     if room.tests is not None:
         _print_tests(room.tests)
@@ -244,11 +285,14 @@ def _print_tests(tests: PlannedTests) -> None:
     )
 
 
-def _print_general_path(general: GeneralPath) -> None:
+def _print_general_path(general: GeneralPath, best: Option) -> None:
     """Print why a model is not exact, and what that costs."""
     for line in describe_path(general.reasons):
         typer.echo(line)
-    if general.noise_factor is not None:
+    if best.core_seconds is not None:
+        typer.echo(_describe_time(best.core_seconds / 2, best.rounds, round(best.batch_size)))
+    # Public samples cost nothing where there are none
+    if general.noise_factor is not None and general.noise_factor > _SEARCHED:
         typer.echo(f"on the exact path the marked job would need 1/{general.noise_factor:.3g} of the noise")
 
 
@@ -276,9 +320,7 @@ def _print_comparison(compared: Comparison, plan: Plan) -> None:
             "a step",
             "epsilon",
             "dataset",
-            "ratio",
-            *_heads_of_more(plan),
-            "worth",
+            *_heads_of_worth(plan),
         ),
         [
             (
@@ -288,9 +330,7 @@ def _print_comparison(compared: Comparison, plan: Plan) -> None:
                 f"{option.noise_norm:.3g}",
                 _both(option.cost.alone),
                 _both(option.cost.together),
-                f"{option.noise_to_signal:.3g}",
-                *_more(option),
-                f"{option.steps_worth:.3g}",
+                *_worth(option, plan),
             )
             for option in (*shown, *compared.larger)
         ],
@@ -302,33 +342,35 @@ def _print_comparison(compared: Comparison, plan: Plan) -> None:
     )
 
 
-def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
+def _row(option: Option, plan: Plan) -> tuple[object, ...]:
     cost = option.cost
     return (
-        "▶" if is_best else "",
+        "▶" if option == plan.recommended else "",
         option.rounds,
         f"{option.batch_size:,.0f}",
         f"{option.noise_multiplier:.4g}" + (" correlated" if option.carried else ""),
         _both(cost.alone),
         _both(cost.together),
-        f"{option.noise_to_signal:.3g}",
-        *_more(option),
-        f"{option.steps_worth:.3g}",
+        *_worth(option, plan),
         option.limit.value,
     )
 
 
-def _heads_of_more(plan: Plan) -> tuple[str, ...]:
-    """Return the heads of the columns that a plan has if it knows the rate, or the model."""
+def _heads_of_worth(plan: Plan) -> tuple[str, ...]:
+    """Return the heads of noise over signal, and of what a plan has if it knows rate, model or gradient."""
     best = plan.recommended
     return (
+        "ratio" if plan.is_norm_known else "least ratio",
         *(("weights",) if best.weight_noise is not None else ()),
         *(("core s",) if best.core_seconds is not None else ()),
+        *(("worth",) if plan.is_norm_known else ()),
     )
 
 
-def _more(option: Option) -> tuple[str, ...]:
-    known = (option.weight_noise, option.core_seconds)
+def _worth(option: Option, plan: Plan) -> tuple[str, ...]:
+    """Return the cells under `_heads_of_worth`."""
+    worth = option.steps_worth if plan.is_norm_known else None
+    known = (option.noise_to_signal, option.weight_noise, option.core_seconds, worth)
     return tuple(f"{one:.3g}" for one in known if one is not None)
 
 

@@ -3,11 +3,11 @@
 Everything that can be checked here is, before it is stored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from adserver.budgets.asked_epsilon import check_epsilon, check_granted
+from adserver.budgets.asked_epsilon import check_epsilon, check_granted, epsilon_left
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.submissions import FederatedSubmission
 from adserver.training.eval_set import read_eval_set
@@ -20,7 +20,7 @@ from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.strategy import Strategy
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.privacy.accounting import Charge, smallest_fitting, spent, spent_in_turn
+from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import check_fits, update_job, update_round
@@ -91,7 +91,7 @@ def plan_federated(
         check_granted(
             submission.epsilon,
             task,
-            alone=spent(charges, task.delta),
+            left=epsilon_left(task, already, _charges_by_noise(task, strategy, model, job_id=job_id)),
             together=spent_in_turn(together, task.delta),
         )
     least = task.min_batch_size if submission.least_devices is None else submission.least_devices
@@ -162,20 +162,7 @@ def _with_noise(
         return strategy
     check_epsilon(submission.epsilon, task)
 
-    def with_noise(multiplier: float) -> Strategy:
-        return canonical.build(
-            type(strategy), {**_plain(strategy), "noise_multiplier": min(multiplier, _MOST_NOISE)}
-        )
-
-    # Phases scale with the multiplier, so they are laid out once and not for each that is tried.
-    at_one = update_job(job_id=job_id, task_id=task.task_id, strategy=with_noise(1.0), model=model)
-
-    def charges(multiplier: float) -> Sequence[Charge]:
-        phases = [
-            replace(one, noise_multiplier=min(_MOST_NOISE, one.noise_multiplier * multiplier))
-            for one in at_one.phases
-        ]
-        return [one.charge(task, one.rounds) for one in phases]
+    charges = _charges_by_noise(task, strategy, model, job_id=job_id)
 
     def least(epsilon: float, already: Sequence[Charge]) -> float:
         return smallest_fitting(
@@ -184,7 +171,31 @@ def _with_noise(
 
     # The epsilon is of this job alone; the budget counts it with all that is held.
     alone = least(submission.epsilon, ())
-    return with_noise(max(alone, least(task.epsilon, already)) if already else alone)
+    return _renoise(strategy, max(alone, least(task.epsilon, already)) if already else alone)
+
+
+def _renoise(strategy: Strategy, multiplier: float) -> Strategy:
+    """Return a strategy with another noise multiplier."""
+    return canonical.build(
+        type(strategy), {**_plain(strategy), "noise_multiplier": min(multiplier, _MOST_NOISE)}
+    )
+
+
+def _charges_by_noise(
+    task: Task, strategy: Strategy, model: DenseModel | GraphModel, *, job_id: bytes
+) -> Callable[[float], Sequence[Charge]]:
+    """Return what a job is charged as, by its noise multiplier."""
+    # Phases scale with the multiplier, so they are laid out once and not for each that is tried
+    at_one = update_job(job_id=job_id, task_id=task.task_id, strategy=_renoise(strategy, 1.0), model=model)
+
+    def charges(multiplier: float) -> Sequence[Charge]:
+        phases = [
+            replace(one, noise_multiplier=min(_MOST_NOISE, one.noise_multiplier * multiplier))
+            for one in at_one.phases
+        ]
+        return [one.charge(task, one.rounds) for one in phases]
+
+    return charges
 
 
 def _plain(strategy: Strategy) -> dict[str, Any]:

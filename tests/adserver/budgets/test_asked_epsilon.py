@@ -33,18 +33,20 @@ def test_what_is_left_is_rounded_down_so_that_it_fits(number: float, rounded: fl
 
 
 def test_no_epsilon_is_offered_where_none_is_left() -> None:
-    alone, together = Epsilons(ad_server=0.0, colluding=0.0), Epsilons(ad_server=4.0, colluding=6.0)
+    together = Epsilons(ad_server=4.0, colluding=6.0)
     with pytest.raises(JobRefused, match=r"next to .*, 4 in all leave this job 0: use another dataset"):
-        check_granted(1.0, TASK, alone=alone, together=together)
+        check_granted(1.0, TASK, left=0.0, together=together)
 
 
-def test_what_the_search_for_noise_leaves_open_is_granted() -> None:
-    check_granted(
-        1.0,
-        TASK,
-        alone=Epsilons(ad_server=0.97, colluding=1.4),
-        together=Epsilons(ad_server=1.0, colluding=1.5),
-    )
+@pytest.mark.parametrize("epsilon", [2.37, 2.38])
+def test_a_number_that_is_left_is_granted_however_it_is_rounded(epsilon: float) -> None:
+    check_granted(epsilon, TASK, left=2.37, together=Epsilons(ad_server=4.0, colluding=5.9))
+
+
+@pytest.mark.parametrize("epsilon", [2.39, 2.45, 2.5])
+def test_more_than_is_left_is_refused_with_what_is_left(epsilon: float) -> None:
+    with pytest.raises(JobRefused, match=r"leave this job 2\.37: ask for epsilon 2\.37 "):
+        check_granted(epsilon, TASK, left=2.37, together=Epsilons(ad_server=4.0, colluding=5.9))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), 4.01])
@@ -83,15 +85,40 @@ def test_what_is_left_is_what_a_refusal_names_and_what_is_granted(
     already = [charge_of(task, noise) for noise in spent]
     left = epsilon_left(task, already)
     assert 0 < left < task.epsilon
-    named = refused_with(task, already, 4.0)
-    assert named is None or named == left
-    assert named is not None or left >= 0.95 * task.epsilon
     for rounds in (1, 7, 120):
-        assert refused_with(task, already, left, rounds=rounds) is None
-        if left < 0.9 * task.epsilon:
-            more = refused_with(task, already, 1.1 * left, rounds=rounds)
-            # Noise is found to 1 %, from another end with other rounds
-            assert more == pytest.approx(left, rel=0.02)
+        for more in (1.01, 1.03, 1.1):
+            if more * left < task.epsilon:
+                assert refused_with(task, already, more * left, rounds=rounds) == left
+        for written in (left, round(left + 0.01, 2)):
+            assert refused_with(task, already, written, rounds=rounds) is None
+
+
+def test_all_of_a_budget_is_left_of_which_nothing_is_held() -> None:
+    task = noisy(collusion_epsilon=8.0)
+    assert epsilon_left(task, []) == task.epsilon
+    assert refused_with(task, [], task.epsilon) is None
+
+
+def test_no_more_is_left_of_a_new_budget_than_that_against_collusion_allows() -> None:
+    task = noisy(collusion_epsilon=4.0)
+    left = epsilon_left(task, [])
+    assert left < 0.75 * task.epsilon
+    assert refused_with(task, [], task.epsilon, rounds=7) == left
+    assert refused_with(task, [], left, rounds=7) is None
+
+
+@pytest.mark.parametrize("batch_size", [100.0, 250.0])
+def test_a_job_of_samples_is_refused_more_than_is_left_for_it(batch_size: float) -> None:
+    task = noisy(collusion_epsilon=8.0)
+    limits = JobLimits(task=task, dataset_size=500, already=[charge_of(task, 3.0)])
+    left = limits.epsilon_left(rounds=7, batch_size=batch_size)
+
+    def ask(epsilon: float) -> float:
+        return replace(limits, epsilon=epsilon).noise_asked_for(rounds=7, batch_size=batch_size)
+
+    assert ask(left) > 0
+    with pytest.raises(JobRefused, match=f"this job {left:g}: ask for epsilon {left:g} "):
+        ask(1.03 * left)
 
 
 def test_with_laplace_noise_what_is_left_is_for_one_round_and_more_rounds_get_less() -> None:

@@ -367,6 +367,43 @@ def test_a_plan_is_submitted_as_it_was_planned(adserver: Adserver, site: Site) -
     assert (stored.schedule.kind, stored.schedule.step_rounds) == ("step", 2)
 
 
+@pytest.mark.parametrize("fixed", ["", " --rounds 7"])
+def test_the_marked_job_is_the_one_that_is_submitted_without_a_plan(
+    adserver: Adserver, site: Site, fixed: str
+) -> None:
+    asked = f"--model model.onnx --loss binary_cross_entropy_with_logits --epsilon 1{fixed}"
+    plan = json.loads(adserver(f"job plan {asked} --json").stdout)
+    assert (plan["recommended"]["steps_worth"], plan["refusal"]) == (None, "")
+    stored = site.store.get(bytes.fromhex(adserver(f"job submit {asked}").stdout.strip())).plan
+    assert isinstance(stored.job, JobSpec)
+    job, best = stored.job, plan["recommended"]
+    assert (job.rounds, job.noise_multiplier) == (best["rounds"], best["noise_multiplier"])
+    assert best["batch_size"] == stored.dataset_size == job.sampling_rate * stored.dataset_size
+
+
+def test_a_plan_names_a_worth_only_where_a_gradient_norm_is_expected(adserver: Adserver) -> None:
+    wish = "job plan --parameters 50 --reports 5000 --epsilon 2"
+    unknown, expected = adserver(wish).stdout, adserver(f"{wish} --rounds 9 --gradient-norm 0.2").stdout
+    assert "least ratio" in unknown
+    assert "worth" not in unknown.splitlines()[0]
+    assert "least ratio" not in expected
+    assert "worth" in expected.splitlines()[0]
+    assert "--rounds 120" in unknown
+    assert "--rounds 4 " in adserver(f"{wish} --max-epochs 4").stdout
+
+
+def test_a_plan_says_in_words_that_its_epsilon_is_refused(adserver: Adserver) -> None:
+    asked = "--model model.onnx --loss binary_cross_entropy_with_logits --rounds 5"
+    adserver(f"job submit {asked} --epsilon 2")
+    left = json.loads(adserver("budget --json").stdout)[0]["next_epsilon"]
+    more, shown = 1.03 * left, f"leave this job {left:g}: ask for epsilon {left:g} "
+    assert shown in adserver(f"job plan {asked} --epsilon {more}").stdout
+    with pytest.raises(JobRefused, match=shown):
+        adserver(f"job submit {asked} --epsilon {more}")
+    assert "refused" not in adserver(f"job plan {asked} --epsilon {left}").stdout
+    adserver(f"job submit {asked} --epsilon {left}")
+
+
 def test_a_budget_is_divided_before_anything_is_collected(adserver: Adserver) -> None:
     wish = "job plan --parameters 50 --reports 5000 --epsilon 2 --jobs 4 --tests 9 --rounds 20"
     plan = json.loads(adserver(f"{wish} --json").stdout)

@@ -116,7 +116,7 @@ def test_a_run_is_refused_before_it_starts_exactly_where_it_would_be_later(
     assert not verdicts[4.0, 4.0]
     if batch_size is None:
         # More than 4 by plain sum
-        assert verdicts[1.5, 3.0] == (collusion > 4.0)
+        assert verdicts[1.5, 3.0] == (collusion > 5.0)
 
 
 def test_the_epsilon_that_is_left_passes_next_to_any_measurement() -> None:

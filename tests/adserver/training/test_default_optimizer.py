@@ -9,7 +9,7 @@ from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.cost import job_epsilons
-from adserver.training.default_optimizer import choose_rate, read_steps, why_no_rule
+from adserver.training.default_optimizer import choose_rate, read_steps, warn_of_rate, why_no_rule
 from adserver.training.defaults import choose_learning_rate
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads
@@ -46,6 +46,18 @@ def test_of_a_noise_multiplier_the_rule_takes_the_epsilon_that_it_costs() -> Non
     made = planned(epsilon=None, noise_multiplier=9.0)
     cost = job_epsilons(made, made.job.rounds).ad_server
     assert made.optimizer.learning_rate == rule(cost) not in (0.1, 4.0)
+
+
+def test_a_rate_far_above_the_rules_is_warned_of_and_no_other() -> None:
+    def warned(rate: float, **changes: Any) -> str:
+        given = {"optimizer": replace(MOMENTUM, learning_rate=rate), "schedule": COSINE, **changes}
+        asked = replace(SUBMISSION, **{**OPEN, "epsilon": 2.0, **given})
+        return warn_of_rate(asked, planned(**{"epsilon": 2.0, **given}), parameters=MODEL.num_parameters)
+
+    assert warned(10 * rule(2.0)) == ""
+    assert f"learning rate 50 is {50 / rule(2.0):,.0f} times the rule's, {rule(2.0):g}" in warned(50.0)
+    assert warned(50.0, clip_norm=0.01) == ""  # no gradient is divided by this bound
+    assert warned(50.0, schedule=Schedule()) == warned(50.0, optimizer=None) == ""
 
 
 def test_a_fixed_bound_divides_the_rate_and_heads_multiply_it() -> None:

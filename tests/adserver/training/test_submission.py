@@ -110,7 +110,7 @@ def test_an_epsilon_becomes_the_least_noise_that_keeps_within_it() -> None:
 def test_an_epsilon_above_the_whole_budget_is_refused() -> None:
     with pytest.raises(InvalidTask, match="epsilon is 1000, but the whole budget"):
         plan(epsilon=1_000.0)
-    made = plan(epsilon=TASK.epsilon)
+    made = plan(task_of(collusion_epsilon=100.0), epsilon=TASK.epsilon)
     assert job_epsilons(made, made.job.rounds).ad_server <= TASK.epsilon
 
 

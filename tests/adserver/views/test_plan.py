@@ -11,7 +11,8 @@ from adserver.training.panel_note import note_panel
 from adserver.views.plan import tell_path
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.errors import JobReason, JobRefused
-from tests.adserver.job_world import ENCODED_MODEL, eval_set_npz, plan_for, sealed
+from maskedlark.model.dense import dense_network
+from tests.adserver.job_world import ENCODED_MODEL, NUM_FEATURES, eval_set_npz, plan_for, sealed
 
 ENCODER = Encoder(
     columns=(
@@ -62,6 +63,34 @@ def test_a_server_that_does_not_say_the_encoder_now_stops_nothing(capsys: pytest
 
     tell_path(replace(SUBMISSION, is_standardised=False), with_encoder(), find)
     assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_python", [False, True])
+def test_advice_is_given_in_the_words_of_the_face_that_is_used(
+    capsys: pytest.CaptureFixture[str], is_python: bool
+) -> None:
+    tell_path(replace(SUBMISSION, optimizer=None), PLAN, lambda _: None, is_python=is_python)
+    told = capsys.readouterr().err
+    in_python = ("eval_set=FILE", "standardise=False", "client.rehearse")
+    for word in (*in_python, "--eval-set", "--as-it-is", "adserver job"):
+        assert (word in told) == (is_python == (word in in_python))
+
+
+def test_a_job_on_the_general_path_is_told_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    model = dense_network([NUM_FEATURES, 400, 1], "gelu", seed=1)
+
+    def told(rounds: int) -> list[str]:
+        plan = replace(PLAN, job=replace(PLAN.job, rounds=rounds))
+        tell_path(replace(SUBMISSION, model=model), plan, lambda _: None)
+        return [line for line in capsys.readouterr().err.splitlines() if "processor" in line]
+
+    [few], [many] = told(1), told(1_000_000)
+    assert few.startswith("1 round of ")
+    assert "processor seconds" in few
+    assert many.startswith("1,000,000 rounds of ")
+    assert "processor seconds" not in many
+    tell_path(SUBMISSION, PLAN, lambda _: None)
+    assert "processor" not in capsys.readouterr().err
 
 
 def test_a_job_is_told_that_its_evaluation_set_trained_the_model(capsys: pytest.CaptureFixture[str]) -> None:
