@@ -27,7 +27,7 @@ from maskedlark.model.graph import AttributeValue, Model
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.limits import Limits
 from maskedlark.model.losses import Loss
-from maskedlark.model.onnx_file import parse
+from maskedlark.model.onnx_file import count_inputs, parse
 from maskedlark.model.operators.table import OPERATORS
 from maskedlark.model.wire_scan import scan
 
@@ -204,6 +204,9 @@ def declared_width(encoded: bytes) -> int | None:
     """Return the number of features that a file's input declares; None if it leaves that open.
 
     It reads what is no model as one that says nothing: the parser says what is wrong.
+
+    Raises:
+        InvalidModel(WRONG_SHAPE): the graph has another number of inputs than one, which no width mends.
     """
     try:
         graph = onnx.ModelProto.FromString(encoded).graph
@@ -211,7 +214,9 @@ def declared_width(encoded: bytes) -> int | None:
         return None
     held = {tensor.name for tensor in graph.initializer}
     dims = [one.type.tensor_type.shape.dim for one in graph.input if one.name not in held]
-    return (dims[0][1].dim_value or None) if len(dims) == 1 and len(dims[0]) == 2 else None
+    if graph.node and len(dims) != 1:
+        raise InvalidModel(ModelReason.WRONG_SHAPE, count_inputs(len(dims)))
+    return (dims[0][1].dim_value or None) if dims and len(dims[0]) == 2 else None
 
 
 class PreparedModel(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from browser_sim.source import Cells, InvalidCell, InvalidSource, RowCounts, Source, SourceRecords
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.close_names import list_known
+from maskedlark.encoding.close_names import list_unknown
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
     CategoryColumn,
@@ -282,11 +282,9 @@ def _split_factor(of: str) -> tuple[str, Decimal | None]:
 
 
 def _check_columns(table: Table, names: Collection[str]) -> None:
-    unknown = [name for name in names if name not in table.columns]
-    if unknown:
+    if unknown := [name for name in names if name not in table.columns]:
         raise InvalidSource(
-            f"{table.name} has no column {unknown[0]!r}; {list_known(unknown[0], table.columns)} (read as "
-            f"{table.written})"
+            f"{table.name} has {list_unknown(unknown, table.columns)} (read as {table.written})"
         )
 
 
@@ -401,11 +399,10 @@ def _scaling(settings: TableSettings) -> str:
 
 
 def _notes(encoder: Encoder, table: Table) -> tuple[str, ...]:
-    words = [column.name for column in encoder.columns if isinstance(column, CategoryColumn)]
+    # With the rows that a table for it needs
+    words = [f"{one.name} ({one.rows} rows)" for one in encoder.columns if isinstance(one, CategoryColumn)]
     ids = [
-        f"{column.name} ({column.rows} rows)"
-        for column in encoder.columns
-        if isinstance(column, IdColumn | HashColumn)
+        f"{one.name} ({one.rows} rows)" for one in encoder.columns if isinstance(one, IdColumn | HashColumn)
     ]
     told = (("columns of words", words), ("columns of ids", ids))
     return (f"read as {table.written}", *(f"{what}: {', '.join(names)}" for what, names in told if names))

@@ -7,7 +7,7 @@
 """
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -32,7 +32,27 @@ def list_known(given: str, known: Iterable[str]) -> str:
     """Return the end of a message that nothing is called `given`: the close name, and the first ones."""
     names = [*known]
     close = find_close(given, names)
+    listed = _list(names)
+    return listed if close is None else f"did you mean {close!r}? {listed[0].upper()}{listed[1:]}"
+
+
+def list_unknown(given: Iterable[str], known: Iterable[str]) -> str:
+    """Return the end of a message about a table that lacks columns: all of them, and those that it has.
+
+    Args:
+        given: At least one name, none of which is known.
+        known: The columns that the table has.
+    """
+    unknown, names = [*dict.fromkeys(given)], [*known]
+    if len(unknown) == 1:
+        return f"no column {unknown[0]!r}; {list_known(unknown[0], names)}"
+    meant = [(one, find_close(one, names)) for one in unknown]
+    shown = ", ".join(f"{one!r}" + (f" (did you mean {close!r}?)" if close else "") for one, close in meant)
+    return f"no columns {shown}; {_list(names)}"
+
+
+def _list(names: Sequence[str]) -> str:
     listed = ", ".join(names[:_MOST_LISTED])
-    if len(names) > _MOST_LISTED:
-        listed += f" and {len(names) - _MOST_LISTED} more"
-    return f"it has {listed}" if close is None else f"did you mean {close!r}? It has {listed}"
+    return f"it has {listed}" + (
+        f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    )

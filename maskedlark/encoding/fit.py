@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final
 
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.close_names import list_known
+from maskedlark.encoding.close_names import list_unknown
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
     ID_ROWS,
@@ -115,7 +115,7 @@ def fit(
     asked = (*settings.kinds, *settings.words, *settings.hashed, settings.label)
     unknown = [name for name in asked if name is not None and name not in columns]
     if unknown:
-        raise InvalidTask(f"the table has no column {unknown[0]!r}; {list_known(unknown[0], columns)}")
+        raise InvalidTask(f"the table has {list_unknown(unknown, columns)}")
     for place, name in enumerate(columns, 1):
         if not 0 < len(name) <= MAX_WORD:
             left_out = (

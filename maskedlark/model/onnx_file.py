@@ -181,6 +181,11 @@ def _read_initializers(graph: onnx.GraphProto, limits: Limits) -> dict[str, Cons
     return initializers
 
 
+def count_inputs(count: int) -> str:
+    """Say that a graph has a wrong number of inputs."""
+    return f"the graph has {count} inputs: it must have one, the features"
+
+
 def _read_input(
     graph: onnx.GraphProto, initializers: AbstractSet[str], num_features: int
 ) -> tuple[str, bool]:
@@ -190,9 +195,7 @@ def _read_input(
     """
     inputs = [value for value in graph.input if value.name not in initializers]
     if len(inputs) != 1 or not inputs[0].name:
-        raise InvalidModel(
-            ModelReason.WRONG_SHAPE, f"the graph has {len(inputs)} inputs: it must have one, the features"
-        )
+        raise InvalidModel(ModelReason.WRONG_SHAPE, count_inputs(len(inputs)))
     tensor = inputs[0].type.tensor_type
     axes = list(tensor.shape.dim)
     if tensor.elem_type != onnx.TensorProto.FLOAT or len(axes) != 2 or axes[1].dim_value != num_features:

@@ -65,7 +65,7 @@ def test_csv_numbers_are_binned_and_words_coded(tmp_path: Path) -> None:
     assert source.label_names == ("no", "yes")
     assert source.records.labels.tolist() == [0, 1, 0]
     assert source.default_label == 0
-    assert source.notes == ("read as UTF-8, cells parted by commas", "columns of words: w")
+    assert source.notes == ("read as UTF-8, cells parted by commas", "columns of words: w (3 rows)")
 
 
 def test_csv_gaps_keep_a_byte_of_their_own(tmp_path: Path) -> None:

@@ -265,6 +265,13 @@ def test_show_asks_for_a_width_that_the_file_leaves_open(tmp_path: Path) -> None
     shown = CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx")])
     assert shown.exit_code == 2
     assert "give --num-features" in " ".join(shown.output.split())
+    second = proto.graph.input.add()
+    second.CopyFrom(proto.graph.input[0])
+    second.name = "more"
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    # No width makes it a model that can be trained
+    with pytest.raises(InvalidModel, match="the graph has 2 inputs"):
+        CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx")], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from maskedlark.encoding.close_names import find_close, list_known
+from maskedlark.encoding.close_names import find_close, list_known, list_unknown
+from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.encoding.table import parse_table
 from maskedlark.errors import InvalidTask
@@ -51,6 +52,15 @@ def test_a_column_that_is_looked_up_in_vain_is_named_with_the_close_one(
         InvalidTask, match=r"no column 'recompra'; did you mean 'Recompra'\? It has a, Recompra$"
     ):
         look_up(parse_table(b"a,Recompra\n1,2\n", "a.csv"))
+
+
+def test_all_columns_that_are_looked_up_in_vain_are_named_at_once() -> None:
+    assert list_unknown(["x"], COLUMNS) == f"no column 'x'; {list_known('x', COLUMNS)}"
+    assert list_unknown(["x", "campana", "x"], COLUMNS) == (
+        "no columns 'x', 'campana' (did you mean 'Campaña'?); it has pais, Recompra, Campaña, importe total"
+    )
+    with pytest.raises(InvalidTask, match="no columns 'q', 'r'; it has a"):
+        fit({"a": ["1"]}, FitSettings(label="r", kinds={"q": ColumnKind.NUMBER}))
 
 
 def test_without_a_close_name_the_first_names_are_listed() -> None:
