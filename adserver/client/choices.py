@@ -1,5 +1,6 @@
 """Names of parameters and choices, and numbers, as people type them in Python."""
 
+import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import wraps
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from maskedlark.encoding.close_names import find_close
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.model.losses import Loss
 
+_LOG = logging.getLogger(__name__)
 _ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -31,9 +33,11 @@ _CHOICES: Final = {"loss": Loss}
 
 
 def suggest_names(function: Callable[_P, _R], shown: str = "") -> Callable[_P, _R]:
-    """Let the TypeError of a wrong parameter say which one was probably meant, or all; Python's does not.
+    """Let the errors of a function that people call be read by their last lines.
 
-    That of a missing one lists its choices.
+    The TypeError of a wrong parameter says which one was probably meant, or all; that of a missing one lists
+    its choices. An error that says what is wrong comes without the frames and causes below it, such as those
+    of retries and of gRPC; they are logged at level DEBUG.
 
     Args:
         function: The function that takes the parameters.
@@ -57,7 +61,11 @@ def suggest_names(function: Callable[_P, _R], shown: str = "") -> Callable[_P, _
         for name, choices in _CHOICES.items():
             if name in named and parameters[name].default is Parameter.empty and name not in kwargs:
                 raise TypeError(f"{shown}() needs {name}: give one of {', '.join(choices)}")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except MaskedLarkError as error:
+            _LOG.debug("%s() failed", shown, exc_info=True)
+            raise error.with_traceback(None) from None
 
     return called
 

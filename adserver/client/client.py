@@ -54,6 +54,7 @@ class Client(Measuring, Training):
         """
         return self.server.refresh_keys()
 
+    @suggest_names
     def seal(
         self,
         task: str = "",

@@ -54,12 +54,12 @@ def predict(
 
     Args:
         model: The ONNX file that `export` or `calibrate` of a job made, or its bytes.
-        rows: A pandas or polars frame, a list of dicts, or the path of a CSV file. The columns that the
-            encoder reads are needed, others are ignored: dates as one column, as they are written or as
-            dates; cells without a value None, NaN or empty. Numbers that are text are each read by
-            themselves: they may have a currency or %, and a decimal comma that cannot part thousands (2,5 but
-            not 1,234), while 1.234 has decimals. A cell of another currency than most of its column cannot be
-            read.
+        rows: A pandas or polars frame, a list of dicts, one dict for one row, or the path of a CSV file. The
+            columns that the encoder reads are needed, others are ignored: dates as one column, as they are
+            written or as dates; cells without a value None, NaN or empty. Numbers that are text are each read
+            by themselves: they may have a currency or %, and a decimal comma that cannot part thousands (2,5
+            but not 1,234), while 1.234 has decimals. A cell of another currency than most of its column
+            cannot be read.
         encoder: The encoder that the model was trained with, or its file; not needed for a model that was
             exported with takes="columns".
         loss: What the model was trained with, for a file that does not say it.
@@ -116,8 +116,14 @@ def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]]
         if len(names) != len(rows.columns):
             raise InvalidTask("two columns of the frame have one name: give them distinct names")
         return {name: rows[names[name]].to_list() for name in wanted if name in names}, len(rows), {}
-    if not isinstance(rows, Iterable) or isinstance(rows, Mapping | bytes):
+    if not isinstance(rows, Iterable) or isinstance(rows, bytes):
         raise _reject_rows("rows are", rows)
+    if isinstance(rows, Mapping):
+        if long := [str(name) for name, cell in rows.items() if isinstance(cell, list | tuple | np.ndarray)]:
+            raise InvalidTask(
+                f"rows are a dict with several cells of {long[0]!r}: a dict is one row; use a frame"
+            )
+        rows = [rows]
     listed = list(rows)
     for place, row in enumerate(listed):
         if not isinstance(row, Mapping):

@@ -1,7 +1,6 @@
 """Training from Python: plan, submit and follow jobs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,7 @@ from adserver.training.column_uses import check_vocabulary
 from adserver.training.default_optimizer import read_steps
 from adserver.training.defaults import ROUNDS
 from adserver.training.merged_parameters import separate_parameters
-from adserver.views.job_comparison import compare_jobs
+from adserver.views.job_comparison import ComparedJobs, compare_jobs
 from adserver.views.plan import tell_columns, tell_loss, tell_path
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
@@ -49,6 +48,7 @@ class Training(Connection):
         batch_size: float | None = None,
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
+        gradient_norm: float | None = None,
         noise: str = StepNoise.INDEPENDENT.value,
         momentum: float = MOMENTUM,
         learning_rate: float | None = None,
@@ -68,7 +68,11 @@ class Training(Connection):
         """Return what fits a dataset's budgets, and how much noise: `adserver job plan --json`.
 
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
-        rounds alone, and both others are. `noise` is independent or correlated, which is fitted to the
+        rounds alone, and the recommended job has rounds of all reports, as `train` has by itself; give none
+        of them, and it is the job of `train`. With the `gradient_norm` that you expect of a round's mean
+        gradient (an earlier job's curves have it), the job worth most steps is found, and what each job is
+        worth; without it `noise_to_signal` is the least possible. Where the budgets leave the job less than
+        its epsilon, `refusal` says so. `noise` is independent or correlated, which is fitted to the
         `momentum` of your optimizer; both are compared. With the `learning_rate` and its `schedule` the error
         of the weights is predicted. `train` and `freeze` choose parameters of the model. For a job on
         devices, pass its request to `server.plan`.
@@ -86,6 +90,7 @@ class Training(Connection):
             num_parameters=num_parameters,
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
+            gradient_norm=gradient_norm,
             noise=choose(StepNoise, "noise", noise),
             momentum=momentum,
             is_allocated=choose(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
@@ -226,7 +231,7 @@ class Training(Connection):
         made = self.server.submit(submission)
         # To standard error, as the bar: what a program prints stays its own
         if progress:
-            tell_path(submission, made.plan, self._encoder_of)
+            tell_path(submission, made.plan, self._encoder_of, is_python=True)
         job = Job(job_id=made.job_id, at=self.server)
         return job.watch(progress=progress) if wait else job
 
@@ -333,8 +338,10 @@ class Training(Connection):
         named = job.hex() if isinstance(job, bytes) else job
         return Job(job_id=self.server.job(named).job_id, at=self.server)
 
-    def compare_jobs(self, *jobs: str) -> list[dict[str, Any]]:
-        """Return jobs side by side, as `adserver job compare --json` does: a dict each, for a frame.
+    def compare_jobs(self, *jobs: str) -> ComparedJobs:
+        """Return jobs side by side, as `adserver job compare --json` does: a list of dicts, for a frame.
+
+        A shell and a notebook show it as a table.
 
         Args:
             jobs: The starts of their ids or names; by default all jobs.
@@ -342,7 +349,7 @@ class Training(Connection):
         Raises:
             JobRefused(UNKNOWN_JOB)
         """
-        return [asdict(row) for row in compare_jobs(self.server, jobs)]
+        return ComparedJobs(compare_jobs(self.server, jobs))
 
     def jobs(self) -> list[Job]:
         """Return all jobs, oldest first."""

@@ -4,12 +4,13 @@ print_comparison(compare_jobs(server, ["3f", "a0"]))
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, fields
+from dataclasses import asdict, astuple, fields
 from typing import Any, Final, Protocol
 
 import typer
 
 from adserver.messages.job import job_facts
+from adserver.records.html_table import html_table, text_table
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
@@ -123,24 +124,44 @@ def compare_jobs(server: _JobsSource, jobs: Sequence[str] = ()) -> list[_Compare
     return [_compare_job(job, server.history(job.job_id)) for job in found]
 
 
+class ComparedJobs(list[dict[str, Any]]):
+    """Rows of a comparison as a list of dicts, which a shell and a notebook show as `print_comparison`."""
+
+    def __init__(self, rows: Iterable[_ComparedJob]) -> None:
+        self._rows = tuple(rows)
+        super().__init__(map(asdict, self._rows))
+
+    def __repr__(self) -> str:
+        """Show a column for each job, without what none of them has."""
+        remark = why_not_comparable([(row.task_id, row.dataset_id) for row in self._rows])
+        return text_table(*_columns(self._rows)) + (f"\nwarning: {remark}" if remark else "")
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for a notebook."""
+        return html_table(*_columns(self._rows))
+
+
 def print_comparison(rows: Sequence[_ComparedJob]) -> None:
     """Print jobs as columns of a table: there are more figures than jobs that one compares.
 
     What no job has is left out. Jobs of several tasks or datasets have a warning below.
     """
+    print_table(*_columns(rows))
+    if remark := why_not_comparable([(row.task_id, row.dataset_id) for row in rows]):
+        typer.echo(f"warning: {remark}")
+
+
+def _columns(rows: Sequence[_ComparedJob]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Return the head and the lines of a table with a column for each job."""
     # The id is no row: it heads its column
     names = [field.name.replace("_", " ") for field in fields(_ComparedJob)][1:]
     values = zip(*(astuple(row)[1:] for row in rows), strict=True) if rows else ([],) * len(names)
-    print_table(
-        ("job", *(short(bytes.fromhex(row.job)) for row in rows)),
-        [
-            (name, *map(_shown, line))
-            for name, line in zip(names, values, strict=True)
-            if any(value not in (None, "") for value in line)
-        ],
-    )
-    if remark := why_not_comparable([(row.task_id, row.dataset_id) for row in rows]):
-        typer.echo(f"warning: {remark}")
+    lines: list[tuple[object, ...]] = [
+        (name, *map(_shown, line))
+        for name, line in zip(names, values, strict=True)
+        if any(value not in (None, "") for value in line)
+    ]
+    return ("job", *(short(bytes.fromhex(row.job)) for row in rows)), lines
 
 
 def why_not_comparable(of: Iterable[tuple[str | None, str | None]]) -> str:

@@ -1,5 +1,7 @@
 """A misspelled parameter is answered with the one that was meant."""
 
+import logging
+import traceback
 from inspect import signature
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from adserver.client import Client
 from adserver.client.choices import suggest_names
+from maskedlark.errors import InvalidTask
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,24 @@ def test_what_nobody_meant_is_answered_with_all_names_and_what_is_meant_for_more
     with pytest.raises(TypeError, match=r"plain\(\) has no parameter 'zzz': it takes name$"):
         plain(**misspelled)
     assert list(signature(Client.train).parameters)[:3] == ["self", "model", "loss"]
+
+
+def test_an_error_that_says_what_is_wrong_comes_without_what_it_came_through(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def deep() -> None:
+        try:
+            raise OSError("of a library")
+        except OSError as error:
+            raise InvalidTask("epsilon is 12, but the helpers allow 3") from error
+
+    @suggest_names
+    def made() -> None:
+        deep()
+
+    with caplog.at_level(logging.DEBUG), pytest.raises(InvalidTask, match="allow 3") as raised:
+        made()
+    assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:] == ["called"]
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "of a library" not in shown
+    assert "of a library" in caplog.text

@@ -118,12 +118,15 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     interval = (job.summary()["auc_low"], job.summary()["auc_high"])
     assert interval == tested.auc_interval == (table["auc_low"].iloc[-1], table["auc_high"].iloc[-1])
     assert job.summary()["rounds_done"] == 4
-    [compared] = client.compare_jobs()
+    [compared] = compared_jobs = client.compare_jobs()
     plan = job.record.plan
     assert isinstance(plan, TrainingPlan)
     spec = plan.job
     assert (compared["task_id"], compared["dataset_id"]) == (spec.task_id.hex(), spec.dataset_id.hex())
     assert (compared["task"], compared["model"]) == (plan.task.name, spec.model_digest.hex())
+    assert re.search(r"^rounds +4$", repr(compared_jobs), re.MULTILINE)
+    assert "<td>rounds</td><td>4</td>" in compared_jobs._repr_html_()
+    assert json.loads(json.dumps(compared_jobs)) == [compared]
     calibrated = table["calibrated_loss"]
     assert job.summary()["calibrated_loss"] == compared["calibrated_loss"] == calibrated.iloc[-1]
     assert compared["best_calibrated_loss"] <= 1.01 * calibrated.iloc[1:].min()
@@ -593,7 +596,7 @@ def test_an_untrained_network_without_a_panel_is_warned_of_with_what_a_panel_wou
     features = OF.datasets[0].shares.features
     np.savez(tmp_path / "ones.npz", features=features, labels=np.ones(len(features), np.int64))
     for given, warned in (
-        ({}, "warning: no eval_set, so an untrained network trains as it is; with one its features are "),
+        ({}, "warning: no evaluation set, so an untrained network trains as it is; with one its "),
         ({"standardise": False}, ""),
         ({"eval_set": tmp_path / "panel.npz"}, ""),
         ({"freeze": ["bias"]}, ""),
@@ -603,6 +606,7 @@ def test_an_untrained_network_without_a_panel_is_warned_of_with_what_a_panel_wou
         said = capsys.readouterr().err
         assert warned in said
         assert ("warning" in said) == bool(warned)
+        assert not re.search("--(eval-set|as-it-is|panel)|adserver ", said)
 
 
 def test_a_job_is_found_by_its_own_id_and_one_epsilon_is_a_list_of_one(

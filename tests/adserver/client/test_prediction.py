@@ -258,8 +258,8 @@ def test_classes_have_a_column_each_and_numbers_none(
 @pytest.mark.parametrize(
     ("rows", "asked", "why"),
     [
-        ({"pages": [1]}, {}, "rows are of type dict: expected a pandas or polars frame, a list of dicts"),
-        (7, {}, "rows are of type int"),
+        ({"pages": [1]}, {}, "a dict with several cells of 'pages': a dict is one row"),
+        (7, {}, "rows are of type int: expected a pandas or polars frame, a list of dicts"),
         ([ROWS[0], [1]], {}, "row 1 is of type list"),
         (pd.DataFrame([[1, 2]], columns=["pages", "pages "]), {}, "two columns of the frame have one name"),
         ([{"pages": 1}], {}, "reads column 'city'"),
@@ -270,6 +270,11 @@ def test_classes_have_a_column_each_and_numbers_none(
 def test_what_does_not_fit_is_refused_in_a_line(rows: Any, asked: Mapping[str, Any], why: str) -> None:
     with pytest.raises(InvalidTask, match=why):
         predict(from_columns(model(), ENCODER), rows, **asked)
+
+
+def test_one_dict_is_one_row() -> None:
+    scored = predict(from_columns(model(), ENCODER), ROWS[0])
+    np.testing.assert_array_equal(scored, predict(from_columns(model(), ENCODER), ROWS)[:1])
 
 
 def test_a_file_of_features_needs_its_encoder_and_a_loss_its_outputs() -> None:
