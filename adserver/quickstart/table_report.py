@@ -53,6 +53,7 @@ _DENSE: Final = 1.5
 _LONG_NUMBER: Final = 1e8
 # Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time.
 _UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
+_CODE: Final = re.compile("0[0-9]+")
 # Words of a column whose spellings a warning names
 _MOST_SPELLINGS: Final = 3
 _PREDICTOR_BINS: Final = 20
@@ -357,7 +358,13 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
         return Use.LEFT_OUT, f"row numbers: {unique}"
     if is_long or (is_id and len(counts) >= NEARLY_UNIQUE * filled):
         return Use.LEFT_OUT, f"an identifier: {unique}"
-    return (Use.WORDS, "numbers that name things, by the column's name") if is_id else (Use.NUMBER, "")
+    if is_id:
+        return Use.WORDS, "numbers that name things, by the column's name"
+    # Such as of a region or a ZIP code; its words stay as they are written
+    coded = next((cell for cell in sorted(counts) if _CODE.fullmatch(cell)), None)
+    return (
+        (Use.NUMBER, "") if coded is None else (Use.WORDS, f"codes: numbers do not begin with 0 as {coded}")
+    )
 
 
 def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:

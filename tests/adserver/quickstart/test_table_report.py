@@ -27,6 +27,7 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
         ("userId", "{big}", Use.LEFT_OUT, "an identifier"),
         ("contact", "{big}", Use.LEFT_OUT, "an identifier"),
         ("shop_id", "{few}", Use.WORDS, "numbers that name things"),
+        ("region", "{few:02}", Use.WORDS, "codes: numbers do not begin with 0 as 00"),
         ("cents", "{some}", Use.NUMBER, ""),
         ("price", "{some}.5", Use.NUMBER, ""),
         ("colour", "colour {few}", Use.WORDS, ""),
