@@ -11,13 +11,13 @@ rounds, in which the bound is found, teach nothing but that rate. Tables that wo
 with short rows: long ones make the next layer's gradient most of each record's, and the clip bound leaves
 little for the rows.
 
-Weights that know something of the labels stay as they are: those do better than the base rate alone, or
-rank records well.
+Weights that know something of the labels stay as they are (`adserver.training.trained_weights`). Those of
+another base rate have their logit shifted to the panel's, which changes no order of records.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Final, assert_never
+from typing import Final
 
 import numpy as np
 import onnx
@@ -28,10 +28,11 @@ from adserver.records.submissions import Submission
 from adserver.training.calibration import fold
 from adserver.training.column_uses import lookups
 from adserver.training.eval_set import EvalSet, read_eval_set
-from adserver.training.inference import OF_TWO_CLASSES, evaluate, predict
+from adserver.training.inference import OF_TWO_CLASSES, predict
 from adserver.training.logit_scaling import Calibration, chances_of, logits_of
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.pipeline import LOSS_IS, notes_of
+from adserver.training.trained_weights import know_labels
 from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.model.exactness import why_general
@@ -43,11 +44,6 @@ from maskedlark.model.onnx_file import parse
 # The standard deviation that features are brought to, to the root of 2: about that of a uniform byte.
 _SPREAD: Final = 0.3
 _MOST_DOUBLINGS: Final = 6
-# A loss below this share of the base rate's is one of weights that were trained.
-_KNOWS: Final = 0.99
-# The same of calibrated outputs: weights that were trained on fewer negatives begin far from the base rate.
-# Less would count untrained networks that one feature lets rank records well.
-_KNOWS_CALIBRATED: Final = 0.8
 # Of more, such as pixels, many are the same in nearly all records: their scale would be one of chance.
 _MOST_FEATURES: Final = 100
 _BYTE: Final = 256.0
@@ -57,6 +53,10 @@ _ENTRY: Final = 0.125
 _LONG_ENTRY: Final = 0.5
 # A hundredth of a base rate is more than a panel knows.
 _STEPS_OF_SHIFT: Final = 64
+# Each brings the mean prediction nearer to the base rate; spread logits need some.
+_MOST_SHIFTS: Final = 32
+# So many standard errors of the base rate's logit: weights that are less off may be right.
+_ERRORS: Final = 2.0
 _LEAST_CHANCE: Final = 1e-9
 _WHOLE: Final = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 # What takes some features, or all in another order.
@@ -73,20 +73,22 @@ class StandardisedModel:
     Attributes:
         model: The ONNX file, of the same input and outputs.
         told: What was changed, in a line for people; empty if nothing was.
+        is_trained: Whether the weights know something of the panel's labels.
     """
 
     model: bytes
     told: str = ""
+    is_trained: bool = False
 
 
 def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> StandardisedModel:
     """Return the model with its features standardised on a panel, and its logit at the panel's base rate.
 
-    A constant that the network subtracts from its features first is replaced. A file stays as it is if its
-    weights do better on the panel than the base rate alone, or far better once they are calibrated, or if
-    one label is all that the panel has, so that nobody can tell. So it does if it scales single features
-    itself, if it has more than 100 features or several heads, or if it is no model that fits the panel:
-    planning the job says why.
+    A constant that the network subtracts from its features first is replaced. A file of weights that know
+    the panel's labels stays as it is, but for a shift of its logit to the panel's base rate. A file also
+    stays as it is if one label is all that the panel has, so that nobody can tell; if it scales single
+    features itself; if it has more than 100 features or several heads; or if it is no model that fits the
+    panel: planning the job says why.
 
     Features that the network makes whole numbers of, to look words up in tables, enter as they are, and a
     table whose entries are as large as torch begins them is scaled down by a power of two.
@@ -98,7 +100,9 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
         encoded, width = separate_parameters(encoded), panel.features.shape[1]
         model = parse(encoded, num_features=width)
         panel.check_fits(model, loss)
-        if isinstance(loss, Heads) or _is_left(encoded, loss, panel):
+        if know_labels(encoded, loss, panel):
+            return _shift_trained(encoded, loss, panel)
+        if isinstance(loss, Heads) or _is_left(loss, panel):
             return StandardisedModel(model=encoded)
         made, done = _change(encoded, model, loss, panel)
         if not done:
@@ -115,13 +119,17 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
 def standardise_submission(submission: Submission, panel: EvalSet | None = None) -> StandardisedModel:
     """Return the model that a job begins with, by its evaluation set or another panel.
 
-    It is the submitted one where the job asks for that, has no panel, or trains a part of a model.
+    It is the submitted one where the job asks for that, has no panel, or trains a part of a model. Of such a
+    part nobody can tell whether it was trained.
     """
     if panel is None and submission.eval_set is not None:
         panel = read_eval_set(submission.eval_set)
-    if panel is None or not _is_asked_for(submission):
+    if panel is None or submission.train or submission.freeze:
         return StandardisedModel(model=submission.model)
-    return standardise(submission.model, trained_loss(submission.loss), panel)
+    loss = trained_loss(submission.loss)
+    if submission.is_standardised:
+        return standardise(submission.model, loss, panel)
+    return StandardisedModel(model=submission.model, is_trained=_are_trained(submission.model, loss, panel))
 
 
 def warn_without_panel(submission: Submission, *, num_features: int, is_python: bool = False) -> str:
@@ -175,26 +183,37 @@ def _change(encoded: bytes, model: Model, loss: Loss, panel: EvalSet) -> tuple[b
     return made, done
 
 
-def _is_left(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:
-    """Return whether a model stays as it is: see `standardise`."""
-    if panel.features.shape[1] > _MOST_FEATURES:
-        return True
-    match loss:
-        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS | Loss.CROSS_ENTROPY:
-            shares = np.unique(panel.labels, return_counts=True)[1] / len(panel)
-            least = float(-(shares * np.log(shares)).sum())
-        case Loss.MSE:
-            least = float(np.var(panel.labels))
-        case Loss.POISSON:
-            return True
-        case _:
-            assert_never(loss)
-    if not least > 0:
-        return True
-    found = evaluate(encoded, panel.features, panel.labels, loss)
-    return found.loss < _KNOWS * least or (
-        found.calibrated_loss is not None and found.calibrated_loss < _KNOWS_CALIBRATED * least
+def _is_left(loss: Loss, panel: EvalSet) -> bool:
+    """Return whether an untrained model stays as it is: see `standardise`."""
+    is_of_many = panel.features.shape[1] > _MOST_FEATURES
+    return is_of_many or loss is Loss.POISSON or bool((panel.labels == panel.labels[0]).all())
+
+
+def _are_trained(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> bool:
+    """Return whether weights know the panel's labels; not, of what is no model that fits the panel."""
+    try:
+        panel.check_fits(parse(encoded, num_features=panel.features.shape[1]), loss)
+        return know_labels(encoded, loss, panel)
+    except MaskedLarkError:
+        return False
+
+
+def _shift_trained(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> StandardisedModel:
+    """Return trained weights as they are, but for a logit that is far from the panel's base rate."""
+    if isinstance(loss, Heads) or loss not in OF_TWO_CLASSES:
+        return StandardisedModel(model=encoded, is_trained=True)
+    rate, shift = _base_rate(panel.labels), _shift_to_base_rate(encoded, loss, panel)
+    if abs(shift) <= _ERRORS / math.sqrt(len(panel) * rate * (1 - rate)):
+        return StandardisedModel(model=encoded, is_trained=True)
+    try:
+        shifted = fold(encoded, Calibration(scale=1.0, shift=shift), loss)
+    except MaskedLarkError:  # a probability that no last Sigmoid makes
+        return StandardisedModel(model=encoded, is_trained=True)
+    told = (
+        f"the weights know the panel's labels and stay; only the logit is shifted, by {shift:+.3g}, so that "
+        f"the mean prediction is the panel's base rate, {rate:.3g}"
     )
+    return StandardisedModel(model=shifted, told=told, is_trained=True)
 
 
 class _Entrance:
@@ -298,16 +317,23 @@ def _is_slower(made: Model, model: Model, loss: Loss) -> bool:
 
 def _begun_at_base_rate(encoded: bytes, loss: Loss, panel: EvalSet) -> bytes:
     """Return the file with its logit shifted, so that its mean prediction is about the panel's base rate."""
+    shift = _shift_to_base_rate(encoded, loss, panel)
+    return fold(encoded, Calibration(scale=1.0, shift=shift), loss) if shift else encoded
+
+
+def _shift_to_base_rate(encoded: bytes, loss: Loss, panel: EvalSet) -> float:
+    """Return what is to be added to the logit for a mean prediction of about the panel's base rate."""
     logits = logits_of(predict(encoded, panel.features)[:, 0].astype(np.float64), loss)
     # Where outputs are no numbers, nothing is known of where it begins, and it stays.
     if not np.isfinite(logits).all():
-        return encoded
-    # Away from 0 and 1, which a bias far off gives.
-    begun = float(chances_of(logits).mean().clip(_LEAST_CHANCE, 1 - _LEAST_CHANCE))
-    rate = _base_rate(panel.labels)
+        return 0.0
+    shift, rate = 0.0, _base_rate(panel.labels)
+    for _ in range(_MOST_SHIFTS):
+        # Away from 0 and 1, which a bias far off gives.
+        mean = float(chances_of(logits + shift).mean().clip(_LEAST_CHANCE, 1 - _LEAST_CHANCE))
+        shift += _logit(rate) - _logit(mean)
     # In steps, since the last bits of an inference are another machine's own.
-    shift = round((_logit(rate) - _logit(begun)) * _STEPS_OF_SHIFT) / _STEPS_OF_SHIFT
-    return fold(encoded, Calibration(scale=1.0, shift=shift), loss) if shift else encoded
+    return round(shift * _STEPS_OF_SHIFT) / _STEPS_OF_SHIFT
 
 
 def _base_rate(labels: NDArray[np.generic]) -> float:

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
+from adserver.records.submissions import Submission
 from adserver.training.as_onnx import as_onnx
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate, predict
-from adserver.training.standardising import standardise
+from adserver.training.logit_scaling import logits_of
+from adserver.training.standardising import standardise, standardise_submission
 from helper.gradient.choose import choose_engine
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.model.dense import dense_network
@@ -106,7 +108,9 @@ def test_weights_that_know_something_of_the_labels_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("loss", [LOSS, Loss.BINARY_CROSS_ENTROPY])
-def test_weights_that_rank_records_well_stay_though_their_predictions_do_not_add_up(loss: Loss) -> None:
+def test_weights_that_know_the_labels_at_another_base_rate_keep_all_but_a_shift_of_their_logit(
+    loss: Loss,
+) -> None:
     final = "linear" if loss is LOSS else "sigmoid"
     untrained = dense_network([3, 1], "relu", seed=1, final=final)
     model = parse(untrained, num_features=3)
@@ -114,10 +118,55 @@ def test_weights_that_rank_records_well_stay_though_their_predictions_do_not_add
     values = [np.array([[0, 30, 0]], np.float32), np.array([-20], np.float32)]
     panel = EvalSet(features=PANEL.features, labels=(PANEL.features[:, 1] > 240).astype(np.int64))
     trained = replace_parameters(untrained, model, values)
-    found, least = evaluate(trained, panel.features, panel.labels, loss), panel.labels.mean()
-    assert found.loss > -(least * np.log(least) + (1 - least) * np.log(1 - least))
-    assert standardise(trained, loss, panel).model == trained
-    assert standardise(untrained, loss, panel).told
+    evaluated, least = evaluate(trained, panel.features, panel.labels, loss), panel.labels.mean()
+    assert evaluated.loss > -(least * np.log(least) + (1 - least) * np.log(1 - least))
+    found = standardise(trained, loss, panel)
+    assert found.is_trained
+    assert "only the logit is shifted" in found.told
+    moved = logits_of(predict(found.model, panel.features)[:, 0].astype(np.float64), loss)
+    moved -= logits_of(predict(trained, panel.features)[:, 0].astype(np.float64), loss)
+    # Where float32 holds a probability and its complement
+    moved = moved[(panel.features[:, 1] > 130) & (panel.features[:, 1] < 190)]
+    assert np.ptp(moved) < 0.1
+    assert moved.max() < -4
+    shifted = parse(found.model, num_features=3)
+    for before, after in zip(values, shifted.initial_values, strict=True):
+        np.testing.assert_array_equal(before, after)
+    # Once more there is nothing to shift.
+    assert standardise(found.model, loss, panel).model == found.model
+    assert not standardise(untrained, loss, panel).is_trained
+
+
+def test_a_part_of_a_model_and_a_file_that_is_meant_so_keep_their_logit_and_only_the_latter_is_judged() -> (
+    None
+):
+    panel = EvalSet(features=PANEL.features, labels=(PANEL.features[:, 1] > 240).astype(np.int64))
+    untrained = dense_network([3, 1], "relu", seed=1)
+    values = [np.array([[0, 30, 0]], np.float32), np.array([-20], np.float32)]
+    trained = replace_parameters(untrained, parse(untrained, num_features=3), values)
+    for model, is_standardised, train, is_trained in (
+        (trained, False, (), True),
+        (untrained, False, (), False),
+        (b"no model", False, (), False),
+        (trained, True, ("*bias*",), False),
+    ):
+        asked = Submission(
+            model=model,
+            dataset="",
+            loss=LOSS.value,
+            rounds=1,
+            batch_size=None,
+            epsilon=1.0,
+            noise_multiplier=None,
+            optimizer=None,
+            schedule=None,
+            eval_set=None,
+            eval_every=None,
+            is_standardised=is_standardised,
+            train=train,
+        )
+        found = standardise_submission(asked, panel)
+        assert (found.model, found.is_trained, found.told) == (model, is_trained, "")
 
 
 @pytest.mark.parametrize("loss", [LOSS, Loss.BINARY_CROSS_ENTROPY, Loss.MSE])
