@@ -151,6 +151,7 @@ def _show_command(
     """
     from adserver.collecting.task_settings import encoder_from
     from adserver.collecting.task_settings import num_features as width_of
+    from adserver.training.any_records import take_any_records, takes_one_record
     from adserver.training.column_uses import check_vocabulary, warn_of_columns
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import declared_width, parse_chosen, read_model
@@ -220,6 +221,11 @@ def _show_command(
     )
     for line in describe_path(reasons):
         typer.echo(line)
+    if takes_one_record(take_any_records(encoded)):
+        typer.echo(
+            "the file takes one record a run, and so do files that a job of it exports, since its layers fix "
+            "that: export it with an open first axis (dynamic_shapes, dynamic_axes)"
+        )
     for warning in warnings:
         typer.echo(f"warning: {escape(warning)}", err=True)
 

@@ -12,6 +12,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.local_plan import LocalPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_files import JobFiles
+from adserver.training.any_records import take_any_records
 from adserver.training.federated.model import first_parameters, write_dense_file, write_trained_file
 from adserver.training.inference import check_loads, predict
 from adserver.training.pipeline import (
@@ -59,7 +60,7 @@ def _export_training(folder: JobFiles, plan: TrainingPlan, weights: ModelWeights
     checkpoint = Checkpoint.decode(stored)
     model = parse(submitted, num_features=plan.task.num_features, trained=plan.job.trained)
     masters, rounds_done = _weights(checkpoint, weights)
-    encoded = replace_parameters(submitted, model, masters)
+    encoded = take_any_records(replace_parameters(submitted, model, masters))
     # Run once, since a file that onnxruntime loads may still fail at its first record.
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
     # Several heads have no one loss that tells a reader what an output means.
@@ -76,7 +77,7 @@ def _export_federated(folder: JobFiles, plan: FederatedPlan, weights: ModelWeigh
     if weights is ModelWeights.BEST:
         best = _require_best(None if stored is None else BestWeights.decode(stored))
         parameters, rounds_done = best.masters[0], best.rounds_done
-    trained = write_trained_file(plan, file, parameters)
+    trained = take_any_records(write_trained_file(plan, file, parameters))
     notes = {**_notes(plan.task), LOSS_IS: Loss.CROSS_ENTROPY.value}
     return ExportedModel(encoded=describe(trained, **notes), rounds_done=rounds_done)
 

@@ -17,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from adserver.training.any_records import take_any_records
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import Evaluation, evaluate, run_graph
 from maskedlark.model.graph import Model
@@ -97,7 +98,8 @@ class _FedWeights:
     """A network that is run on a panel with weights that are fed to it."""
 
     def __init__(self, encoded: bytes, model: Model, loss: Loss, panel: EvalSet) -> None:
-        proto = onnx.ModelProto.FromString(encoded)
+        # Else each record would be a run of its own.
+        proto = onnx.ModelProto.FromString(take_any_records(encoded))
         declared = {one.name for one in proto.graph.input}
         proto.graph.input.extend(
             helper.make_tensor_value_info(one.name, TensorProto.FLOAT, one.shape)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
@@ -19,6 +20,7 @@ from maskedlark.encoding.table import parse_table
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
+from tests.torch_models import export
 
 ENCODER = Encoder(
     columns=(
@@ -254,6 +256,25 @@ def test_show_takes_the_width_from_the_file(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx"), "--json"])
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["parameters"] == 4
+
+
+def test_show_says_of_a_file_for_one_record_a_run_whether_its_layers_fix_that(tmp_path: Path) -> None:
+    class Joined(torch.nn.Module):
+        """One row of numbers of its own is put next to the one record."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.last = torch.nn.Parameter(torch.rand(1, 2)), torch.nn.Linear(6, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.last(torch.cat([x, self.own], 1))
+            return found
+
+    for module, is_told in ((Joined(), True), (torch.nn.Linear(4, 1), False)):
+        (tmp_path / "model.onnx").write_bytes(export(module, 4, 1, dynamo=False))
+        shown = CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx")])
+        assert shown.exit_code == 0, shown.output
+        assert ("takes one record a run" in shown.output) == is_told
 
 
 def test_show_asks_for_a_width_that_the_file_leaves_open(tmp_path: Path) -> None:
