@@ -28,10 +28,13 @@ from maskedlark.encoding.encoder import (
     NumberColumn,
 )
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.exactness import find_code_factors
+from maskedlark.model.graph import Model
 
 _TABLE_RANK: Final = 2
 _LOOKING_UP: Final = ("Gather", "GatherND", "GatherElements")
 _BYTE: Final = 256
+_NO_FACTOR: Final = 255
 # More numbers than that are pixels: to ask of each would take minutes.
 _MOST_ASKED: Final = 1_000
 # Of two words the code is one of two numbers, as good as a table's row.
@@ -113,6 +116,21 @@ def check_lookups(encoded: bytes, encoder: Encoder) -> None:
             ModelReason.WRONG_SHAPE,
             f"{'; '.join(lines)}; look up the columns of words, or say that it is meant so (--any-columns, "
             "check_columns=False)",
+        )
+
+
+def check_codes(model: Model) -> None:
+    """Check that no index is a feature times 255, which is the code less 1: a feature is its byte over 256.
+
+    Raises:
+        InvalidModel: WRONG_SHAPE.
+    """
+    if _NO_FACTOR in find_code_factors(model):
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE,
+            f"the model makes codes of features times {_NO_FACTOR}, but a feature is its byte over {_BYTE}: "
+            f"every code but 0 would be 1 too small; write (x * {_BYTE}).long(), or say that it is meant so "
+            "(--any-columns, check_columns=False)",
         )
 
 

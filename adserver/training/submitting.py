@@ -46,7 +46,7 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
     # Imported by kind: what one kind of job loads, such as onnx, others do not need.
-    from adserver.training.column_uses import check_lookups
+    from adserver.training.column_uses import check_codes, check_lookups
     from adserver.training.model_file import check_loss_fits, prepare_model
     from adserver.training.standardising import standardise_submission
     from adserver.training.submission import plan_job
@@ -58,7 +58,10 @@ def _submit_training(engine: Engine, data: Path, submission: Submission, job_id:
     loss = trained_loss(submission.loss)
     check_loss_fits(submission.model, loss, num_features=task.num_features)
     begun = standardise_submission(submission).model
-    model = prepare_model(begun, num_features=task.num_features, encoder=encoder).file
+    prepared = prepare_model(begun, num_features=task.num_features, encoder=encoder)
+    model = prepared.file
+    if submission.are_columns_checked:
+        check_codes(prepared.parsed)
     if encoder is not None and submission.are_columns_checked:
         check_lookups(model, encoder)
     plan = plan_job(

@@ -24,8 +24,8 @@ EXACT: Final = frozenset(
     }
 )  # fmt: skip
 INSTEAD: Final = {
-    "Gelu": "Relu, Elu or Softplus",
-    "Erf": "Relu, Elu or Softplus, where it is a part of GELU",
+    "Gelu": "Relu, Elu or SiLU",
+    "Erf": "Relu, Elu or SiLU, where it is a part of GELU",
     "LSTM": "convolutions over the steps",
     "GRU": "convolutions over the steps",
     "PRelu": "LeakyRelu",
@@ -33,7 +33,7 @@ INSTEAD: Final = {
     "LogSoftmax": "the loss cross_entropy on the values before it",
     "Exp": "the loss poisson on the log-rate",
     "Where": "a sum of products",
-    "Greater": "Relu or Sigmoid of the difference",
+    "Greater": "Relu or Sigmoid of the difference; Elu, where it is a part of torch's Softplus",
     "Log": "logarithms that are taken before columns are encoded",
     "Mod": "bytes as they are: the encoder divides an id into them",
     "Sqrt": "LayerNormalization, where it is a part of one",
@@ -106,12 +106,24 @@ def _why(model: Model, node: Node, names: set[str]) -> str | None:
 
 def _why_no_code(model: Model, node: Node, made: Mapping[str, Node]) -> str | None:
     """Return why the whole numbers that a node makes of features are not their bytes."""
-    if node.operator != "Cast" or node.attributes["to"] not in _WHOLE:
-        return None
-    factor = _factor_of_features(model, made, node.inputs[0])
+    factor = _factor_of_code(model, node, made)
     if factor in (None, _BYTE):
         return None
     return f"whole numbers of features times {factor:g}: write (x * 256).long(), which gives their bytes"
+
+
+def find_code_factors(model: Model) -> set[float]:
+    """Return the numbers that features are multiplied by before the graph makes whole numbers of them."""
+    made = {name: node for node in model.nodes for name in node.outputs}
+    found = (_factor_of_code(model, node, made) for node in model.nodes)
+    return {factor for factor in found if factor is not None}
+
+
+def _factor_of_code(model: Model, node: Node, made: Mapping[str, Node]) -> float | None:
+    """Return the factor of features of which a node makes whole numbers; None of any other node."""
+    if node.operator != "Cast" or node.attributes["to"] not in _WHOLE:
+        return None
+    return _factor_of_features(model, made, node.inputs[0])
 
 
 def _factor_of_features(model: Model, made: Mapping[str, Node], name: str) -> float | None:

@@ -41,4 +41,4 @@ def test_every_block_runs_and_what_is_called_exact_is(
         assert "helpers compute the model exactly" in said, name
         encoded = separate_parameters(read_model(tmp_path / f"{name}.onnx"))
         lower(parse(encoded, num_features=14), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
-    assert "the operator Gelu: use Relu, Elu or Softplus" in shown[-1]
+    assert "the operator Gelu: use Relu, Elu or SiLU" in shown[-1]

@@ -9,7 +9,7 @@ import torch
 from onnxruntime import InferenceSession
 from torch import Tensor, cat, nn
 
-from adserver.training.column_uses import check_lookups, warn_of_columns
+from adserver.training.column_uses import check_codes, check_lookups, warn_of_columns
 from adserver.training.inference import open_session
 from adserver.training.model_file import prepare_model
 from maskedlark.encoding.encoder import (
@@ -299,3 +299,30 @@ def test_a_graph_that_onnxruntime_cannot_run_is_not_warned_of(monkeypatch: pytes
     file = export(nn.Linear(6, 1), TABLE.num_features, 1, dynamo=False)
     monkeypatch.setattr("adserver.training.column_uses.open_session", fail)
     assert warn_of_columns(file, TABLE) == ()
+
+
+class Codes(nn.Module):
+    """Rows of a table by a feature times a number."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self._factor = factor
+        self.table = nn.Embedding(256, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.table((x[:, 0] * self._factor).long())
+        return found
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("factor", [255, 256, 16])
+def test_codes_by_features_times_255_are_refused_and_cells_of_another_width_are_not(
+    factor: int, *, dynamo: bool
+) -> None:
+    file = export(Codes(factor), 6, 1, dynamo=dynamo)
+    model = prepare_model(file, num_features=6, encoder=None).parsed
+    if factor == 255:
+        with refused(ModelReason.WRONG_SHAPE, "every code but 0 would be 1 too small; write"):
+            check_codes(model)
+    else:
+        check_codes(model)
