@@ -7,10 +7,11 @@ torch and scikit-learn are not imported here: a caller that passes one of their 
 
 import io
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,13 @@ from maskedlark.model.onnx_file import parse, replace_parameters
 _ACTIVATIONS: Final = {"relu": "relu", "tanh": "tanh", "logistic": "sigmoid", "identity": None}
 # torch takes a dimension of 1 in an example for one that is always 1.
 _EXAMPLES: Final = 2
+_MOST_NAMED: Final = 3
+_DROPOUT: Final = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
+# What torch's exporter writes around the cause: colours, advice for its own authors, and a heading.
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME: Final = re.compile(r'File "[^"]+", line (\d+), in (\w+)\n(.+)')
+_SUMMARY: Final = "## Exception summary"
+_MOST_SAID: Final = 400
 
 
 def as_onnx(model: Any, num_features: int) -> bytes:
@@ -70,8 +78,9 @@ def _export(module: Any, num_features: int) -> bytes:
     # In training mode dropout would become a part of the graph; the caller's mode is restored.
     module.eval()
     try:
+        _check_layers(module)
         _check_runs(module, example[0])
-        with warnings.catch_warnings(), _only_errors_of("torch.onnx"):
+        with warnings.catch_warnings(), _only_errors_of("torch"), _without_prints():
             warnings.simplefilter("ignore")  # the exporters warn about themselves
             try:
                 import onnxscript  # noqa: F401 # what the present exporter needs
@@ -85,9 +94,54 @@ def _export(module: Any, num_features: int) -> bytes:
     except InvalidModel:
         raise
     except Exception as error:  # torch's exporters raise many kinds
-        raise InvalidModel(ModelReason.NOT_ONNX, f"torch cannot export the module: {error}") from error
+        raise InvalidModel(ModelReason.NOT_ONNX, _explain(str(error))) from error
     finally:
         module.train(was_training)
+
+
+def warn_of_dropout(model: Any) -> str:
+    """Return a line if a torch module has layers of dropout, which no job applies; else nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        return ""
+    kinds = tuple(getattr(torch.nn, kind) for kind in _DROPOUT)
+    names = [name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer.p > 0]
+    if not names:
+        return ""
+    named = ", ".join(map(repr, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
+    return f"dropout ({named}) is not applied: the module trains as in eval()"
+
+
+def _check_layers(module: Any) -> None:
+    """Refuse layers that torch exports as loops, by their names.
+
+    Raises:
+        InvalidModel: SUBGRAPH.
+    """
+    import torch
+
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.EmbeddingBag):
+            raise InvalidModel(
+                ModelReason.SUBGRAPH,
+                f"the layer {name!r} is an nn.EmbeddingBag, which torch exports as a loop: use nn.Embedding "
+                "and a sum or mean of its rows, such as table(codes).mean(1)",
+            )
+
+
+def _explain(raised: str) -> str:
+    """Return what people need of an exporter's error: the line of their code, or its summary, on one line."""
+    said = _ESCAPES.sub("", raised)
+    # The last is the innermost of the person's own frames
+    frames = _FRAME.findall(said)
+    if "data-dependent" in said and frames:
+        line, function, code = frames[-1]
+        return (
+            f"torch cannot export the module: line {line}, in {function}, {code.strip()!r}, depends on "
+            "values of the records: write it without if, as products and sums, such as with torch.relu"
+        )
+    summary = said.partition(_SUMMARY)[2] or said
+    return f"torch cannot export the module: {' '.join(summary.split())[:_MOST_SAID]}"
 
 
 def _present(module: Any, example: tuple[Any, ...]) -> bytes:
@@ -192,6 +246,13 @@ def _only_errors_of(name: str) -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
+
+
+@contextmanager
+def _without_prints() -> Iterator[None]:
+    """Keep from people the graphs that torch prints where it fails: the error says what is wrong."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield
 
 
 def _legacy(module: Any, example: tuple[Any, ...]) -> bytes:

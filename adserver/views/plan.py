@@ -29,6 +29,8 @@ from maskedlark.terminal.plural import plural
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from maskedlark.model.graph import Model
+
 GENERAL_PATH: Final = (
     "the model trains on the general path, which needs torch at the helpers (their extra `torch`), is a "
     "hundred times slower, and has samples charged as public"
@@ -39,6 +41,8 @@ _LENGTHS: Final = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("second
 # Noise is found to 1 %
 _SEARCHED: Final = 1.01
 
+# Of the rule's rate: good weights lost some .002 of AUC by it (docs/explanation/defaults.md)
+_FOR_TRAINED: Final = 0.1
 # Of a label that is rarer than this times the share of clipped gradients, most gradients may be clipped
 _RARE: Final = 2.0
 
@@ -163,6 +167,8 @@ def tell_path(
             f"{'client.rehearse' if is_python else '`adserver job rehearse`'} compares others",
             err=True,
         )
+        if begun.is_trained:
+            typer.echo(_warn_of_trained(plan.optimizer.learning_rate, is_python=is_python), err=True)
     else:
         chosen = plan.optimizer
         typer.echo(
@@ -179,7 +185,22 @@ def tell_path(
         records, labels = round(plan.denominator), plan.task.num_candidates
         seconds = plan.job.rounds * round_seconds(model, "general", records=records, candidates=labels)
         typer.echo(_describe_time(seconds, plan.job.rounds, records), err=True)
+    for line in _describe_layers(file, model):
+        typer.echo(line, err=True)
     tell_columns(file, plan.task, find_encoder)
+
+
+def _describe_layers(file: bytes, model: "Model") -> Iterator[str]:
+    """Yield how layers train that behave otherwise in a framework's training."""
+    import onnx
+
+    if any(node.op_type == "Dropout" for node in onnx.ModelProto.FromString(file).graph.node):
+        yield "dropout is not applied: the network trains as it predicts"
+    if any(node.operator == "BatchNormalization" for node in model.nodes):
+        yield (
+            "batch normalisation uses the means and variances of the file, which training leaves as they "
+            "are: those of a network that never ran on data are 0 and 1"
+        )
 
 
 def tell_loss(file: bytes, loss: TrainedLoss, task: Task) -> None:
@@ -203,6 +224,19 @@ def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encode
         encoder = None if task.encoder is None else find_encoder(task.task_id)
         for line in () if encoder is None else warn_of_columns(file, encoder):
             typer.echo(f"warning: {escape(line)}", err=True)
+
+
+def _warn_of_trained(rate: float, *, is_python: bool) -> str:
+    """Return a line that says what the rule's rate does to weights that were trained."""
+    option, rehearse = (
+        ("learning_rate=", "client.rehearse") if is_python else ("--learning-rate", "`adserver job rehearse`")
+    )
+    return (
+        "warning: the weights know the panel's labels already, and the rule's rate is for fresh ones: it "
+        "gains where they miss something, and its noise takes ranking from weights that miss little. To keep "
+        f"them, cancel the job and name a rate such as {_FOR_TRAINED * rate:.2g} ({option}); "
+        f"{rehearse} compares rates on examples first"
+    )
 
 
 def _warn_of_panel(submission: Submission, plan: TrainingPlan, is_python: bool) -> Iterator[str]:

@@ -25,7 +25,8 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 _CONTROL_FLOW: Final = (
     ModelReason.SUBGRAPH,
-    "an attribute holds a graph: control flow (If, Loop, Scan) is not supported",
+    "an attribute holds a graph: control flow (If, Loop, Scan) is not supported; torch writes an "
+    "nn.EmbeddingBag so: use nn.Embedding and a sum or mean of its rows",
 )
 _SPARSE: Final = (
     ModelReason.UNSUPPORTED_ATTRIBUTE,

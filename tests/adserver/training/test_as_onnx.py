@@ -11,11 +11,14 @@ import torch
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from adserver.training.as_onnx import as_onnx
+from adserver.training.as_onnx import as_onnx, warn_of_dropout
 from adserver.training.inference import predict
 from adserver.training.merged_parameters import separate_parameters
+from helper.gradient.exact.lowering.lowering import lower
 from maskedlark.errors import InvalidModel
 from maskedlark.model.dense import dense_network
+from maskedlark.model.exactness import why_general
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from tests.torch_models import dense, squeezed
 
@@ -235,3 +238,67 @@ def test_a_parameter_that_cannot_be_written_to_is_exported() -> None:
     module = torch.nn.Linear(4, 3)
     module.bias = torch.nn.Parameter(torch.zeros(1).expand(3))
     assert parse(as_onnx(module, 4), num_features=4).num_parameters == 15
+
+
+class Bag(torch.nn.Module):
+    """A mean of the rows that three words name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = torch.nn.EmbeddingBag(256, 4), torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.words((x * 256).long()))
+        return found
+
+
+class Asks(torch.nn.Module):
+    """What it computes depends on the records of a run together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = -x
+        found: torch.Tensor = self.last(x)
+        return found
+
+
+def test_a_bag_of_embeddings_is_refused_by_its_name_with_what_to_write() -> None:
+    with pytest.raises(InvalidModel, match=r"'words' is an nn.EmbeddingBag.*: use nn.Embedding and a sum"):
+        as_onnx(Bag(), 3)
+
+
+def test_a_condition_on_values_is_refused_in_one_line_that_names_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(InvalidModel) as refusal:
+        as_onnx(Asks(), 3)
+    said = str(refusal.value)
+    assert "in forward, 'if x.sum() > 0:', depends on values of the records: write it without if" in said
+    assert "\x1b" not in said
+    assert "\n" not in said
+    assert len(said) < 300
+    assert "GraphModule" not in "".join(capfd.readouterr())
+
+
+def test_layers_of_dropout_are_named_and_those_that_drop_nothing_are_not() -> None:
+    layers = [torch.nn.Linear(3, 3), torch.nn.Dropout(0.5), torch.nn.Dropout(0.0), torch.nn.Linear(3, 1)]
+    assert warn_of_dropout(torch.nn.Sequential(*layers)).startswith("dropout ('1') is not applied")
+    assert not warn_of_dropout(torch.nn.Linear(3, 1))
+    assert not warn_of_dropout(b"a file")
+
+
+@pytest.mark.parametrize("layer", [torch.nn.ReLU, torch.nn.ELU, torch.nn.SiLU, torch.nn.LeakyReLU])
+@pytest.mark.parametrize("has_onnxscript", [True, False])
+def test_torchs_form_of_what_is_advised_in_place_of_others_is_exact(
+    layer: type[torch.nn.Module], *, has_onnxscript: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_onnxscript:
+        monkeypatch.setitem(sys.modules, "onnxscript", None)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), layer(), torch.nn.Linear(4, 1))
+    model = parse(as_onnx(module, 3), num_features=3)
+    assert why_general(model, Loss.MSE) == ()
+    lower(model, Loss.MSE)

@@ -1,18 +1,23 @@
 """What is printed of a job that was accepted."""
 
 from dataclasses import replace
+from io import BytesIO
 
+import numpy as np
 import pytest
+import torch
 
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.training.as_onnx import as_onnx
 from adserver.training.eval_set import read_eval_set
 from adserver.training.panel_note import note_panel
 from adserver.views.plan import tell_path
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
-from tests.adserver.job_world import ENCODED_MODEL, NUM_FEATURES, eval_set_npz, plan_for, sealed
+from maskedlark.model.onnx_file import replace_parameters
+from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES, eval_set_npz, plan_for, sealed
 
 ENCODER = Encoder(
     columns=(
@@ -103,3 +108,35 @@ def test_a_job_is_told_that_its_evaluation_set_trained_the_model(capsys: pytest.
     for other in (job, replace(job, model=warm, eval_set=None)):
         tell_path(other, PLAN, lambda _: None)
         assert line not in capsys.readouterr().err
+
+
+def test_weights_that_know_the_panel_are_told_of_the_rules_rate_and_of_a_shorter_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    features, stored = np.random.default_rng(1).integers(0, 256, (200, 4), np.uint8), BytesIO()
+    np.savez(stored, features=features, labels=(features[:, 0] > 127).astype(np.int64))
+    panel = stored.getvalue()
+    values = [np.array([[9, 0, 0, 0]], np.float32), np.array([-4.5], np.float32)]
+    trained = replace_parameters(ENCODED_MODEL, MODEL, values)
+    line = "warning: the weights know the panel's labels already"
+    for model, rate in ((trained, None), (trained, Optimizer(learning_rate=0.1)), (ENCODED_MODEL, None)):
+        job = replace(SUBMISSION, model=model, eval_set=panel, optimizer=rate)
+        tell_path(job, replace(PLAN, optimizer=Optimizer(learning_rate=0.4)), lambda _: None)
+        told = capsys.readouterr().err
+        assert (line in told) == (model is trained and rate is None)
+        assert ("a rate such as 0.04" in told) == (line in told)
+
+
+def test_layers_that_behave_otherwise_in_training_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    class Normed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.last = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.last(torch.relu(self.norm(x)))
+            return found
+
+    for model, is_told in ((as_onnx(Normed(), 4), True), (ENCODED_MODEL, False)):
+        tell_path(replace(SUBMISSION, model=model), PLAN, lambda _: None)
+        assert ("batch normalisation uses the means" in capsys.readouterr().err) == is_told
