@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 from sqlalchemy import Engine
@@ -33,9 +34,10 @@ from adserver.store import job_folder
 from adserver.store.job_files import submit
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
+from adserver.training.any_records import takes_one_record
 from adserver.training.eval_set import read_eval_set
 from adserver.training.export import export_job
-from adserver.training.inference import evaluate
+from adserver.training.inference import evaluate, predict
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
 from adserver.training.runner import _check_started, mean_excess, mean_gradient
@@ -363,6 +365,25 @@ def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(
     stored = site.folder(job.job_id).checkpoint()
     assert stored is not None
     assert Checkpoint.decode(stored).rounds_done == 2
+
+
+def test_a_job_of_a_file_for_one_record_a_run_exports_one_for_any_number(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = onnx.ModelProto.FromString(ENCODED_MODEL)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    fixed = proto.SerializeToString()
+    plan = plan_for(quiet)
+    files = site.folder(site.run(plan).job_id)
+    of_any = export_job(files, plan)
+    # The parser reads both files as one function.
+    monkeypatch.setattr(type(files), "model", lambda _: fixed)
+    exported = export_job(files, plan)
+    assert takes_one_record(fixed)
+    assert not takes_one_record(exported.encoded)
+    records = np.random.default_rng(1).integers(0, 256, (5, 4), np.uint8)
+    np.testing.assert_array_equal(predict(exported.encoded, records), predict(of_any.encoded, records))
 
 
 @pytest.mark.parametrize("stops_at", [None, 2, 3])
