@@ -11,11 +11,13 @@ from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_o
 from adserver.cli.target import connected_server_of, trace
 from adserver.views.printing import check_parts, print_json
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.escape import escape
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
+    from adserver.measuring.result import AggregateResult
 
 _what = panel("The query")
 _groups = panel("Groups")
@@ -67,6 +69,9 @@ def _aggregate_command(
         bool, _groups("Also release coarser groups and the total, so that the parts add up.", "--roll-up")
     ] = False,
     charged: dict[str, Any],
+    plan: Annotated[
+        bool, option("Print the cost and how wide intervals will be, and charge nothing.", "--plan")
+    ] = False,
     again: Annotated[
         str,
         option(
@@ -109,6 +114,7 @@ def _aggregate_command(
             roll_up=roll_up,
             epsilon=charged["epsilon"],
             query_id=charged["query_id"],
+            plan=plan,
         )
     with trace(server, "aggregate", traces):
         if again:
@@ -125,23 +131,26 @@ def _aggregate_command(
             task_id = server.dataset(charged["dataset"]).task_id.hex() if is_read_off else ""
             filled = _check_gaps(server, task_id, read_off)
             counts = [over for _, over, _ in quantiles if over != COUNT]
-            result = server.aggregate(
-                # A mean is read off a sum and a count, a quantile off a histogram: both are asked for with it
-                values=_distinct(
-                    [
-                        *(value or ()),
-                        *(name for pair in zip(*means, strict=True) for name in pair),
-                        *([*counts, COUNT] if counts else ()),
-                    ]
-                ),
-                histograms=_distinct([*(histogram or ()), *(name for name, *_ in quantiles)]),
-                group_by=[name.strip() for name in group_by.split(",") if name.strip()],
-                where=conditions,
-                domains=load_domains(domain),
-                discover=discover,
-                roll_up=roll_up,
-                **charged,
+            # A mean is read off a sum and a count, a quantile off a histogram: both are asked for with it
+            values = _distinct(
+                [
+                    *(value or ()),
+                    *(name for pair in zip(*means, strict=True) for name in pair),
+                    *([*counts, COUNT] if counts else ()),
+                ]
             )
+            asked: dict[str, Any] = {
+                "histograms": _distinct([*(histogram or ()), *(name for name, *_ in quantiles)]),
+                "group_by": [name.strip() for name in group_by.split(",") if name.strip()],
+                "where": conditions,
+                "domains": load_domains(domain),
+                "discover": discover,
+                "roll_up": roll_up,
+            }
+            if plan:
+                _print_plan(server, values, {**asked, **charged}, as_json=as_json)
+                return
+            result = server.aggregate(values=values, **asked, **charged)
     # Once each: a statistic has one name in files
     statistics = [
         Statistic.mean(name, over, is_zero_elsewhere=(name, over) in filled)
@@ -152,7 +161,12 @@ def _aggregate_command(
     if as_json:
         print_json(json_of(result, statistics))
     else:
-        print_groups(result, statistics, is_all_shown=all_rows)
+        print_groups(
+            result,
+            statistics,
+            is_all_shown=all_rows,
+            without=_values_without_buckets(result, [name for name, *_ in quantiles], histogram or ()),
+        )
         for line in (f"query {result.query_id}", *summary_lines(result, statistics)):
             typer.echo(line)
         if again and not statistics:
@@ -161,6 +175,33 @@ def _aggregate_command(
             )
     for path in out or ():
         write_result(result, path, statistics)
+
+
+def _print_plan(
+    server: "AdServer", values: Sequence[str], asked: Mapping[str, Any], *, as_json: bool
+) -> None:
+    """Print what a query will cost and how wide its intervals will be."""
+    from adserver.client.client import Client
+    from adserver.messages.query import AggregateForecastMessage
+
+    about = {name: said for name, said in asked.items() if name != "query_id"}
+    forecast = Client.of(server).forecast_aggregate(*values, **about)
+    if as_json:
+        print_json(AggregateForecastMessage.of(forecast))
+    else:
+        for line in forecast.lines():
+            typer.echo(escape(line))
+
+
+def _values_without_buckets(
+    result: "AggregateResult", quantiles: Sequence[str], histograms: Sequence[str]
+) -> set[str]:
+    """Return the values whose histogram was asked for only since quantiles are read off it."""
+    from adserver.records.plain_names import declared_name
+
+    declared = {column.value for column in result.columns}
+    read, shown = ({declared_name(name, declared) for name in names} for names in (quantiles, histograms))
+    return read - shown
 
 
 def _check_only_shown(**asked: Any) -> None:

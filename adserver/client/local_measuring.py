@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
-from adserver.measuring.domains import codes_by_key, words_by_key
 from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import (
@@ -17,9 +16,9 @@ from adserver.measuring.evaluator import (
     plan_evaluation,
     weights_digest_of,
 )
-from adserver.measuring.measurer import Measurer
+from adserver.measuring.measurer import Measurer, check_words
 from adserver.measuring.query_runner import Asking
-from adserver.measuring.request import Request, check_evaluated
+from adserver.measuring.request import check_evaluated, read_request
 from adserver.measuring.result import AggregateResult
 from adserver.peers.client import HelperClient
 from adserver.peers.replies import QueryAnswer
@@ -27,12 +26,11 @@ from adserver.peers.retrying import Backoff, with_retries
 from adserver.records.asked_query import ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
 from adserver.records.exported_model import ModelWeights
-from adserver.records.plain_names import declared_name
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, MaskedLarkError
+from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.model.heads import Head, Heads, TrainedLoss
 from maskedlark.model.onnx_file import parse
@@ -40,11 +38,9 @@ from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
-from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task import Task
 from maskedlark.runtime.keyed_lock import KeyedLock
 
-_T = TypeVar("_T")
 _AskingT = TypeVar("_AskingT", bound=Asking[Any, Any])
 
 
@@ -120,25 +116,10 @@ class LocalMeasuring:
                 # Of its own dataset: an empty name may mean another one by now
                 return self.measurer(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
-            measurement = measurement_of(self._task(found))
-            keys = frozenset(key.name for key in measurement.keys)
-            summed = frozenset({COUNT, *(value.name for value in measurement.values)})
-            domains = _by_declared_name(asked["domains"], keys, "domains")
-            request = Request(
-                # A column's own name may have letters that a task's names have not; said in both ways it is
-                # one value
-                values=tuple(dict.fromkeys(declared_name(name, summed) for name in values)),
-                histograms=tuple(dict.fromkeys(declared_name(name, summed) for name in histograms)),
-                group_by=tuple(declared_name(name, keys) for name in group_by),
-                where=_by_declared_name(asked["where"], keys, "where"),
-                domains=codes_by_key(domains, measurement),
-                domain_words=words_by_key(domains),
-                is_discovered=discover,
-                is_rolled_up=roll_up,
-                epsilon=epsilon,
-            )
+            about = {name: said for name, said in asked.items() if name != "dataset"}
+            request = read_request(measurement_of(self._task(found)), **about)
             measurer = self.measurer(found)
-            measurer.check_words(request)
+            check_words(request, task=measurer.task, encoder=measurer.encoder)
             return measurer.measure(request, chosen, require_helpers=self._require_helpers)
 
     def evaluate(
@@ -301,21 +282,3 @@ class LocalMeasuring:
 
 def _new_id() -> str:
     return os.urandom(QUERY_ID_BYTES).hex()
-
-
-def _by_declared_name(said: Mapping[str, _T], declared: Collection[str], what: str) -> dict[str, _T]:
-    """Return a mapping by the names of keys that are meant.
-
-    Raises:
-        JobRefused(MALFORMED): two names mean one key.
-    """
-    found = dict[str, _T]()
-    for name, value in said.items():
-        key = declared_name(name, declared)
-        if key in found:
-            raise JobRefused(
-                JobReason.MALFORMED,
-                f"{what} names the key {key!r} twice, once as {name[:80]!r}: name it once",
-            )
-        found[key] = value
-    return found

@@ -7,18 +7,21 @@ from typing import Any
 from adserver.client.choices import check_numbers, choose, suggest_names
 from adserver.client.connection import Connection, id_of
 from adserver.client.job import Job
+from adserver.measuring.aggregate_forecast import AggregateForecast, forecast_aggregate
 from adserver.measuring.evaluation_forecast import (
     ASSUMED_AUC,
     EvaluationForecast,
     forecast_evaluation,
 )
 from adserver.measuring.evaluation_result import EvaluationResult
+from adserver.measuring.request import read_request
 from adserver.measuring.result import AggregateResult
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.records.summaries import QuerySummary
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
+from maskedlark.releases.counting import measurement_of
 
 
 class Measuring(Connection):
@@ -39,6 +42,8 @@ class Measuring(Connection):
         query_id: str = "",
     ) -> AggregateResult:
         """Sum values over groups of a dataset's reports. It is charged to the dataset's budget.
+
+        `forecast_aggregate` says before how wide intervals will be.
 
         Args:
             values: Names of declared values, or "count".
@@ -61,18 +66,59 @@ class Measuring(Connection):
         """
         check_numbers(epsilon=epsilon)
         return self.server.aggregate(
-            values=list(values),
-            histograms=_names(histograms),
-            group_by=_names(group_by),
-            # Codes as text, as the command line and the admin API have them: one request, one digest
-            where={name: str(said) for name, said in (where or {}).items()},
-            domains={name: _plain(said) for name, said in (domains or {}).items()},
+            **_plain_query(values, histograms, group_by, where, domains),
             discover=discover,
             roll_up=roll_up,
             epsilon=None if epsilon is None else float(epsilon),
             dataset=id_of(dataset),
             query_id=query_id,
         )
+
+    @suggest_names
+    def forecast_aggregate(
+        self,
+        *values: str,
+        histograms: str | Sequence[str] = (),
+        group_by: str | Sequence[str] = (),
+        where: Mapping[str, str | int] | None = None,
+        domains: Mapping[str, Sequence[str | int] | Mapping[str, int]] | None = None,
+        discover: bool = False,
+        roll_up: bool = False,
+        epsilon: float | None = None,
+        dataset: Dataset | str = "",
+    ) -> AggregateForecast:
+        """Return what `aggregate` will cost, and how wide its intervals will be; nothing is charged.
+
+        It knows the noise of sums, counts and buckets. How wide intervals of means and quantiles are depends
+        on the data, and is not foretold.
+
+        Args:
+            values: As of `aggregate`.
+            histograms: As of `aggregate`.
+            group_by: As of `aggregate`.
+            where: As of `aggregate`.
+            domains: As of `aggregate`.
+            discover: As of `aggregate`; its share of the cost is foretold, too.
+            roll_up: As of `aggregate`.
+            epsilon: As of `aggregate`.
+            dataset: As of `aggregate`.
+
+        Raises:
+            InvalidTask, JobRefused: as `aggregate` would before it asks the helpers, which know what is left
+                of the budget.
+        """
+        check_numbers(epsilon=epsilon)
+        found = self.server.dataset(id_of(dataset))
+        task = self.server.task(found.task_id.hex()).stored
+        request = read_request(
+            measurement_of(task.bundle.task),
+            **_plain_query(values, histograms, group_by, where, domains),
+            discover=discover,
+            roll_up=roll_up,
+            epsilon=None if epsilon is None else float(epsilon),
+        )
+        encoder = self.server.encoder(task.task_id.hex())
+        return forecast_aggregate(request, task=task.bundle.task, dataset=found, encoder=encoder)
 
     @suggest_names
     def evaluate(
@@ -176,6 +222,24 @@ class Measuring(Connection):
     def queries(self) -> list[QuerySummary]:
         """Return all queries and evaluations, oldest first."""
         return list(self.server.queries())
+
+
+def _plain_query(
+    values: Sequence[str],
+    histograms: str | Sequence[str],
+    group_by: str | Sequence[str],
+    where: Mapping[str, str | int] | None,
+    domains: Mapping[str, Sequence[str | int] | Mapping[str, int]] | None,
+) -> dict[str, Any]:
+    """Return what a query is of in JSON's types."""
+    return {
+        "values": list(values),
+        "histograms": _names(histograms),
+        "group_by": _names(group_by),
+        # Codes as text, as the command line and the admin API have them: one request, one digest
+        "where": {name: str(said) for name, said in (where or {}).items()},
+        "domains": {name: _plain(said) for name, said in (domains or {}).items()},
+    }
 
 
 def _names(given: str | Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import NormalDist
-from typing import Final, assert_never
+from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes, words_by_code
 from adserver.measuring.intervals import CONFIDENCE, half_width
 from adserver.measuring.query_runner import Asking, release_fields
-from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
+from adserver.measuring.request import Request, plan_before_discovery, plan_query
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
@@ -36,9 +36,6 @@ from maskedlark.releases.query import MeasureKind, QuerySpec
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.measurement import COUNT, Key
 from maskedlark.reports.task import Task
-
-# Stands for the codes that a discovery will find, to check the rest of the query before
-_ANY_CODE: Final = np.zeros(1, np.uint32)
 
 
 @frozen
@@ -76,17 +73,14 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         """
         # The query names the codes of its cells, so those are found by a release before it is planned.
         found: DiscoverySpec | None = None
-        discovery: PlannedQuery[DiscoverySpec] | None = None
-        missing = keys_to_discover(request, self.task) if request.is_discovered else ()
-        if missing:  # what is known already costs nothing to find
-            query_id = chosen.of_discovery if chosen else self._new_id()
-            discovery = plan_discovery(
-                request, task=self.task, dataset=self.dataset, query_id=query_id, keys=missing
-            )
-            found = discovery.spec
         # What is wrong with the query must be found before a discovery is charged
-        any_code = dict.fromkeys(missing, _ANY_CODE)
-        planned = self._plan(replace(request, domains={**request.domains, **any_code}), chosen, found)
+        discovery, planned = plan_before_discovery(
+            request,
+            task=self.task,
+            dataset=self.dataset,
+            query_id=chosen.query_id if chosen else self._new_id(),
+            discovery_id=chosen.of_discovery if chosen else self._new_id(),
+        )
         require_helpers()
         if discovery is not None:
             # The whole request is repeated, of which the discovery is a part
@@ -101,25 +95,6 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
     ) -> PlannedQuery[QuerySpec]:
         query_id = chosen.query_id if chosen else self._new_id()
         return plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id, found=found)
-
-    def check_words(self, request: Request) -> None:
-        """Refuse a condition on a word that the encoder would have listed, and has not: a typing error.
-
-        Raises:
-            JobRefused(UNDECLARED): as that; a word that the key's domain lists is taken as it is.
-        """
-        measurement = measurement_of(self.task)
-        columns = () if self.encoder is None else self.encoder.columns
-        for name, word in request.where.items():
-            is_open = measurement.keys[key_index(measurement, name)].size is None
-            known = {said for column in columns if plain_name(column.name) == name for said in column.words}
-            known.update(request.domain_words.get(name, ()))
-            if is_open and known and not word.isdecimal() and word not in known:
-                raise JobRefused(
-                    JobReason.UNDECLARED,
-                    f"the task's encoder lists no {word!r} in {name}; {list_known(word, sorted(known))}. "
-                    f"If reports have it all the same, say so by a domain of {name} that lists it",
-                )
 
     def _length(self, spec: QuerySpec) -> int:
         return spec.num_numbers(self.task)
@@ -157,6 +132,26 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         return self.randomness(QUERY_ID_BYTES)
 
 
+def check_words(request: Request, *, task: Task, encoder: Encoder | None) -> None:
+    """Refuse a condition on a word that the encoder would have listed, and has not: a typing error.
+
+    Raises:
+        JobRefused(UNDECLARED): as that; a word that the key's domain lists is taken as it is.
+    """
+    measurement = measurement_of(task)
+    columns = () if encoder is None else encoder.columns
+    for name, word in request.where.items():
+        is_open = measurement.keys[key_index(measurement, name)].size is None
+        known = {said for column in columns if plain_name(column.name) == name for said in column.words}
+        known.update(request.domain_words.get(name, ()))
+        if is_open and known and not word.isdecimal() and word not in known:
+            raise JobRefused(
+                JobReason.UNDECLARED,
+                f"the task's encoder lists no {word!r} in {name}; {list_known(word, sorted(known))}. "
+                f"If reports have it all the same, say so by a domain of {name} that lists it",
+            )
+
+
 def read_query(
     task: Task,
     dataset: Dataset,
@@ -180,13 +175,23 @@ def read_query(
         **release_fields(task, dataset, spec, answer, found.charges(task) if found else ()),
         group_by=tuple(axis.key for axis in spec.group_by),
         where=_where(task, planned, encoder),
-        columns=_columns(task, spec),
         rows=_rows(task, planned, answer.total, encoder),
-        min_cell_count=measurement_of(task).min_cell_count,
-        threshold_noise=_threshold_noise(task, spec),
-        threshold_margin=spec.cell_margin(task) / COUNT_UNITS,
-        discovery_margin=0.0 if found is None else _discovery_margin(task, found),
+        **planned_fields(task, spec, found),
     )
+
+
+def planned_fields(task: Task, spec: QuerySpec, found: DiscoverySpec | None) -> dict[str, Any]:
+    """Return the fields of an `AggregateResult` that are known before the query is asked.
+
+    Those of the columns, and of what decides which cells are shown.
+    """
+    return {
+        "columns": _columns(task, spec),
+        "min_cell_count": measurement_of(task).min_cell_count,
+        "threshold_noise": _threshold_noise(task, spec),
+        "threshold_margin": spec.cell_margin(task) / COUNT_UNITS,
+        "discovery_margin": 0.0 if found is None else _discovery_margin(task, found),
+    }
 
 
 def _discovery_margin(task: Task, spec: DiscoverySpec) -> float:

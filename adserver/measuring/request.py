@@ -1,14 +1,17 @@
 """From what a person asks for, by names, to a query that the helpers will accept: its noise included."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import field
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from adserver.budgets.asked_epsilon import check_epsilon
-from adserver.measuring.domains import Codes, code_of
+from adserver.measuring.domains import Codes, code_of, codes_by_key, words_by_key
 from adserver.records.asked_query import AskedWords, PlannedQuery
 from adserver.records.exported_model import ModelWeights
+from adserver.records.plain_names import declared_name
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.encoding.close_names import list_known
@@ -32,6 +35,10 @@ DISCOVERY_DELTA: Final = 0.01
 _UNITS: Final = 1 << 30
 # An answer to a discovery is padded to so many codes, found or not.
 _MAX_FOUND: Final = 10_000
+# Stands for the codes that a discovery will find, to check the rest of the query before
+_ANY_CODE: Final = np.zeros(1, np.uint32)
+
+_T = TypeVar("_T")
 
 
 @frozen
@@ -65,6 +72,83 @@ class Request:
     def words(self) -> AskedWords:
         """The words that codes stand for."""
         return AskedWords(where=self.where, domains=self.domain_words)
+
+
+def read_request(
+    measurement: Measurement,
+    *,
+    values: Sequence[str] = (),
+    histograms: Sequence[str] = (),
+    group_by: Sequence[str] = (),
+    where: Mapping[str, str] | None = None,
+    domains: Mapping[str, Any] | None = None,
+    discover: bool = False,
+    roll_up: bool = False,
+    epsilon: float | None = None,
+) -> Request:
+    """Return what a client asks, with names as the task declares them and domains as codes.
+
+    Raises:
+        InvalidTask, JobRefused: as `codes_by_key`.
+        JobRefused(MALFORMED): two names mean one key.
+    """
+    keys = frozenset(key.name for key in measurement.keys)
+    summed = frozenset({COUNT, *(value.name for value in measurement.values)})
+    by_key = _by_declared_name(domains or {}, keys, "domains")
+    return Request(
+        # A column's own name may have letters that a task's names have not; said in both ways it is one value
+        values=tuple(dict.fromkeys(declared_name(name, summed) for name in values)),
+        histograms=tuple(dict.fromkeys(declared_name(name, summed) for name in histograms)),
+        group_by=tuple(declared_name(name, keys) for name in group_by),
+        where=_by_declared_name(where or {}, keys, "where"),
+        domains=codes_by_key(by_key, measurement),
+        domain_words=words_by_key(by_key),
+        is_discovered=discover,
+        is_rolled_up=roll_up,
+        epsilon=epsilon,
+    )
+
+
+def _by_declared_name(said: Mapping[str, _T], declared: Collection[str], what: str) -> dict[str, _T]:
+    """Return a mapping by the names of keys that are meant.
+
+    Raises:
+        JobRefused(MALFORMED): two names mean one key.
+    """
+    found = dict[str, _T]()
+    for name, value in said.items():
+        key = declared_name(name, declared)
+        if key in found:
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"{what} names the key {key!r} twice, once as {name[:80]!r}: name it once",
+            )
+        found[key] = value
+    return found
+
+
+def plan_before_discovery(
+    request: Request, *, task: Task, dataset: Dataset, query_id: bytes, discovery_id: bytes
+) -> tuple[PlannedQuery[DiscoverySpec] | None, PlannedQuery[QuerySpec]]:
+    """Return the discovery that goes before a query, None if none does, and the query.
+
+    Any code stands for those that the discovery will find: all else of the query is checked and fixed.
+
+    Raises:
+        InvalidTask, JobRefused: as `plan_query`.
+    """
+    missing = keys_to_discover(request, task) if request.is_discovered else ()
+    discovery = None
+    if missing:  # what is known already costs nothing to find
+        discovery = plan_discovery(request, task=task, dataset=dataset, query_id=discovery_id, keys=missing)
+    planned = plan_query(
+        replace(request, domains={**request.domains, **dict.fromkeys(missing, _ANY_CODE)}),
+        task=task,
+        dataset=dataset,
+        query_id=query_id,
+        found=None if discovery is None else discovery.spec,
+    )
+    return discovery, planned
 
 
 def keys_to_discover(request: Request, task: Task) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Queries: in a list, as a client asks one, and their answers."""
 
 import math
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
 
@@ -22,6 +22,9 @@ from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import MAX_KEYS, MAX_VALUES
+
+if TYPE_CHECKING:
+    from adserver.measuring.aggregate_forecast import AggregateForecast
 
 QueryId = Annotated[
     str,
@@ -162,6 +165,54 @@ class ResultMessage(ReleaseMessage):
                 for row in self.rows
             ),
             **pick_attributes(self, _THRESHOLD),
+        )
+
+
+class LevelForecastMessage(Message):
+    """Half of the 99 % interval of each column in a group by these keys; without keys, in the total."""
+
+    keys: tuple[str, ...]
+    half_widths: dict[str, float]
+
+
+class AggregateForecastMessage(Message):
+    """What a query will cost and how wide its intervals will be. Epsilons are null without noise.
+
+    Means and quantiles are not in it: their widths depend on the data.
+    """
+
+    epsilon: EpsilonsMessage | None
+    discovery_epsilon: EpsilonsMessage | None = Field(
+        description="The part of epsilon that finds values first; null without a discovery."
+    )
+    delta: float
+    mechanism: Mechanism
+    records: Whole
+    discovered: tuple[str, ...] = Field(description="The keys whose values are found first.")
+    levels: tuple[LevelForecastMessage, ...]
+    are_at_most: bool = Field(description="Whether the widths are upper bounds.")
+    shown_from: float = Field(description="From about how many reports a group is shown.")
+    found_from: float | None = Field(
+        description="From about how many reports a value is found; null without a discovery."
+    )
+
+    @classmethod
+    def of(cls, forecast: "AggregateForecast") -> Self:
+        """Describe a forecast."""
+        names = [column.name for column in forecast.columns]
+        is_noisy = forecast.mechanism is not Mechanism.NONE
+        copied = ("delta", "mechanism", "records", "discovered", "are_at_most", "shown_from")
+        return cls.model_validate(
+            {
+                **pick_attributes(forecast, copied),
+                "epsilon": forecast.cost if is_noisy else None,
+                "discovery_epsilon": forecast.discovery_cost if is_noisy else None,
+                "levels": [
+                    {"keys": one.keys, "half_widths": dict(zip(names, one.half_widths, strict=True))}
+                    for one in forecast.levels
+                ],
+                "found_from": forecast.found_from if forecast.discovered else None,
+            }
         )
 
 

@@ -5,7 +5,7 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -151,6 +151,7 @@ def print_groups(
     statistics: Sequence[Statistic] = (),
     *,
     is_all_shown: bool = True,
+    without: Collection[str] = (),
     where: str = "add --all-rows to show all",
 ) -> None:
     """Print a table of each group's estimates with half of their intervals, and how many groups it hides.
@@ -160,21 +161,29 @@ def print_groups(
         statistics: Further columns.
         is_all_shown: Whether groups that may be hidden, or of which a statistic is unknown and each estimate
             may be 0, are rows, too.
+        without: The values whose buckets are no columns.
         where: Where all are, for the line that counts those that are not shown.
     """
     derived = [one.estimates(result) for one in statistics]
     further = list(zip(*derived, strict=True)) if statistics else [()] * len(result.rows)
+    places = [
+        place
+        for place, column in enumerate(result.columns)
+        if column.bucket is None or column.value not in without
+    ]
     shown = [
         (
             *row.group,
-            *_printed_cells(row),
+            *_printed_cells(row, places),
             *(UNKNOWN if row.may_be_hidden or one.no_interval else format_estimate(one) for one in more),
         )
         for row, more in zip(result.rows, further, strict=True)
         if is_all_shown
         or not (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
     ]
-    print_table(distinct_names((*result.group_by, *_names(result, statistics))), align_estimates(shown))
+    columns = [result.columns[place].name for place in places]
+    names = (*result.group_by, *columns, *(one.name for one in statistics))
+    print_table(distinct_names(names), align_estimates(shown))
     if hidden := len(result.rows) - len(shown):
         typer.echo(f"{plural(hidden, 'group')} of too few reports, not shown: {where}")
 
@@ -187,9 +196,9 @@ def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[st
     return (*(column.name for column in result.columns), *(one.name for one in statistics))
 
 
-def _printed_cells(row: ResultRow) -> Iterator[str]:
-    """Yield a row's estimates; of one that may be hidden, what such a cell may have."""
-    for one in row.estimates:
+def _printed_cells(row: ResultRow, places: Iterable[int]) -> Iterator[str]:
+    """Yield a row's estimates in these columns; of one that may be hidden, what such a cell may have."""
+    for one in (row.estimates[place] for place in places):
         # If it is hidden, the estimate is noise around zero: only the interval holds either way
         if row.may_be_hidden and one.no_interval is None:
             yield f"{one.low:,.0f} to {one.high:,.0f} (may be hidden)"

@@ -256,6 +256,54 @@ def test_a_mean_over_the_reports_that_have_a_value_lies_in_its_range(
     assert found["high"] == 1
 
 
+def test_what_a_query_costs_and_how_wide_it_will_be_is_said_and_not_charged(there: There) -> None:
+    asked = ["aggregate", "--value", "purchase", "--mean", "purchase", "--group-by", "place", "--roll-up"]
+    asked += ["--epsilon", "0.1", "--dataset", SHOP]
+    with there.charging(0):
+        told = at(there, *asked, "--plan", scope=Scope.READ)
+        plan = json.loads(at(there, *asked, "--plan", "--json", scope=Scope.READ))
+        local = there.of.client.forecast_aggregate(
+            "purchase", "count", group_by="place", roll_up=True, epsilon=0.1, dataset=SHOP
+        )
+    assert told.rstrip() == repr(local)
+    with there.charging(1):
+        result = json.loads(at(there, *asked, "--json"))
+    assert (plan["epsilon"], plan["records"]) == (result["epsilon"], result["records"])
+    assert [level["keys"] for level in plan["levels"]] == [[], ["place"]]
+    assert [{*level["half_widths"]} for level in plan["levels"]] == [{"purchase", "count"}] * 2
+    assert plan["levels"][0]["half_widths"]["purchase"] > plan["levels"][0]["half_widths"]["count"]
+    assert (plan["discovery_epsilon"], plan["found_from"], plan["are_at_most"]) == (None, None, False)
+
+
+def test_a_query_that_would_be_refused_has_no_plan(there: There) -> None:
+    token = there.of.grant(GrantKind.TOKEN, Scope.READ)
+    at_url = ("--plan", "--dataset", SHOP, "--url", there.url, "--token", token)
+    for wrong in (["--value", "purchases"], ["--value", "count", "--where", "place=nowhere"], []):
+        assert isinstance(run("aggregate", *wrong, *at_url).exception, (JobRefused, InvalidTask))
+    done = run("aggregate", "--again", "ab", *at_url)
+    assert done.exit_code == 2
+    assert "--plan cannot change" in " ".join(done.output.split())
+
+
+def test_buckets_are_printed_of_the_histograms_that_were_asked_for_and_files_have_all(
+    there: There, tmp_path: Path
+) -> None:
+    asked = ["aggregate", "--value", "count", "--quantile", "purchase:0.5", "--group-by", "place"]
+    asked += ["--dataset", SHOP, "--epsilon", "0.1"]
+    written = tmp_path / "r.csv"
+    with there.charging(2):
+        told = at(there, *asked, "--query-id", "d1" * 16, "--out", str(written))
+        # The same value under the name that its column may have
+        named = at(there, *asked, "--histogram", "Purchase")
+    assert "quantile 0.5 of purchase" in told.splitlines()[0]
+    assert "purchase[" not in told
+    assert "purchase[0..0]" in named.splitlines()[0]
+    assert "purchase[0..0] value" in written.read_text().splitlines()[0]
+    with there.charging(0):
+        again = at(there, "aggregate", "--again", "d1" * 16)
+    assert "purchase[0..0]" in again.splitlines()[0]
+
+
 def test_the_command_with_the_same_id_is_charged_once(there: There) -> None:
     asked = ["aggregate", "--value", "click", "--dataset", SHOP, "--epsilon", "0.1", "--query-id", "e0" * 16]
     with there.charging(1):

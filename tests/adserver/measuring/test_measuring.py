@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adserver.measuring.domains import codes_by_key, distinct_codes
-from adserver.measuring.measurer import Measurer
+from adserver.measuring.measurer import Measurer, check_words
 from adserver.measuring.request import Request
 from adserver.measuring.result import ALL, REST, AggregateResult
 from adserver.peers.retrying import Backoff
@@ -331,14 +331,15 @@ def test_a_result_says_its_conditions_and_has_the_words_that_it_was_asked_in() -
 
 def test_a_condition_on_a_word_that_the_encoder_does_not_list_is_refused_unless_a_domain_has_it() -> None:
     laboratory, encoder = open_key_laboratory()
-    measurer = replace(laboratory.measurer(), encoder=encoder)
-    measurer.check_words(Request(values=("count",), where={"city": "Lima", "day": "2026-10-09"}))
+    task = laboratory.of.task
+    listed = Request(values=("count",), where={"city": "Lima", "day": "2026-10-09"})
+    check_words(listed, task=task, encoder=encoder)
     unlisted = Request(values=("count",), where={"city": "lina"})
     with pytest.raises(JobRefused, match="lists no 'lina' in city; did you mean 'Lima'") as refused:
-        measurer.check_words(unlisted)
+        check_words(unlisted, task=task, encoder=encoder)
     assert refused.value.reason is JobReason.UNDECLARED
-    measurer.check_words(replace(unlisted, domain_words={"city": ("lina",)}))
-    laboratory.measurer().check_words(unlisted)
+    check_words(replace(unlisted, domain_words={"city": ("lina",)}), task=task, encoder=encoder)
+    check_words(unlisted, task=task, encoder=None)
 
 
 def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remembered() -> None:

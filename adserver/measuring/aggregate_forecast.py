@@ -1,0 +1,187 @@
+"""What a query will cost and how wide its intervals will be, before anything is charged, from public facts.
+
+Sums and counts have noise of a size that follows from the query alone. How wide the interval of a mean or a
+quantile is depends on what the reports hold.
+"""
+
+from dataclasses import replace
+
+from adserver.measuring.intervals import half_width
+from adserver.measuring.measurer import check_words, level_errors, planned_fields
+from adserver.measuring.request import Request, plan_before_discovery
+from adserver.measuring.result import Column
+from adserver.records.defaults import QUERY_ID_BYTES
+from adserver.store.datasets import Dataset
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.frozen import frozen
+from maskedlark.privacy.accounting import Epsilons, spent
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.measurement import COUNT
+from maskedlark.reports.task import Task
+from maskedlark.terminal.plural import plural
+
+
+@frozen
+class LevelForecast:
+    """How wide intervals will be in the groups of one level.
+
+    Attributes:
+        keys: By which the level groups; none of the total.
+        half_widths: Half of the 99 % interval of each column, in its own unit.
+    """
+
+    keys: tuple[str, ...]
+    half_widths: tuple[float, ...]
+
+
+@frozen
+class AggregateForecast:
+    """What a query will cost, and how wide the intervals of its sums and counts will be.
+
+    Attributes:
+        cost: Of the query, with the discovery that goes before it.
+        discovery_cost: Of that discovery; None without one.
+        delta: What all epsilons are read at.
+        mechanism: The noise.
+        records: Reports in the dataset.
+        discovered: The keys whose values the discovery finds.
+        columns: What the numbers of a group are.
+        levels: The widths of each level of groups, the coarsest first.
+        are_at_most: Whether the widths are upper bounds: parts that add up to their whole make intervals
+            narrower, and how many parts a discovery finds is not known.
+        min_cell_count: The k of each group.
+        threshold_noise: The standard deviation of the noise on the counts that are compared with k.
+        threshold_margin: How far above k a noisy count must be for its group to be shown, in a task that
+            hides small groups strictly; otherwise 0.
+        discovery_margin: The same of the counts by which a discovery finds values; 0 without one.
+    """
+
+    cost: Epsilons
+    discovery_cost: Epsilons | None
+    delta: float
+    mechanism: Mechanism
+    records: int
+    discovered: tuple[str, ...]
+    columns: tuple[Column, ...]
+    levels: tuple[LevelForecast, ...]
+    are_at_most: bool
+    min_cell_count: int
+    threshold_noise: float
+    threshold_margin: float
+    discovery_margin: float
+
+    @property
+    def shown_from(self) -> float:
+        """From about how many reports a group is shown."""
+        return self.min_cell_count + self.threshold_margin
+
+    @property
+    def found_from(self) -> float:
+        """From about how many reports a discovery finds a value."""
+        return self.min_cell_count + self.discovery_margin
+
+    def __repr__(self) -> str:
+        """Show the cost and the widths, a line for each level."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what the query costs, how wide intervals will be, and which groups are shown."""
+        about = "about " if self.threshold_noise else ""
+        noise = f" (by counts with a noise of {self.threshold_noise:.3g})" if self.threshold_noise else ""
+        return (
+            f"{self._describe_cost()}, over {self.records:,} reports, half of a 99 % interval is"
+            f"{' at most' if self.are_at_most else ''}:",
+            *(f"  {self._describe_level(level)}" for level in self.levels),
+            *self._describe_discovery(),
+            f"groups of {about}{plural(round(self.shown_from), 'report')} or more are shown{noise}",
+            *self._describe_read_off(),
+        )
+
+    def _describe_cost(self) -> str:
+        if self.mechanism is Mechanism.NONE:
+            return "without noise"
+        return (
+            f"for epsilon {self.cost.ad_server:.4g} ({self.cost.colluding:.4g} against the ad server with "
+            f"one helper) at delta {self.delta:.2g}"
+        )
+
+    def _describe_level(self, level: LevelForecast) -> str:
+        where = f"in a group by {', '.join(level.keys)}" if level.keys else "in the total"
+        # All buckets of a histogram have the noise of a count
+        widths = {
+            column.name if column.bucket is None else f"each bucket of {column.value}": width
+            for column, width in zip(self.columns, level.half_widths, strict=True)
+        }
+        return f"{where}: " + ", ".join(f"{name} ± {_short(width)}" for name, width in widths.items())
+
+    def _describe_discovery(self) -> tuple[str, ...]:
+        if not self.discovered:
+            return ()
+        cost = (
+            "" if self.discovery_cost is None else f", for epsilon {self.discovery_cost.ad_server:.4g} of it"
+        )
+        return (
+            f"a discovery of {', '.join(self.discovered)} comes first{cost}: it finds values that "
+            f"about {self.found_from:,.0f} reports or more have",
+        )
+
+    def _describe_read_off(self) -> tuple[str, ...]:
+        """Describe what is not foretold, where the answer allows a mean or a quantile."""
+        sums = {column.value for column in self.columns if column.bucket is None}
+        read_off = [
+            *(["means"] if COUNT in sums and len(sums) > 1 else []),
+            *(["quantiles"] if any(column.bucket for column in self.columns) else []),
+        ]
+        if not read_off:
+            return ()
+        return (
+            f"how wide intervals of {' and '.join(read_off)} are depends on the data, and is not foretold",
+        )
+
+
+def forecast_aggregate(
+    request: Request, *, task: Task, dataset: Dataset, encoder: Encoder | None
+) -> AggregateForecast:
+    """Return what a query on a dataset will cost, and its widths. Nothing is asked and nothing is charged.
+
+    Args:
+        request: The query.
+        task: The task.
+        dataset: The dataset.
+        encoder: The task's; None if it has none.
+
+    Raises:
+        InvalidTask, JobRefused: as `check_words` and `plan_query`.
+    """
+    check_words(request, task=task, encoder=encoder)
+    no_id = bytes(QUERY_ID_BYTES)
+    discovery, planned = plan_before_discovery(
+        request, task=task, dataset=dataset, query_id=no_id, discovery_id=no_id
+    )
+    spec, found = planned.spec, None if discovery is None else discovery.spec
+    already = () if found is None else found.charges(task)
+    # Without rests no level is fitted to another, which only narrows intervals: how far is known once the
+    # parts are
+    are_at_most = found is not None and spec.are_rests_shown
+    errors = level_errors(task, replace(spec, are_rests_shown=False) if are_at_most else spec)
+    factor = half_width(task.mechanism)
+    return AggregateForecast(
+        cost=spent([*already, *spec.charges(task)], task.delta),
+        discovery_cost=spent(already, task.delta) if already else None,
+        delta=task.delta,
+        mechanism=task.mechanism,
+        records=dataset.size,
+        discovered=() if found is None else found.keys,
+        levels=tuple(
+            LevelForecast(
+                keys=request.group_by[:level], half_widths=tuple(factor * error for error in of_level)
+            )
+            for level, of_level in zip(spec.levels, errors, strict=True)
+        ),
+        are_at_most=are_at_most,
+        **planned_fields(task, spec, found),
+    )
+
+
+def _short(width: float) -> str:
+    return f"{width:,.0f}" if width >= 100 else f"{width:.3g}"
