@@ -555,9 +555,10 @@ def test_the_rate_of_the_rule_is_advised_where_it_was_tried_and_is_as_good_as_an
 
 @pytest.mark.parametrize("rule", [3.0, 0.5, None])
 def test_one_rate_is_advised_in_headline_table_command_and_json(
-    rule: float | None, capsys: pytest.CaptureFixture[str]
+    rule: float | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of equally good rates the best by mean is 1, and 3 is the rule's."""
+    monkeypatch.setenv("COLUMNS", "200")
     found = rehearsed(SAME, rule)
     advised = found.advised("epsilon 1")
     rate = f"{advised.learning_rate:g}"
