@@ -220,8 +220,8 @@ def _train_alone(
         if not epochs:  # nothing is trained yet
             continue
         encoded = replace_parameters(training.model, model, weights)
-        found = _score(encoded, parts.test, loss)
-        moments.append((_score(encoded, one, loss), _score(encoded, other, loss)))
+        found = score_model(encoded, parts.test, loss)
+        moments.append((score_model(encoded, one, loss), score_model(encoded, other, loss)))
         on_share(min(1.0, len(moments) / CHECKS))
         if best is None or found.value > best.value:
             best, at_best = found, encoded
@@ -279,7 +279,7 @@ class _TrainingRun:
             on_share(len(shares) / rounds)
         trained = replace_parameters(self._encoded, self._model, self._trainer.values())
         return TrainingOutcome(
-            score=_score(trained, self._test, self._loss), clipped=float(np.mean(shares[last:]))
+            score=score_model(trained, self._test, self._loss), clipped=float(np.mean(shares[last:]))
         )
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
@@ -341,7 +341,7 @@ class _TrainingRun:
         return np.asarray(now - job.carried / DENOMINATOR * before)
 
 
-def _score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
+def score_model(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
     """Score a model on examples. With heads it is the mean area under the ROC curve of those that have one.
 
     Raises:

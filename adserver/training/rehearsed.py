@@ -153,6 +153,8 @@ class Rehearsal:
         told: What was done to the model first; a job with these examples as its evaluation set does it too.
         optimizer: The job's.
         schedule: Its learning rate's.
+        as_given: The score on all examples of the weights that were given, if they know something of the
+            labels: what a job from them has to beat. None of others.
     """
 
     metric: str
@@ -162,6 +164,7 @@ class Rehearsal:
     told: str = ""
     optimizer: OptimizerKind = OptimizerKind.SGD
     schedule: ScheduleKind = ScheduleKind.CONSTANT
+    as_given: float | None = None
 
     def best(self, name: str) -> Rehearsed:
         """Return the setting of a name whose mean score is the highest, of those that were tried most often.
@@ -238,6 +241,12 @@ class Rehearsal:
                 lines.append(
                     f"{name}: {job.value:.4f} cannot be told apart from the examples alone, "
                     f"{alone.value:.4f}, by {plural(len(job.scores), 'seed')}"
+                )
+            if self.as_given is not None and not job.is_warm:
+                gain = job.value - self.as_given
+                advice = "" if gain > 0 else ": keep them, or try lower rates"
+                lines.append(
+                    f"{name}: {job.value:.4f}, {gain:+.4f} to the weights as they were given{advice}"
                 )
             over = job.mean_over_rate
             if over is not None and abs(over - 1) > OFF:

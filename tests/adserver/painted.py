@@ -258,7 +258,13 @@ def _queries(of: Painted) -> None:
     store, task = QueryStore(of.engine), SHOP_OF.task
     dataset = DatasetStore(of.engine).find(SHOP_DATASET.hex())
     draws = np.random.default_rng(5)
-    by_place = Request(values=("count", "click", "purchase"), group_by=("place",), epsilon=0.4)
+    by_place = Request(
+        values=("count", "click", "purchase"),
+        histograms=("purchase",),
+        group_by=("place",),
+        where={"campaign": "Lima Days"},
+        epsilon=0.4,
+    )
     planned = plan_query(by_place, task=task, dataset=dataset, query_id=b"\xa1" * 16)
     store.add(planned, asked_at=NOW - 7_000.0)
     scales = [

@@ -73,6 +73,12 @@ def test_a_query_has_the_means_that_its_sums_give_and_how_to_read_intervals(visi
     titles = visit.page.locator(".card h2").all_text_contents()
     assert titles[-2:] == ["Mean of click", "Mean of purchase"]
     assert visit.page.locator(".card").last.locator("tbody tr").count() >= 1
+    # A bucket's name has dots, and a filter's word its capitals
+    buckets = visit.page.locator(".card", has_text="Reports by purchase").locator("tbody tr td:nth-child(2)")
+    assert buckets.all_text_contents()[:2] == ["-5 to -1", "0 to 0"]
+    assert visit.page.locator("h1").text_content() == (
+        "Count, click, purchase by place where campaign = Lima Days"
+    )
     told = visit.page.locator("#answer > p.dim").all_text_contents()
     assert any(one.startswith("Sums are clipped: a report counts ") for one in told)
 

@@ -26,7 +26,7 @@ def test_a_mean_over_a_group_that_may_be_hidden_or_is_near_noise_is_unknown_and_
         {"group": {"place": place}, "paid": one, "may_be_hidden": one is LOST}
         for place, one in zip(("oslo", "lima", "rome"), estimates, strict=True)
     ]
-    result = {"columns": [{"name": "paid"}], "rows": rows, "records": 60, "epsilon": None}
+    result = {"columns": [{"name": "paid", "bucket": None}], "rows": rows, "records": 60, "epsilon": None}
     values = {
         "kind": "query",
         "about": "sums",

@@ -33,10 +33,10 @@ from adserver.training.rehearsal_training import (
     Score,
     TrainingOutcome,
     _counting,
-    _score,
     _split_examples,
     _train_alone,
     _TrainingRun,
+    score_model,
 )
 from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
 from adserver.views.rehearsal import print_rehearsal
@@ -240,8 +240,12 @@ def test_where_noise_and_rounds_leave_little_a_warm_start_pays(warm: Rehearsal) 
 
 def test_the_warm_model_is_trained_on_the_examples_alone(warm: Rehearsal, rehearsal: Rehearsal) -> None:
     assert warm.warm_model is not None
+    assert warm.as_given is rehearsal.as_given is None  # fresh weights
+    wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.02,), seeds=1)
+    knowing = rehearse(replace(SUBMISSION, model=warm.warm_model), task_of(), examples(), wish)
+    assert knowing.as_given == pytest.approx(warm.best(ALONE).value, abs=0.05)
     before, after = (
-        _score(model, examples(2_000), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).value
+        score_model(model, examples(2_000), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).value
         for model in (SUBMISSION.model, warm.warm_model)
     )
     assert after > max(0.95, before)
@@ -411,7 +415,7 @@ def test_heads_score_by_their_mean_area() -> None:
         {"output": f"{name}[0]", "targets": [0, 1, 1]},
         {"output": f"{name}[1]", "targets": [None, 0, 1]},
     ]
-    scored = _score(model, EvalSet(features=found.features, labels=labels), Heads.of(heads))
+    scored = score_model(model, EvalSet(features=found.features, labels=labels), Heads.of(heads))
     evaluated = evaluate_heads(model, found.features, labels, Heads.of(heads))
     assert scored.value == pytest.approx(np.mean([one.auc for one in evaluated.values()]))
     assert scored.mean_over_rate is None
@@ -443,7 +447,7 @@ def test_examples_alone_that_say_nothing_score_a_half_though_their_best_moment_c
 
 def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
     found = examples()
-    scored = _score(SUBMISSION.model, found, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    scored = score_model(SUBMISSION.model, found, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     logits = predict(SUBMISSION.model, found.features)[:, 0]
     assert scored.mean_over_rate == pytest.approx((1 / (1 + np.exp(-logits))).mean() / found.labels.mean())
 
@@ -573,6 +577,21 @@ def test_one_rate_is_advised_in_headline_table_command_and_json(
     marked = [one.learning_rate for one in message.settings if one.name == "epsilon 1" and one.is_advised]
     assert marked == [advised.learning_rate]
     assert message.remarks[-1] == said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (0.6, "epsilon 1: 0.6500, +0.0500 to the weights as they were given"),
+        (0.7, "epsilon 1: 0.6500, -0.0500 to the weights as they were given: keep them, or try lower rates"),
+        (None, None),
+    ],
+)
+def test_a_job_is_compared_with_the_weights_that_it_begins_at_if_they_know_something(
+    given: float | None, said: str | None
+) -> None:
+    remarks = rehearsed(SAME, 3.0, as_given=given).remarks()
+    assert [line for line in remarks if "as they were given" in line] == ([] if said is None else [said])
 
 
 def test_how_to_submit_is_said_in_options_and_in_words_of_python() -> None:
