@@ -21,6 +21,7 @@ from adserver.records.exported_model import ModelWeights
 from adserver.records.summaries import QuerySummary
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
+from maskedlark.errors import InvalidTask
 from maskedlark.releases.counting import measurement_of
 
 
@@ -65,6 +66,13 @@ class Measuring(Connection):
                 tried again.
         """
         check_numbers(epsilon=epsilon)
+        if not isinstance(where or {}, Mapping) or any(
+            not isinstance(said, str | int) for said in (where or {}).values()
+        ):
+            raise InvalidTask(
+                f"where is {where!r}: expected one value for each key, such as {{'region': 'north'}}; for "
+                "several values group by the key and add up"
+            )
         return self.server.aggregate(
             **_plain_query(values, histograms, group_by, where, domains),
             discover=discover,

@@ -21,9 +21,9 @@ from adserver.measuring.request import Request, plan_before_discovery, plan_quer
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
-from adserver.records.plain_names import plain_name
+from adserver.records.plain_names import filled_name, plain_name
 from adserver.store.datasets import Dataset
-from maskedlark.encoding.close_names import list_known
+from maskedlark.encoding.close_names import find_close, list_known
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -123,7 +123,8 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
             if not 0 < count <= spec.max_codes:
                 raise JobRefused(
                     JobReason.NOTHING_FOUND,
-                    f"no code of key {name!r} occurs in enough reports to be shown: give the key's domain",
+                    f"no code of key {name!r} occurs in enough reports to be shown, which was charged: give "
+                    "the key's domain",
                 )
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return spec, found
@@ -133,7 +134,9 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
 
 
 def check_words(request: Request, *, task: Task, encoder: Encoder | None) -> None:
-    """Refuse a condition on a word that the encoder would have listed, and has not: a typing error.
+    """Refuse a condition on a word that is probably a typing error: no list of the encoder has it.
+
+    Where a column has the key's name its list would have had it; where none has, a list has one so close.
 
     Raises:
         JobRefused(UNDECLARED): as that; a word that the key's domain lists is taken as it is.
@@ -142,9 +145,11 @@ def check_words(request: Request, *, task: Task, encoder: Encoder | None) -> Non
     columns = () if encoder is None else encoder.columns
     for name, word in request.where.items():
         is_open = measurement.keys[key_index(measurement, name)].size is None
-        known = {said for column in columns if plain_name(column.name) == name for said in column.words}
-        known.update(request.domain_words.get(name, ()))
-        if is_open and known and not word.isdecimal() and word not in known:
+        if not is_open or word.isdecimal() or word in request.domain_words.get(name, ()):
+            continue
+        own = {one for column in columns if plain_name(column.name) == name for one in column.words}
+        known = own or {one for column in columns for one in column.words}
+        if known and word not in known and (own or find_close(word, known)):
             raise JobRefused(
                 JobReason.UNDECLARED,
                 f"the task's encoder lists no {word!r} in {name}; {list_known(word, sorted(known))}. "
@@ -215,9 +220,11 @@ def level_errors(task: Task, spec: QuerySpec) -> tuple[tuple[float, ...], ...]:
 
 def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
     measurement, units = measurement_of(task), spec.noise_units(task)
+    declared = [value.name for value in measurement.values]
     columns: list[Column] = []
     for measure in spec.measures:
         scale = units / measure.scale
+        counted_by = filled_name(measure.value, declared) or ""
         value = measurement.value(measure.value)
         if value is None or measure.kind is MeasureKind.SUM:
             clipped_to = (value.low, value.high) if value is not None and value.is_clamped else None
@@ -229,6 +236,7 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
                     noise_scale=scale,
                     clipped_to=clipped_to,
                     report_range=(0, 1) if value is None else (value.low, value.high),
+                    counted_by=counted_by,
                 )
             )
             continue
@@ -240,6 +248,7 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
                 bucket=(low, high),
                 noise_scale=scale,
                 report_range=(0, 1),
+                counted_by=counted_by,
             )
             for low, high in zip(value.bucket_starts, ends, strict=True)
         ]

@@ -91,6 +91,7 @@ def read_request(
     Raises:
         InvalidTask, JobRefused: as `codes_by_key`.
         JobRefused(MALFORMED): two names mean one key.
+        JobRefused(UNDECLARED): a name means no key.
     """
     keys = frozenset(key.name for key in measurement.keys)
     summed = frozenset({COUNT, *(value.name for value in measurement.values)})
@@ -99,7 +100,7 @@ def read_request(
         # A column's own name may have letters that a task's names have not; said in both ways it is one value
         values=tuple(dict.fromkeys(declared_name(name, summed) for name in values)),
         histograms=tuple(dict.fromkeys(declared_name(name, summed) for name in histograms)),
-        group_by=tuple(declared_name(name, keys) for name in group_by),
+        group_by=tuple(_declared_key(name, keys) for name in group_by),
         where=_by_declared_name(where or {}, keys, "where"),
         domains=codes_by_key(by_key, measurement),
         domain_words=words_by_key(by_key),
@@ -117,7 +118,7 @@ def _by_declared_name(said: Mapping[str, _T], declared: Collection[str], what: s
     """
     found = dict[str, _T]()
     for name, value in said.items():
-        key = declared_name(name, declared)
+        key = _declared_key(name, declared)
         if key in found:
             raise JobRefused(
                 JobReason.MALFORMED,
@@ -125,6 +126,19 @@ def _by_declared_name(said: Mapping[str, _T], declared: Collection[str], what: s
             )
         found[key] = value
     return found
+
+
+def _declared_key(said: str, declared: Collection[str]) -> str:
+    """Return the name of the key that is meant.
+
+    Raises:
+        JobRefused(UNDECLARED): the task declares no such key.
+    """
+    name = declared_name(said, declared)
+    if name not in declared:
+        known = list_known(said, sorted(declared)) if declared else "it declares none"
+        raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {said[:80]!r}; {known}")
+    return name
 
 
 def plan_before_discovery(

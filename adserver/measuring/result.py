@@ -17,6 +17,7 @@ from adserver.records.defaults import MAY_BE_HIDDEN
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table, text_table
 from adserver.records.plain_names import declared_name, distinct_names
+from maskedlark.encoding.close_names import list_known
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
@@ -131,6 +132,8 @@ class Column:
             outside of them to the nearer one; None where they do not. No interval has that bias.
         report_range: The least and the most that a report holds, as the task declares it and browsers keep
             to it; None if it is not known. No interval goes beyond what such reports can add up to.
+        counted_by: The value that counts the reports with this one, which the others hold as 0; empty if
+            none is declared.
     """
 
     name: str
@@ -139,6 +142,7 @@ class Column:
     noise_scale: float
     clipped_to: tuple[float, float] | None = None
     report_range: tuple[float, float] | None = None
+    counted_by: str = ""
 
     @property
     def sum_range(self) -> tuple[float, float]:
@@ -303,10 +307,13 @@ class AggregateResult(ReleasedResult):
         for row in self.rows:
             if place is not None and row.group == wanted:
                 return row.estimates[place]
-        raise KeyError(f"the result has no {column!r} for {wanted}")
+        if place is None:
+            raise KeyError(f"the result has no column {column!r}; {list_known(column, names)}")
+        groups = (" · ".join(row.group) for row in self.rows)
+        raise KeyError(f"the result has no group {wanted}; {list_known(' · '.join(wanted), groups)}")
 
     def means(
-        self, value: str, over: str = COUNT, *, is_zero_elsewhere: bool = False
+        self, value: str, over: str | None = None, *, is_zero_elsewhere: bool = False
     ) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
 
@@ -316,13 +323,16 @@ class AggregateResult(ReleasedResult):
 
         Args:
             value: What is summed.
-            over: What counts the reports, such as those that hold the value at all.
+            over: What counts the reports, such as those that hold the value at all; by default all reports,
+                if each has the value.
             is_zero_elsewhere: Whether `over` is 1 or 0, and the value is 0 in each report where it is 0.
                 Then the mean lies in the value's range, too.
 
         Raises:
-            JobRefused(MALFORMED): the query did not sum both.
+            JobRefused(MALFORMED): the query did not sum both, or some reports lack the value and `over` is
+                left out.
         """
+        over = over or self._count_of(value)
         places = self._places_of_sums(value, over)
         totals, counts = self._columns(places).transpose(2, 0, 1)
         above, below = (self.columns[place] for place in places)
@@ -331,7 +341,9 @@ class AggregateResult(ReleasedResult):
         found = (one.within(*possible) for one in _means(totals, counts, self.mechanism))
         yield from zip(self.rows, found, strict=True)
 
-    def quantiles(self, value: str, share: float, over: str = COUNT) -> Iterator[tuple[ResultRow, Estimate]]:
+    def quantiles(
+        self, value: str, share: float, over: str | None = None
+    ) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the value that a given share of the row's reports do not exceed.
 
         Read from its histogram, as if reports were spread evenly in each bucket.
@@ -344,11 +356,13 @@ class AggregateResult(ReleasedResult):
             value: A value with a histogram.
             share: From 0 to 1.
             over: What counts the reports that have the value, which holds 0 in the others. These are not
-                among the row's reports then: they are subtracted from the bucket of 0.
+                among the row's reports then: they are subtracted from the bucket of 0. By default all
+                reports, if each has the value.
 
         Raises:
             JobRefused(MALFORMED): no histogram of the value was asked for, the share is not within 0 and
-            1, or the query did not sum `over` and the count.
+            1, the query did not sum `over` and the count, or some reports lack the value and `over` is left
+            out.
         """
         cells = [(place, column) for place, column in enumerate(self.columns) if column.bucket is not None]
         value = declared_name(value, {column.value for _, column in cells})
@@ -359,6 +373,7 @@ class AggregateResult(ReleasedResult):
                 f"the quantile of {value!r} is not available: expected a share from 0 to 1 and a "
                 "query with the value's histogram",
             )
+        over = over or self._count_of(value)
         buckets = [bucket for place in places if (bucket := self.columns[place].bucket) is not None]
         counts = self._columns(places)
         if over != COUNT:
@@ -375,6 +390,21 @@ class AggregateResult(ReleasedResult):
             counts[1, :, zero] = np.sqrt(counts[1, :, zero] ** 2 + every[1] ** 2 + having[1] ** 2)
         found = quantiles_of(counts, buckets, share, self.mechanism)
         yield from zip(self.rows, found, strict=True)
+
+    def _count_of(self, value: str) -> str:
+        """Return what counts a value's reports: all of them.
+
+        Raises:
+            JobRefused(MALFORMED): some reports lack the value, so that it must be said.
+        """
+        name = declared_name(value, {column.value for column in self.columns})
+        if found := next((column.counted_by for column in self.columns if column.value == name), ""):
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"some reports do not have {name!r} and hold it as 0: give over={found!r} for those that "
+                f"have one, or over={COUNT!r} for all; both are queried as values",
+            )
+        return COUNT
 
     def _places_of_sums(self, value: str, over: str) -> list[int]:
         """Return the places of two columns of sums.

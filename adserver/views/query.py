@@ -185,7 +185,10 @@ def print_groups(
     names = (*result.group_by, *columns, *(one.name for one in statistics))
     print_table(distinct_names(names), align_estimates(shown))
     if hidden := len(result.rows) - len(shown):
-        typer.echo(f"{plural(hidden, 'group')} of too few reports, not shown: {where}")
+        typer.echo(
+            f"{plural(hidden, 'group')} not shown, which may be of too few reports or are hidden in the "
+            f"noise: {where}"
+        )
 
 
 def _may_be_empty(row: ResultRow) -> bool:

@@ -25,7 +25,10 @@ def find_close(given: str, known: Iterable[str]) -> str | None:
     """Return the name that was probably meant; None if none is close."""
     # Folded, since ratios count a capital as another letter; of names that fold alike the first
     folded = {fold(one): one for one in reversed([*known])}
-    return next((folded[one] for one in get_close_matches(fold(given), folded, 1)), None)
+    said = fold(given)
+    # `amount` of `amount_x100`, which is longer by more than half, before `count`
+    begun = [one for one in folded if one.startswith(f"{said}_")]
+    return next((folded[one] for one in (*begun, *get_close_matches(said, folded, 1))), None)
 
 
 def list_known(given: str, known: Iterable[str]) -> str:

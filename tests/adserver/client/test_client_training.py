@@ -395,6 +395,10 @@ def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -
         client.aggregate("count", group_by=group_by, histograms="paid", where={"device": "phone"})
     assert asked[0] == asked[1] == asked[2]
     assert (asked[0]["group_by"], asked[0]["histograms"]) == (["campaign"], ["paid"])
+    for where in ("device=phone", ["device=phone"], {"device": ["phone", "tablet"]}):
+        with pytest.raises(InvalidTask, match="expected one value for each key"):
+            client.aggregate("count", where=where)  # type: ignore[arg-type]
+    assert len(asked) == 3
 
     encoder = fit({"a": ["1", "2"], "y": ["no", "yes"]}, FitSettings(label="y"))
     (tmp_path / "encoder.json").write_bytes(encode(encoder))

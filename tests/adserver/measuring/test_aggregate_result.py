@@ -263,7 +263,10 @@ def test_what_is_not_known_is_an_empty_cell_and_unknown_in_print(
     print_groups(shown, is_all_shown=False, where="r.csv has all")
     *_, group, left_out = capsys.readouterr().out.splitlines()
     assert group.startswith("b ")
-    assert left_out == "1 group of too few reports, not shown: r.csv has all"
+    assert (
+        left_out
+        == "1 group not shown, which may be of too few reports or are hidden in the noise: r.csv has all"
+    )
 
 
 def test_a_group_with_a_sure_sum_is_shown_though_a_mean_of_it_is_unknown(
@@ -273,7 +276,7 @@ def test_a_group_with_a_sure_sum_is_shown_though_a_mean_of_it_is_unknown(
     print_groups(sure, [Statistic.mean("paid")], is_all_shown=False)
     _names, group, left_out = capsys.readouterr().out.splitlines()
     assert group.split() == ["b", "900.0", "±", "3.0", "2.0", "±", "3.0", "unknown"]
-    assert left_out.startswith("1 group of too few reports, not shown")
+    assert left_out.startswith("1 group not shown")
 
 
 def test_a_picture_has_the_largest_cells_first_and_nothing_below_0_of_what_cannot_be() -> None:
@@ -423,3 +426,25 @@ def test_people_read_what_a_threshold_hides(capsys: pytest.CaptureFixture[str]) 
 
 def test_without_noise_there_is_no_epsilon() -> None:
     assert ResultMessage.of(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE)).epsilon is None
+
+
+def test_a_mean_of_a_value_that_some_reports_lack_says_over_which_reports() -> None:
+    plain = result({"paid": [50.0, 70.0], "paid_filled": [20.0, 35.0], "count": [90.0, 99.0]})
+    columns = [
+        replace(column, counted_by="paid_filled" if column.name == "paid" else "") for column in plain.columns
+    ]
+    one = replace(plain, columns=tuple(columns))
+    with pytest.raises(JobRefused, match=r"over='paid_filled' for those .* or over='count' for all"):
+        next(one.means("paid"))
+    means = [[mean.value for _, mean in one.means("paid", over)] for over in ("paid_filled", "count")]
+    assert means == [[2.5, 2.0], [50 / 90, 70 / 99]]
+    assert [mean.value for _, mean in plain.means("paid")] == means[1]
+
+
+@pytest.mark.parametrize(
+    ("column", "group", "said"),
+    [("piad", "a", "no column 'piad'; did you mean 'paid'"), ("paid", "A", "no group .*did you mean 'a'")],
+)
+def test_a_number_that_is_not_there_names_those_that_are(column: str, group: str, said: str) -> None:
+    with pytest.raises(KeyError, match=said):
+        result({"paid": [50.0, 70.0]}).estimate(column, group)

@@ -340,6 +340,12 @@ def test_a_condition_on_a_word_that_the_encoder_does_not_list_is_refused_unless_
     assert refused.value.reason is JobReason.UNDECLARED
     check_words(replace(unlisted, domain_words={"city": ("lina",)}), task=task, encoder=encoder)
     check_words(unlisted, task=task, encoder=None)
+    # The key need not be called like its column, but then only what is close to a word is no other one
+    renamed = replace(encoder, columns=(replace(encoder.columns[0], name="Town"),))
+    with pytest.raises(JobRefused, match="did you mean 'Lima'"):
+        check_words(unlisted, task=task, encoder=renamed)
+    others = Request(values=("count",), where={"city": "Oslo", "day": "2026-10-09"})
+    check_words(others, task=task, encoder=renamed)
 
 
 def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remembered() -> None:

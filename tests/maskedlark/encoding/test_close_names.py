@@ -67,3 +67,7 @@ def test_without_a_close_name_the_first_names_are_listed() -> None:
     assert list_known("x", COLUMNS) == "it has pais, Recompra, Campaña, importe total"
     many = [f"column {place}" for place in range(40)]
     assert list_known("x", many) == f"it has {', '.join(many[:30])} and 10 more"
+
+
+def test_a_name_that_begins_with_what_was_said_is_meant_before_one_that_looks_like_it() -> None:
+    assert find_close("amount", ["count", "amount_x100"]) == "amount_x100"
