@@ -54,7 +54,8 @@ class Score:
         value: Predicted for as many reports as are planned, more is better: area under the ROC curve for a
             binary loss (with heads their mean), accuracy for classes, the negative loss for numbers.
         measured: The same figure as it came out, from the examples that there are.
-        loss: The mean loss of an example, predicted like the value.
+        loss: The mean loss of an example, as it came out: what noise does to it from one training to the
+            next is no trend to continue.
         mean_over_rate: The mean prediction over the share of positives; None but for a binary loss.
     """
 
@@ -143,11 +144,7 @@ def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Sco
     """
     if whole is None or half is None:
         return whole
-    return replace(
-        whole,
-        value=whole.value + further * (whole.value - half.value),
-        loss=whole.loss + further * (whole.loss - half.loss),
-    )
+    return replace(whole, value=whole.value + further * (whole.value - half.value))
 
 
 def _split_examples(training: RehearsalTraining, share: float) -> "_SplitExamples":

@@ -33,6 +33,7 @@ from adserver.training.rehearsal_training import (
     Score,
     TrainingOutcome,
     _counting,
+    _extrapolate,
     _split_examples,
     _train_alone,
     _TrainingRun,
@@ -577,6 +578,13 @@ def test_one_rate_is_advised_in_headline_table_command_and_json(
     marked = [one.learning_rate for one in message.settings if one.name == "epsilon 1" and one.is_advised]
     assert marked == [advised.learning_rate]
     assert message.remarks[-1] == said
+
+
+def test_what_more_examples_gain_is_continued_and_the_loss_is_as_it_came_out() -> None:
+    whole, half = Score(value=0.7, measured=0.7, loss=0.4), Score(value=0.6, measured=0.6, loss=0.9)
+    found = _extrapolate(whole, half, 0.5)
+    assert found is not None
+    assert (found.value, found.measured, found.loss) == (pytest.approx(0.75), 0.7, 0.4)
 
 
 @pytest.mark.parametrize(
