@@ -232,10 +232,9 @@ def _warn_of_trained(rate: float, *, is_python: bool) -> str:
         ("learning_rate=", "client.rehearse") if is_python else ("--learning-rate", "`adserver job rehearse`")
     )
     return (
-        "warning: the weights know the panel's labels already, and the rule's rate is for fresh ones: it "
-        "gains where they miss something, and its noise takes ranking from weights that miss little. To keep "
-        f"them, cancel the job and name a rate such as {_FOR_TRAINED * rate:.2g} ({option}); "
-        f"{rehearse} compares rates on examples first"
+        f"note: the weights know the panel's labels already. The rule's rate, {rate:.2g}, gains where they "
+        "miss something, and its noise takes ranking from weights that miss little; a rate such as "
+        f"{_FOR_TRAINED * rate:.2g} ({option}) changes them less. {rehearse} compares both on examples first"
     )
 
 

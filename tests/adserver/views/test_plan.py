@@ -118,7 +118,7 @@ def test_weights_that_know_the_panel_are_told_of_the_rules_rate_and_of_a_shorter
     panel = stored.getvalue()
     values = [np.array([[9, 0, 0, 0]], np.float32), np.array([-4.5], np.float32)]
     trained = replace_parameters(ENCODED_MODEL, MODEL, values)
-    line = "warning: the weights know the panel's labels already"
+    line = "note: the weights know the panel's labels already"
     for model, rate in ((trained, None), (trained, Optimizer(learning_rate=0.1)), (ENCODED_MODEL, None)):
         job = replace(SUBMISSION, model=model, eval_set=panel, optimizer=rate)
         tell_path(job, replace(PLAN, optimizer=Optimizer(learning_rate=0.4)), lambda _: None)
