@@ -45,6 +45,7 @@ class Training(Connection):
         self,
         model: Any = None,
         *,
+        loss: str | Sequence[Mapping[str, Any]] | None = None,
         num_parameters: int | None = None,
         rounds: int | None = None,
         batch_size: float | None = None,
@@ -77,7 +78,8 @@ class Training(Connection):
         its epsilon, `refusal` says so. `noise` is independent or correlated, which is fitted to the
         `momentum` of your optimizer; both are compared. With the `learning_rate` and its `schedule` the error
         of the weights is predicted. `train` and `freeze` choose parameters of the model. For a job on
-        devices, pass its request to `server.plan`.
+        devices, pass its request to `server.plan`. With the `loss` it is checked as `train` does whether the
+        model's outputs fit it.
 
             client.plan(num_parameters=10_000, reports=50_000, epsilon=3.0, jobs=10, tests=50)
 
@@ -89,6 +91,7 @@ class Training(Connection):
         """
         request = PlanRequest(
             model=None if model is None else as_onnx(model, self._width(id_of(dataset), task, reports)),
+            loss=None if loss is None else _loss(loss),
             num_parameters=num_parameters,
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,

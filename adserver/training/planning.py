@@ -22,7 +22,7 @@ from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.defaults import ROUNDS
-from adserver.training.model_file import parse_chosen, prepare_model
+from adserver.training.model_file import parse_chosen, prepare_model, require_fitting_loss
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.model.core_seconds import round_seconds
@@ -173,6 +173,7 @@ def _model_of(asked: PlanRequest, found: _Found) -> tuple[Model | None, tuple[st
     if loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_trained(parsed, loss, classes)
+        require_fitting_loss(parsed, loss)
     return parsed, why_general(parsed, loss)
 
 

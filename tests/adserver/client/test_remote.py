@@ -92,6 +92,9 @@ def test_budgets_from_afar_cost_the_same(served: tuple[Painted, str], far: Clien
 def test_a_plan_from_afar_is_the_same_plan(served: tuple[Painted, str], far: Client) -> None:
     asked: dict[str, Any] = {"rounds": 4, "batch_size": 40.0, "dataset": DATASET}
     assert far.plan(ENCODED_MODEL, **asked) == served[0].client.plan(ENCODED_MODEL, **asked)
+    for client in (far, served[0].client):
+        with pytest.raises(InvalidModel, match="use binary_cross_entropy_with_logits on logits"):
+            client.plan(ENCODED_MODEL, loss="binary_cross_entropy", **asked)
     divided: dict[str, Any] = {
         "num_parameters": 50,
         "reports": 4_000,
