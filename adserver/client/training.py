@@ -16,7 +16,7 @@ from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
-from adserver.training.as_onnx import as_onnx, warn_of_dropout
+from adserver.training.as_onnx import as_onnx, warn_of_modes
 from adserver.training.column_uses import check_vocabulary
 from adserver.training.default_optimizer import read_steps
 from adserver.training.defaults import ROUNDS
@@ -236,7 +236,7 @@ class Training(Connection):
         made = self.server.submit(submission)
         # To standard error, as the bar: what a program prints stays its own
         if progress:
-            if line := warn_of_dropout(model):
+            for line in warn_of_modes(model):
                 typer.echo(line, err=True)
             tell_path(submission, made.plan, self._encoder_of, is_python=True)
         job = Job(job_id=made.job_id, at=self.server)

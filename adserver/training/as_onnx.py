@@ -99,17 +99,32 @@ def _export(module: Any, num_features: int) -> bytes:
         module.train(was_training)
 
 
-def warn_of_dropout(model: Any) -> str:
-    """Return a line if a torch module has layers of dropout, which no job applies; else nothing."""
+def warn_of_modes(model: Any) -> Iterator[str]:
+    """Yield a line for what a torch module does only while torch trains it, and a job never does.
+
+    That is dropout, and reading the mean and variance of records into layers of batch norm.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
-        return ""
-    kinds = tuple(getattr(torch.nn, kind) for kind in _DROPOUT)
-    names = [name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer.p > 0]
-    if not names:
-        return ""
-    named = ", ".join(map(repr, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
-    return f"dropout ({named}) is not applied: the module trains as in eval()"
+        return
+    dropout = tuple(getattr(torch.nn, kind) for kind in _DROPOUT)
+    layers = dict(model.named_modules())
+    if names := [name for name, layer in layers.items() if isinstance(layer, dropout) and layer.p > 0]:
+        yield f"dropout ({_name_few(names)}) is not applied: the module trains as in eval()"
+    norm = torch.nn.modules.batchnorm._NormBase
+    norms = [(name, layer) for name, layer in layers.items() if isinstance(layer, norm)]
+    if names := [
+        name for name, layer in norms if layer.track_running_stats and not layer.num_batches_tracked
+    ]:
+        yield (
+            f"batch norm ({_name_few(names)}) has seen no record, so it takes 0 for the mean and 1 for the "
+            "variance of its inputs, and keeps them: run the module in train() on public records first, or use "
+            "LayerNorm"
+        )
+
+
+def _name_few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
 def _check_layers(module: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from adserver.training.as_onnx import as_onnx, warn_of_dropout
+from adserver.training.as_onnx import as_onnx, warn_of_modes
 from adserver.training.inference import predict
 from adserver.training.merged_parameters import separate_parameters
 from helper.gradient.exact.lowering.lowering import lower
@@ -286,9 +286,17 @@ def test_a_condition_on_values_is_refused_in_one_line_that_names_it(
 
 def test_layers_of_dropout_are_named_and_those_that_drop_nothing_are_not() -> None:
     layers = [torch.nn.Linear(3, 3), torch.nn.Dropout(0.5), torch.nn.Dropout(0.0), torch.nn.Linear(3, 1)]
-    assert warn_of_dropout(torch.nn.Sequential(*layers)).startswith("dropout ('1') is not applied")
-    assert not warn_of_dropout(torch.nn.Linear(3, 1))
-    assert not warn_of_dropout(b"a file")
+    [told] = warn_of_modes(torch.nn.Sequential(*layers))
+    assert told.startswith("dropout ('1') is not applied")
+    assert not [*warn_of_modes(torch.nn.Linear(3, 1)), *warn_of_modes(b"a file")]
+
+
+def test_batch_norm_that_has_seen_no_record_is_told_and_other_is_not() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    [told] = warn_of_modes(module)
+    assert told.startswith("batch norm ('1') has seen no record")
+    module(torch.rand(8, 3))
+    assert not [*warn_of_modes(module)]
 
 
 @pytest.mark.parametrize("layer", [torch.nn.ReLU, torch.nn.ELU, torch.nn.SiLU, torch.nn.LeakyReLU])

@@ -584,7 +584,7 @@ def test_what_more_examples_gain_is_continued_and_the_loss_is_as_it_came_out() -
     whole, half = Score(value=0.7, measured=0.7, loss=0.4), Score(value=0.6, measured=0.6, loss=0.9)
     found = _extrapolate(whole, half, 0.5)
     assert found is not None
-    assert (found.value, found.measured, found.loss) == (pytest.approx(0.75), 0.7, 0.4)
+    assert [found.value, found.measured, found.loss] == pytest.approx([0.75, 0.7, 0.4])
 
 
 @pytest.mark.parametrize(
