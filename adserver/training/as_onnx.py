@@ -118,8 +118,8 @@ def warn_of_modes(model: Any) -> Iterator[str]:
     ]:
         yield (
             f"batch norm ({_name_few(names)}) has seen no record, so it takes 0 for the mean and 1 for the "
-            "variance of its inputs, and keeps them: run the module in train() on public records first, or use "
-            "LayerNorm"
+            "variance of its inputs, and keeps them: run the module in train() on public records first, or "
+            "use LayerNorm"
         )
 
 
