@@ -3,11 +3,14 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Event
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
+from adserver.budgets.asked_epsilon import epsilon_left
+from adserver.budgets.reservations import Budgets
 from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import (
@@ -30,10 +33,12 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
-from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.model.heads import Head, Heads, TrainedLoss
 from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
@@ -120,7 +125,12 @@ class LocalMeasuring:
             request = read_request(measurement_of(self._task(found)), **about)
             measurer = self.measurer(found)
             check_words(request, task=measurer.task, encoder=measurer.encoder)
-            return measurer.measure(request, chosen, require_helpers=self._require_helpers)
+            return measurer.measure(
+                request,
+                chosen,
+                require_helpers=self._require_helpers,
+                require_room=partial(self._require_room, found, chosen),
+            )
 
     def evaluate(
         self,
@@ -240,6 +250,26 @@ class LocalMeasuring:
             dataset,
             was_trained_on=jobs.has_trained(dataset.task_id, dataset.dataset_id or b""),
         )
+
+    def _require_room(self, dataset: Dataset, chosen: ChosenId, charges: Sequence[Charge]) -> None:
+        """Refuse a discovery whose query the budget would have no room for: it would be charged for nothing.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): with what is left.
+        """
+        task = self._task(dataset)
+        # One that was charged before is among what is held, and its query has its room already
+        if task.mechanism is Mechanism.NONE or self._queries.discovery_before(chosen.query_id) is not None:
+            return
+        held = Budgets(engine=self._engine, clock=time.time).reservations_of_dataset(dataset)
+        together = spent([*held, *charges], task.delta)
+        if together.ad_server > task.epsilon or together.colluding > task.collusion_epsilon:
+            left = epsilon_left(task, held)
+            raise JobRefused(
+                JobReason.BUDGET_EXHAUSTED,
+                f"the discovery and its query do not fit together, and neither was asked: the budgets leave "
+                f"about {left:g}" + (f", so ask for epsilon {0.9 * left:.2g} or less" if left else ""),
+            )
 
     def _require_helpers(self) -> None:
         """Refuse a new query, which nothing has stored yet, while a helper is away: it would count as spent.

@@ -1,6 +1,7 @@
 """Measuring from Python: aggregates and evaluations."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from operator import index
 from typing import Any
 
@@ -67,7 +68,7 @@ class Measuring(Connection):
         """
         check_numbers(epsilon=epsilon)
         if not isinstance(where or {}, Mapping) or any(
-            not isinstance(said, str | int) for said in (where or {}).values()
+            isinstance(said, bool) or not isinstance(said, str | Integral) for said in (where or {}).values()
         ):
             raise InvalidTask(
                 f"where is {where!r}: expected one value for each key, such as {{'region': 'north'}}; for "

@@ -28,6 +28,7 @@ from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
+from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.releases.counting import COUNT_UNITS, key_index, measurement_of
@@ -56,6 +57,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         chosen: ChosenId | None = None,
         *,
         require_helpers: Callable[[], None] = lambda: None,
+        require_room: Callable[[Sequence[Charge]], None] = lambda _: None,
     ) -> AggregateResult:
         """Plan a request, have it charged and answered, and read the answer.
 
@@ -64,6 +66,8 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
             chosen: The id that the client chose for it, under which it can ask again; by default a new one.
             require_helpers: Called once the request is found to be right, before any of it is stored: raises
                 if a helper is away.
+            require_room: Called before with what a discovery and its query are charged as: raises if the
+                budget has no room for both. (Of a query alone the helpers say so, and charge nothing.)
 
         Raises:
             InvalidTask, JobRefused: as `plan_query`; and what a helper refuses with.
@@ -81,14 +85,28 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
             query_id=chosen.query_id if chosen else self._new_id(),
             discovery_id=chosen.of_discovery if chosen else self._new_id(),
         )
+        if discovery is not None:
+            require_room((*discovery.spec.charges(self.task), *planned.spec.charges(self.task)))
         require_helpers()
         if discovery is not None:
             # The whole request is repeated, of which the discovery is a part
             with self._naming(chosen.query_id if chosen else discovery.spec.query_id):
                 found, domains = self._discover(discovery, chosen)
-            planned = self._plan(replace(request, domains={**request.domains, **domains}), chosen, found)
-        kept = self._keep(planned, chosen)
-        return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
+            request = replace(request, domains={**request.domains, **domains})
+        try:
+            if discovery is not None:
+                planned = self._plan(request, chosen, found)
+            kept = self._keep(planned, chosen)
+            return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
+        except JobRefused as refused:
+            if discovery is None or refused.reason is JobReason.QUERY_CHANGED:
+                raise
+            raise JobRefused(
+                refused.reason,
+                f"{refused}; the discovery that went before it was charged, and it found "
+                + ", ".join(f"{len(domains[key])} values of {key}" for key in domains)
+                + ": ask for fewer, with a domain of those that you want",
+            ) from None
 
     def _plan(
         self, request: Request, chosen: ChosenId | None, found: DiscoverySpec | None

@@ -19,6 +19,7 @@ from adserver.records.html_table import html_table, text_table
 from adserver.records.plain_names import declared_name, distinct_names
 from maskedlark.encoding.close_names import list_known
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -200,7 +201,7 @@ class ReleasedResult:
     def titled(self, table: str) -> str:
         """Return a table under a line that says what it is and what it cost."""
         kind, cost = type(self).__name__, self.cost
-        only = f" where {self.conditions}" if self.conditions else ""
+        only = f" where {escape(self.conditions)}" if self.conditions else ""
         return (
             f"{kind} {self.query_id[:12]}{only}: {self.records} reports, epsilon {cost.ad_server:.4g} "
             f"({cost.colluding:.4g} against the ad server with one helper)\n{table}"

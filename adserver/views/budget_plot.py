@@ -53,6 +53,7 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
     figure.suptitle(
         f"{of} of {dataset.task.name}, delta {dataset.task.delta:.2g}",
         fontsize=11,
+        parse_math=False,
     )
     write_durably(path, as_png(figure))
 

@@ -64,7 +64,7 @@ def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:
     figure = new_figure(8, 7.2 if is_evaluated else 4.2)
     # Without squeezing, one panel comes as an array, too
     panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(title, fontsize=11, parse_math=False)
     if is_evaluated:
         shares = {"accuracy": "accuracy", "auc": "AUC"}
         _draw_panel(panels[0], history, ("loss", "loss on the evaluation set"), shares)

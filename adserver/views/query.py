@@ -27,6 +27,7 @@ from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.records.defaults import MAY_BE_HIDDEN
 from adserver.records.plain_names import distinct_names
 from adserver.views.printing import as_csv, print_table, write_as
+from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
@@ -257,7 +258,7 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
         f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
     )
     scales = scales or f"{result.columns[0].noise_scale:.4g}"
-    only = [f"only reports where {result.conditions}"] if result.conditions else []
+    only = [f"only reports where {escape(result.conditions)}"] if result.conditions else []
     return [
         *only,
         f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
@@ -408,7 +409,7 @@ def _png(written: _Written) -> bytes:
     grid = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for axes, panel in zip(grid[:, 0], panels, strict=True):
         panel.draw(axes)
-    figure.suptitle("\n".join(lines), fontsize=9, wrap=True)
+    figure.suptitle("\n".join(lines), fontsize=9, wrap=True, parse_math=False)
     return as_png(figure)
 
 
@@ -444,12 +445,12 @@ class _Panel:
             [max(0.0, estimate.high - estimate.value) for estimate in self.estimates],
         ]
         axes.barh(range(len(values)), values, xerr=errors, color="tab:blue", alpha=0.75, capsize=3)
-        axes.set_yticks(range(len(values)), self.labels, fontsize=9)
+        axes.set_yticks(range(len(values)), self.labels, fontsize=9, parse_math=False)  # prices have $
         axes.set_ylim(len(values) - 0.5, -0.5)
         if not self.can_be_negative:
             axes.set_xlim(0, max([estimate.high for estimate in self.estimates], default=0) * 1.03 or 1)
-        axes.set_title(self.title, fontsize=10)
-        axes.set_xlabel(self.unit)
+        axes.set_title(self.title, fontsize=10, parse_math=False)
+        axes.set_xlabel(self.unit, parse_math=False)
         axes.grid(visible=True, axis="x", alpha=0.3)
 
 

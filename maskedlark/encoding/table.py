@@ -408,13 +408,15 @@ def _without_thousands(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list
 
 
 def _parted_by_commas(cells: Cells) -> frozenset[str]:
-    """Return the numbers of a column with commas that can only stand between thousands, such as 5,001.23.
+    """Return the numbers of a column with commas between thousands: 1,234 too, if one is like 5,001.23.
 
-    1,234 is one of them beside 12.50. None where nothing shows it, or where numbers are not most cells.
+    None where none is like that, where one is like 0,5, or where numbers are not most cells.
     """
     counts = Counter(cell for cell in cells if cell is not None)
     parted = frozenset(cell for cell in counts if "," in cell and _DECIMAL_POINT.fullmatch(cell))
-    numbers = [cell for cell in counts if parted and (cell in parted or number(cell) is not None)]
+    if not any("." in cell for cell in parted):
+        return frozenset()
+    numbers = [cell for cell in counts if cell in parted or is_number_as_written(cell)]
     if sum(counts[cell] for cell in numbers) <= _MOSTLY * counts.total():
         return frozenset()
     return parted if have_decimal_commas(numbers) is False else frozenset()

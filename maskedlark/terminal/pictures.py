@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from maskedlark.escape import escape
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -44,7 +46,7 @@ def as_png(figure: "Figure") -> bytes:
             text.set_fontfamily([*text.get_fontfamily(), *families])
         picture, missing = _draw(figure)
     if missing:
-        named = "".join(chr(code) for code in sorted(missing)[:_MOST_NAMED])
+        named = escape("".join(chr(code) for code in sorted(missing)[:_MOST_NAMED]))
         more = "" if len(missing) <= _MOST_NAMED else f" and {len(missing) - _MOST_NAMED} more"
         typer.echo(
             f"warning: no font of this machine has the letters {named}{more}, which the picture shows "
@@ -81,7 +83,11 @@ def _families_with(letters: Collection[int]) -> list[str]:
     for font in sorted(usual, key=lambda font: (font.name, font.fname)):
         if not left:
             break
-        if found := {code for code in left if get_font(font.fname).get_char_index(code)}:
+        try:
+            found = {code for code in left if get_font(font.fname).get_char_index(code)}
+        except (OSError, RuntimeError):  # matplotlib remembers fonts that are gone
+            continue
+        if found:
             left -= found
             families.append(font.name)
     return families

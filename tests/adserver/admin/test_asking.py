@@ -19,7 +19,7 @@ from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from tests.adserver.asked_site import CLICKS, Helper, both_helpers
 from tests.adserver.job_world import ENCODED_MODEL
-from tests.adserver.painted import OF, SHOP_DATASET, Painted, painted
+from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF, Painted, painted
 from tests.patience import HANGS_S
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
@@ -173,3 +173,18 @@ def test_a_query_that_is_wrong_is_a_problem(
 ) -> None:
     answer = client.post("/queries", json=body)
     assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
+
+
+def test_a_discovery_whose_query_would_not_fit_is_not_charged(
+    client: httpx.Client, helpers: tuple[Helper, Helper]
+) -> None:
+    asked = [len(one.asked) for one in helpers]
+    body = {"values": ["count"], "group_by": ["campaign"], "discover": True, "dataset": SHOP_DATASET.hex()}
+    refused = client.post("/queries", json={**body, "epsilon": SHOP_OF.task.epsilon})
+    assert refused.json()["reason"] == "budget_exhausted"
+    assert "neither was asked: the budgets leave about" in refused.json()["detail"]
+    assert [len(one.asked) for one in helpers] == asked
+    answer = client.post("/queries", json={**body, "epsilon": 0.3})
+    assert answer.status_code == 201, answer.text
+    assert 0.28 < answer.json()["epsilon"]["ad_server"] <= 0.3
+    assert [len(one.asked) for one in helpers] == [had + 2 for had in asked]

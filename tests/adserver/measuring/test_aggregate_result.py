@@ -448,3 +448,14 @@ def test_a_mean_of_a_value_that_some_reports_lack_says_over_which_reports() -> N
 def test_a_number_that_is_not_there_names_those_that_are(column: str, group: str, said: str) -> None:
     with pytest.raises(KeyError, match=said):
         result({"paid": [50.0, 70.0]}).estimate(column, group)
+
+
+def test_names_of_groups_are_no_formulas_in_pictures_and_no_orders_to_terminals(
+    tmp_path: Path,
+) -> None:
+    priced = result({"paid": [50.0, 70.0]})
+    rows = tuple(replace(row, group=(name,)) for row, name in zip(priced.rows, ("$", "a$_$"), strict=True))
+    one = replace(priced, rows=rows, where=(("city", "$\\frac{$ \x1b[31m"),))
+    write_result(one, tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    assert "\x1b" not in repr(one) + "".join(summary_lines(one))

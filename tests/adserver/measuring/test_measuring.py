@@ -280,6 +280,27 @@ def test_unknown_groups_are_discovered_and_paid_for() -> None:
         laboratory.measurer().measure(replace(asked, is_discovered=False))
 
 
+class RefusesQueries(MemoryQueryHelper):
+    """Answers discoveries alone."""
+
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> Any:
+        if not isinstance(query, DiscoverySpec):
+            raise JobRefused(JobReason.BUDGET_EXHAUSTED, "no room")
+        return super().run_query(query, beside, length)
+
+
+def test_a_query_that_is_refused_after_its_discovery_says_what_was_charged() -> None:
+    laboratory = shop(k=20, mechanism="laplace", norm="l1")
+    first, second = (RefusesQueries(laboratory.of, role, laboratory.shares[role], 0) for role in (0, 1))
+    asked = Request(values=("count",), group_by=("region",), is_discovered=True, epsilon=4.0)
+    with pytest.raises(
+        JobRefused, match=r"no room; the discovery .* charged, and it found \d values of region"
+    ):
+        laboratory.measurer(helper_0=first, helper_1=second).measure(asked)
+
+
 def test_discovered_codes_are_shown_as_the_words_of_the_tasks_encoder() -> None:
     of = measuring_world({"values": [], "keys": [{"name": "page"}], "min_cell_count": 5})
     (key,) = measurement_of(of.task).keys

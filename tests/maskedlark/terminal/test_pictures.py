@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
     [
         ("Łódź Київ", ""),
         ("\u1d81", ""),  # matplotlib's own STIX has it, and its usual font has not
-        ("\U0010fffd", "no font of this machine has the letters \U0010fffd, which"),
+        ("\U0010fffd", r"no font of this machine has the letters \U0010fffd, which"),
         ("".join(map(chr, range(0x10FF00, 0x10FF20))), " and 20 more, which"),
     ],
 )
