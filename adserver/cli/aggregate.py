@@ -260,8 +260,16 @@ def _check_gaps(
                 f"{typed} is of {name!r}, which some reports do not have and hold as 0: write "
                 f"{f'{name}:{filled}'!r} for those that have one, or {f'{name}:{COUNT}'!r} for all"
             )
-        if filled is not None and declared_name(over, declared) == filled:
+        counted_by = declared_name(over, declared)
+        if filled is not None and counted_by == filled:
             over_filled.add((name, over))
+        if typed == "--quantile" and over and counted_by != COUNT and measurement is not None:
+            counts, of = measurement.value(counted_by), measurement.value(declared_name(name, declared))
+            if counts is None or (counts.low, counts.high) != (0, 1) or (of and not of.low <= 0 <= of.high):
+                raise typer.BadParameter(
+                    f"{typed} is of {name!r} over {over!r}: expected a value of 0 or 1 that says which "
+                    f"reports have {name!r}, which the others hold as 0"
+                )
     return frozenset(over_filled)
 
 

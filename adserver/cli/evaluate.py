@@ -94,7 +94,9 @@ def _evaluate_command(
             file = None if model is None else read_model(model)
             # What is wrong with the request, the evaluation says itself
             with suppress(InvalidModel, InvalidTask, JobRefused):
-                typer.echo(repr(Client.of(server).forecast_evaluation(**shared)), err=True)
+                # A head reads labels in its own way, of which the forecast knows nothing
+                if not head:
+                    typer.echo(repr(Client.of(server).forecast_evaluation(**shared)), err=True)
             result = server.evaluate(file, job=job, head=head, weights=weights, bins=bins, **charged)
     if plot is not None:
         write_plot(result, plot)

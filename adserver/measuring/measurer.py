@@ -165,7 +165,10 @@ def check_words(request: Request, *, task: Task, encoder: Encoder | None) -> Non
         is_open = measurement.keys[key_index(measurement, name)].size is None
         if not is_open or word.isdecimal() or word in request.domain_words.get(name, ()):
             continue
-        own = {one for column in columns if plain_name(column.name) == name for one in column.words}
+        named = [column for column in columns if plain_name(column.name) == name]
+        own = {one for column in named for one in column.words}
+        if named and not own:  # hashed or numbers: no list could have it
+            continue
         known = own or {one for column in columns for one in column.words}
         if known and word not in known and (own or find_close(word, known)):
             raise JobRefused(

@@ -289,7 +289,9 @@ class AggregateResult(ReleasedResult):
 
     def _repr_html_(self) -> str:
         """Return the cells with their intervals as a table, for a notebook."""
-        return html_table(*self._shown()) + "".join(f"<p>{note}</p>" for note in self.threshold_notes)
+        only = [f"only reports where {self.conditions}"] if self.conditions else []
+        notes = [(note,) for note in (*only, *self.threshold_notes)]
+        return html_table(*self._shown()) + (html_table((), notes) if notes else "")
 
     def _shown(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         head = (*self.group_by, *(column.name for column in self.columns))
@@ -378,6 +380,16 @@ class AggregateResult(ReleasedResult):
         buckets = [bucket for place in places if (bucket := self.columns[place].bucket) is not None]
         counts = self._columns(places)
         if over != COUNT:
+            counting = self.columns[self._places_of_sums(over, COUNT)[0]]
+            if counting.value != self.columns[places[0]].counted_by and counting.report_range not in (
+                None,
+                (0, 1),
+            ):
+                raise JobRefused(
+                    JobReason.MALFORMED,
+                    f"the quantile of {value!r} over {over!r} is not available: expected a value of 0 or 1 "
+                    f"that says which reports have {value!r}, which the others hold as 0",
+                )
             # Where a report without the value holds its 0
             zero = next((at for at, (low, high) in enumerate(buckets) if low <= 0 <= high), None)
             if zero is None:

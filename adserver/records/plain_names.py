@@ -26,7 +26,7 @@ _WRITTEN_AS: Final = str.maketrans(
     }
 )
 # Dropped with other signs, `country!` would be `country`, and the answer the opposite of the question
-_OPERATORS: Final = frozenset("!<>=~^|&*?")
+_OPERATORS: Final = frozenset("!<>=~")
 # A declared name has at most 64: room for a number, `_x1000000` and `_filled`
 _MOST: Final = 44
 

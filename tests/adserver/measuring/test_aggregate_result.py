@@ -186,6 +186,10 @@ def test_a_quantile_over_some_reports_takes_both_counts_and_a_bucket_of_0() -> N
     counts = {"seen": [1.0, 1.0], "count": [1.0, 1.0]}
     with pytest.raises(JobRefused, match="no bucket has the 0"):
         list(result({"paid#1": [1.0, 1.0], **counts}).quantiles("paid", 0.5, "seen"))
+    many = result({"paid#0": [1.0, 1.0], **counts})
+    clicks = [replace(one, report_range=(0, 9)) if one.value == "seen" else one for one in many.columns]
+    with pytest.raises(JobRefused, match="expected a value of 0 or 1 that says which reports"):
+        list(replace(many, columns=tuple(clicks)).quantiles("paid", 0.5, "seen"))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
