@@ -25,6 +25,7 @@ from adserver.records.access import Scope
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
+from adserver.records.typed_ids import check_whole
 from adserver.store.paging import PageMarker
 
 MOST_ROUNDS: Final = 1_000
@@ -143,7 +144,9 @@ def _resume(context: Context, job: str) -> JobDetail:
 
 
 def _change(context: AdminContext, job: str, change: Callable[[bytes], None]) -> JobDetail:
-    job_id = context.jobs.find(job).job_id
+    found = context.jobs.find(job)
+    job_id = found.job_id
+    check_whole(job_id, found.name, job)
     change(job_id)
     return show_record(context, context.jobs.get(job_id))
 

@@ -11,6 +11,7 @@ from adserver.cli.options import JobArgument, JsonOption
 from adserver.cli.submission import submission_of
 from adserver.cli.target import server_of
 from adserver.records.job_state import JobState
+from adserver.records.typed_ids import check_whole
 from adserver.views.printing import print_json
 from maskedlark.terminal.options import option, takes
 
@@ -125,11 +126,14 @@ def _cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
 
     A job without helpers is closed to devices; `adserver job resume` opens it again.
     """
-    job_id = server.job(job).job_id
+    found = server.job(job)
+    job_id = found.job_id
+    check_whole(job_id, found.name, job)
     server.cancel(job_id)
     found = server.job(job_id.hex())
     typer.echo(
-        f"{found.state} after {found.progress}; `adserver model export` can still export its latest weights"
+        f"job {job_id.hex()[:12]}: {found.state} after {found.progress}; `adserver model export` can still "
+        "export its latest weights"
     )
 
 
@@ -137,8 +141,10 @@ def _cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
 def _resume_command(*, job: JobArgument = "", server: "AdServer") -> None:
     """Queue a refused or failed job again, or open a closed one to devices. It continues where it stopped."""
     found = server.job(job)
+    check_whole(found.job_id, found.name, job)
     server.resume(found.job_id)
-    typer.echo(f"{'opened' if found.plan.task is None else 'queued'} again, after {found.progress}")
+    done = "opened" if found.plan.task is None else "queued"
+    typer.echo(f"job {found.job_id.hex()[:12]}: {done} again, after {found.progress}")
 
 
 def _follow(server: "AdServer", job_id: bytes, *, as_json: bool) -> None:

@@ -119,7 +119,7 @@ def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]]
     if not isinstance(rows, Iterable) or isinstance(rows, bytes):
         raise _reject_rows("rows are", rows)
     if isinstance(rows, Mapping):
-        if long := [str(name) for name, cell in rows.items() if isinstance(cell, list | tuple | np.ndarray)]:
+        if long := [str(name) for name, cell in rows.items() if _has_cells(cell)]:
             raise InvalidTask(
                 f"rows are a dict with several cells of {long[0]!r}: a dict is one row; use a frame"
             )
@@ -134,6 +134,10 @@ def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]]
     }
     absent = {name: sum(name not in row for row in listed) for name in found}
     return found, len(listed), {name: rows for name, rows in absent.items() if rows}
+
+
+def _has_cells(cell: object) -> bool:
+    return not isinstance(cell, str | bytes) and (hasattr(cell, "__len__") or hasattr(cell, "__iter__"))
 
 
 def _reject_rows(what: str, given: object) -> InvalidTask:

@@ -112,5 +112,19 @@ def the_job(found: Sequence[tuple[bytes, str]], typed: str) -> bytes:
     )
 
 
+def check_whole(job_id: bytes, name: str, typed: str) -> None:
+    """Refuse to change a job that a part of its name found: another may have been meant, which is not there.
+
+    Raises:
+        JobRefused(UNKNOWN_JOB): `typed` is neither the start of the job's id nor its name.
+    """
+    if typed and name != typed and not job_id.hex().startswith(typed.lower()):
+        raise JobRefused(
+            JobReason.UNKNOWN_JOB,
+            f"no job is called {typed[:MOST_JOB_NAME]!r}; {name!r} ({job_id.hex()[:12]}) begins with it: to "
+            "change a job, give its whole name or the start of its id",
+        )
+
+
 def _kind(missing: JobReason) -> str:
     return missing.value.removeprefix("unknown_")

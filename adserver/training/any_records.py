@@ -22,7 +22,9 @@ _RECORDS: Final = "records"
 _TRIED: Final = 3
 _BYTE: Final = 256
 # Of float32, whose sums have another order in products of several records.
-_ROUNDING: Final = 1e-4
+_ROUNDING: Final = 1e-6
+# Of what records differ by: what one takes from another is more.
+_MIXED: Final = 0.01
 
 
 def takes_one_record(encoded: bytes) -> bool:
@@ -33,8 +35,9 @@ def takes_one_record(encoded: bytes) -> bool:
 def take_any_records(encoded: bytes) -> bytes:
     """Return the file with an open first axis of input, outputs and what it reshapes.
 
-    A file that does not fix that axis stays as it is. So does one whose layers fix it: where the parser finds
-    another function, or onnxruntime gives other outputs for three records together than for each of them.
+    A file that does not fix that axis stays as it is. So does one whose layers fix it: where they move it,
+    the parser finds another function, or onnxruntime gives other outputs for three records together than for
+    each of them.
 
     Guarantees: the model's digest, its parameters and its outputs for one record are as before.
     """
@@ -42,6 +45,12 @@ def take_any_records(encoded: bytes) -> bytes:
         return encoded
     proto = onnx.ModelProto.FromString(encoded)
     graph = proto.graph
+    # Of one record any order of axes is the same. Small weights could hide from the outputs that it is not.
+    parameters = {one.name for one in graph.initializer}
+    if any(
+        _moves_first_axis(node) for node in graph.node if node.input[:1] and node.input[0] not in parameters
+    ):
+        return encoded
     for value in (*_entries(graph), *graph.output):
         if _is_fixed(value):
             value.type.tensor_type.shape.dim[0].dim_param = _RECORDS
@@ -61,6 +70,13 @@ def _entries(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
 def _is_fixed(value: onnx.ValueInfoProto) -> bool:
     dims = value.type.tensor_type.shape.dim
     return bool(dims) and dims[0].dim_value == 1
+
+
+def _moves_first_axis(node: onnx.NodeProto) -> bool:
+    if node.op_type != "Transpose":
+        return False
+    order = next((one.ints for one in node.attribute if one.name == "perm"), None)
+    return order is None or order[0] != 0
 
 
 def _open_reshapes(graph: onnx.GraphProto) -> None:
@@ -108,5 +124,8 @@ def _is_same(encoded: bytes, freed: bytes) -> bool:
         together = run(freed, slice(None))
     except InvalidModel:
         return False
-    is_near = together.shape == before.shape and np.allclose(together, before, rtol=_ROUNDING, atol=_ROUNDING)
-    return is_near and np.array_equal(before, after)
+    if together.shape != before.shape or not np.array_equal(before, after):
+        return False
+    # Of outputs that differ little from each other, what one record takes from another is little, too
+    near = _MIXED * before.std(0).max() + _ROUNDING * np.abs(before).max()
+    return bool(np.abs(together - before).max() <= near)

@@ -50,7 +50,6 @@ from adserver.training.rehearsal_training import (
 from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
 from adserver.training.standardising import standardise_submission
 from adserver.training.submission import plan_job
-from adserver.training.trained_weights import know_labels
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
@@ -174,11 +173,7 @@ def rehearse(
         # The start after those of the seeds is trained on all examples, so no seed could test it.
         warm_model=note_panel(starts[wish.seeds], examples) if is_warm else None,
         was_trained_on=was_trained_on(submission.model, examples),
-        as_given=(
-            score_model(submission.model, examples, loss).value
-            if know_labels(submission.model, loss, examples)
-            else None
-        ),
+        as_given=score_model(submission.model, examples, loss).value if begun.is_trained else None,
     )
 
 

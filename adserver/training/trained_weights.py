@@ -82,8 +82,7 @@ def _least_without_features(panel: EvalSet, loss: TrainedLoss) -> float | None:
 def _beats_other_orders(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:
     """Return whether calibrated outputs leave less loss than those of all other orders of entries."""
     random = np.random.default_rng(0)
-    if len(panel) > _MOST_RECORDS:
-        panel = panel.take(random.permutation(len(panel))[:_MOST_RECORDS])
+    panel = _draw(panel, random)
     model = parse(encoded, num_features=panel.features.shape[1])
     compared = _FedWeights(encoded, model, loss, panel)
     given = compared.calibrated_loss(model.initial_values)
@@ -94,6 +93,21 @@ def _beats_other_orders(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:
         if given is None or other is None or other <= given:
             return False
     return True
+
+
+def _draw(panel: EvalSet, random: np.random.Generator) -> EvalSet:
+    """Return at most `_MOST_RECORDS` of a panel, up to half of them of the rarer label.
+
+    Drawn without regard to labels, a panel of rare ones would have too few. Orders are compared on the same
+    records, so what the draw depends on favours none.
+    """
+    if len(panel) <= _MOST_RECORDS:
+        return panel
+    labels, counts = np.unique(panel.labels, return_counts=True)
+    is_rarer = panel.labels == labels[counts.argmin()]
+    rarer = random.permutation(np.flatnonzero(is_rarer))[: _MOST_RECORDS // 2]
+    others = random.permutation(np.flatnonzero(~is_rarer))[: _MOST_RECORDS - len(rarer)]
+    return panel.take(np.sort(np.concatenate([rarer, others])))
 
 
 class _FedWeights:

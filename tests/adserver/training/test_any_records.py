@@ -117,6 +117,31 @@ def test_layers_that_hold_one_record_keep_the_file_as_it_is(*, is_present: bool)
     assert take_any_records(fixed) == fixed
 
 
+class Turned(nn.Module):
+    """Numbers in another order, which with the first axis open is one across records, and a lookup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.hidden, self.last = nn.Embedding(4, 4), nn.Linear(4, 4), nn.Linear(8, 1)
+        with torch.no_grad():
+            self.table.weight.mul_(0.1)
+            self.hidden.weight.mul_(0.1)
+            self.last.weight.mul_(0.05)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = x[:, 1:5].reshape(1, 2, 2).permute(1, 0, 2).reshape(1, 4)
+        looked_up = self.table((x[:, :1] * 256).long()).reshape(1, 4)
+        found: torch.Tensor = self.last(torch.cat([self.hidden(turned), looked_up], 1))
+        return found
+
+
+def test_small_weights_do_not_hide_that_records_would_be_mixed() -> None:
+    for seed in range(5):
+        torch.manual_seed(seed)
+        fixed = export_fixed(Turned(), is_present=False)
+        assert take_any_records(fixed) == fixed
+
+
 def test_a_file_for_any_number_stays() -> None:
     encoded = as_onnx(nn.Linear(WIDTH, 1), WIDTH)
     assert take_any_records(encoded) is encoded

@@ -20,12 +20,12 @@ def chances(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(1 / (1 + np.exp(-logits)))
 
 
-def panel_of(seed: int, records: int = 1_000) -> EvalSet:
+def panel_of(seed: int, records: int = 1_000, rate: float = 0.1) -> EvalSet:
     """Each feature says something of the label, which lets many untrained networks rank records."""
     random = np.random.default_rng(seed)
     features = 128 + 40 * random.standard_normal((records, WIDTH))
     signal = features @ EFFECTS / 60
-    labels = random.random(records) < chances(signal - np.quantile(signal, 0.9))
+    labels = random.random(records) < chances(signal - np.quantile(signal, 1 - rate))
     return EvalSet(features=features.clip(0, 255).astype(np.uint8), labels=labels.astype(np.int64))
 
 
@@ -83,3 +83,12 @@ def test_of_a_large_panel_some_records_decide() -> None:
     panel = panel_of(1, records=5_000)
     assert know_labels(pretrained(1), LOSS, panel)
     assert not know_labels(dense_network([WIDTH, 1], "relu", seed=3), LOSS, panel)
+
+
+def test_of_a_large_panel_rare_labels_are_enough_to_tell() -> None:
+    judged = []
+    for seed in range(5):
+        panel = panel_of(seed, records=40_000, rate=1e-5)
+        assert 5 < panel.labels.sum() < 0.01 * len(panel)
+        judged.append(know_labels(pretrained(seed), LOSS, panel))
+    assert all(judged)
