@@ -20,7 +20,7 @@ LADDERS: Final[dict[str, tuple[str, ...]]] = {
         "adserver/training/linear_model.py",
         "adserver/training/rehearsal.py",
         "adserver/training/scoring.py",
-        "adserver/training/standardising.py",
+        "adserver/training/trained_weights.py",
     ),
     "maskedlark/privacy/mechanism.py:Mechanism": (
         "maskedlark/privacy/noise.py",
