@@ -130,6 +130,7 @@ _JOBS: Final = {
         "use only values, histograms and keys that the task's measurement declares, or create a new task"
     ),
     JobReason.NOTHING_FOUND: "give the key's domain, or query more reports",
+    JobReason.QUERY_AFTER_DISCOVERY: "mend what the message names, and give a domain in place of a discovery",
     JobReason.DOMAIN_TOO_LARGE: "query fewer keys, codes or values",
     JobReason.QUERY_CHANGED: "repeat the first request, or use a new id, which is charged",
     JobReason.OVERFLOW: "use fewer records, a smaller clip norm, or fewer frac_bits",
@@ -161,6 +162,7 @@ _CHARGED: Final = {
     (JobReason, JobReason.HELPERS_DISAGREE): Charged.YES,
     (JobReason, JobReason.SUM_OUT_OF_RANGE): Charged.YES,
     (JobReason, JobReason.NOTHING_FOUND): Charged.YES,
+    (JobReason, JobReason.QUERY_AFTER_DISCOVERY): Charged.YES,
     (JobReason, JobReason.CANCELLED): Charged.ONCE,
     (JobReason, JobReason.PEER_FAILED): Charged.ONCE,
     (JobReason, JobReason.BAD_ANSWER): Charged.ONCE,

@@ -172,6 +172,10 @@ class JobReason(Reason):
     UNKNOWN_QUERY = "unknown_query", "no query with this id has been made"
     UNDECLARED = "undeclared", "the measurement of the task declares no such value, histogram or key"
     NOTHING_FOUND = "nothing_found", "no code of a key occurs in enough reports to be shown"
+    QUERY_AFTER_DISCOVERY = (
+        "query_after_discovery",
+        "a discovery was charged and answered, and the query that it was made for was refused",
+    )
     DOMAIN_TOO_LARGE = (
         "domain_too_large",
         "the query has more cells than a helper answers: use fewer keys, codes or values",

@@ -103,6 +103,8 @@ def _aggregate_command(
     means = [(name, over or COUNT) for name, over in asked_means]
     # What is read off a sum or a histogram, each with the option that asks for it
     read_off = {"--mean": asked_means, "--quantile": [(name, over) for name, over, _ in asked_quantiles]}
+    if plan and out:
+        raise typer.BadParameter("--out takes an answer, and --plan asks for none: leave one of them out")
     if again:
         _check_only_shown(
             value=value,

@@ -25,6 +25,7 @@ from adserver.records.plain_names import filled_name, plain_name
 from adserver.store.datasets import Dataset
 from maskedlark.encoding.close_names import find_close, list_known
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
@@ -37,6 +38,7 @@ from maskedlark.releases.query import MeasureKind, QuerySpec
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.measurement import COUNT, Key
 from maskedlark.reports.task import Task
+from maskedlark.terminal.plural import plural
 
 
 @frozen
@@ -72,11 +74,11 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         Raises:
             InvalidTask, JobRefused: as `plan_query`; and what a helper refuses with.
             JobRefused(QUERY_CHANGED): something else was asked under the chosen id.
+            JobRefused(QUERY_AFTER_DISCOVERY): its discovery was charged, and the query refused.
             HelperUnavailable: a helper did not answer in time; `again` asks the same query, which is charged
                 only once.
         """
         # The query names the codes of its cells, so those are found by a release before it is planned.
-        found: DiscoverySpec | None = None
         # What is wrong with the query must be found before a discovery is charged
         discovery, planned = plan_before_discovery(
             request,
@@ -85,28 +87,32 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
             query_id=chosen.query_id if chosen else self._new_id(),
             discovery_id=chosen.of_discovery if chosen else self._new_id(),
         )
-        if discovery is not None:
-            require_room((*discovery.spec.charges(self.task), *planned.spec.charges(self.task)))
+        if discovery is None:
+            require_helpers()
+            return self._keep_and_ask(planned, chosen, None)
+        require_room((*discovery.spec.charges(self.task), *planned.spec.charges(self.task)))
         require_helpers()
-        if discovery is not None:
-            # The whole request is repeated, of which the discovery is a part
-            with self._naming(chosen.query_id if chosen else discovery.spec.query_id):
-                found, domains = self._discover(discovery, chosen)
-            request = replace(request, domains={**request.domains, **domains})
+        # The whole request is repeated, of which the discovery is a part
+        with self._naming(chosen.query_id if chosen else discovery.spec.query_id):
+            found, domains = self._discover(discovery, chosen)
         try:
-            if discovery is not None:
-                planned = self._plan(request, chosen, found)
-            kept = self._keep(planned, chosen)
-            return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
+            planned = self._plan(replace(request, domains={**request.domains, **domains}), chosen, found)
+            return self._keep_and_ask(planned, chosen, found)
         except JobRefused as refused:
-            if discovery is None or refused.reason is JobReason.QUERY_CHANGED:
+            if contract(refused.reason).charged is not Charged.NO:
                 raise
+            values = ", ".join(f"{plural(len(codes), 'value')} of {key}" for key, codes in domains.items())
             raise JobRefused(
-                refused.reason,
-                f"{refused}; the discovery that went before it was charged, and it found "
-                + ", ".join(f"{len(domains[key])} values of {key}" for key in domains)
-                + ": ask for fewer, with a domain of those that you want",
+                JobReason.QUERY_AFTER_DISCOVERY,
+                f"the discovery was charged and found {values}, but the query was refused "
+                f"({refused.reason.value}): {refused}",
             ) from None
+
+    def _keep_and_ask(
+        self, planned: PlannedQuery[QuerySpec], chosen: ChosenId | None, found: DiscoverySpec | None
+    ) -> AggregateResult:
+        kept = self._keep(planned, chosen)
+        return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
 
     def _plan(
         self, request: Request, chosen: ChosenId | None, found: DiscoverySpec | None

@@ -258,7 +258,8 @@ class AggregateResult(ReleasedResult):
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each cell.
 
-        Its keys, then each column's estimate, standard error and interval, then whether it may be hidden.
+        Its keys, then each column's estimate, standard error and interval, then whether it may be hidden and
+        the word of each condition.
         """
         return frame(self._to_rows(), self._column_types())
 
@@ -268,20 +269,21 @@ class AggregateResult(ReleasedResult):
 
     def _column_types(self) -> ColumnTypes:
         numbers = [name for column in self.columns for name in NOT_KNOWN.as_columns(column.name)]
-        names = distinct_names((*self.group_by, *numbers, MAY_BE_HIDDEN))
-        types = [str] * len(self.group_by) + [float] * len(numbers) + [bool]
+        conditions = [f"where_{key}" for key, _ in self.where]
+        names = distinct_names((*self.group_by, *numbers, MAY_BE_HIDDEN, *conditions))
+        types = [str] * len(self.group_by) + [float] * len(numbers) + [bool] + [str] * len(conditions)
         return dict(zip(names, types, strict=True))
 
     def _to_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of each cell by name."""
-        names = self._column_types()
+        names, words = self._column_types(), [word for _, word in self.where]
         for row in self.rows:
             numbers = [
                 number
                 for column, estimate in zip(self.columns, row.estimates, strict=True)
                 for number in estimate.as_columns(column.name).values()
             ]
-            yield dict(zip(names, (*row.group, *numbers, row.may_be_hidden), strict=True))
+            yield dict(zip(names, (*row.group, *numbers, row.may_be_hidden, *words), strict=True))
 
     def __repr__(self) -> str:
         """Show the cells with their intervals, a line for each."""

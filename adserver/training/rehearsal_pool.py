@@ -17,8 +17,8 @@ OnProgress = Callable[[int, int], None]
 """Gets how many steps of trainings are done, and all there are."""
 _POLL_S: Final = 0.5
 _ResultT = TypeVar("_ResultT")
-# Of a worker process: given when it starts, since a shared number travels no other way
-_done: "Synchronized[int] | None" = None
+# Of a worker process: the number of steps, given when it starts, since it travels no other way
+_SHARED: "Final[list[Synchronized[int]]]" = []
 
 
 class RehearsalPool:
@@ -84,14 +84,11 @@ def _add(done: "Synchronized[int]", steps: int) -> None:
 
 
 def _share_done(done: "Synchronized[int]") -> None:
-    global _done  # noqa: PLW0603 # see there
-    _done = done
+    _SHARED.append(done)
 
 
 def _run_in_worker(
     train: Callable[[RehearsalTraining, OnSteps], _ResultT], training: RehearsalTraining
 ) -> _ResultT:
-    done = _done
-    if done is None:
-        raise AssertionError("a worker process is given the number of steps when it starts")
+    (done,) = _SHARED
     return train(training, lambda steps: _add(done, steps))

@@ -31,8 +31,12 @@ _KNOWS: Final = 0.99
 _KNOWS_CALIBRATED: Final = 0.8
 # Trained weights are better than all of so many: untrained ones are once in 50 times.
 _ORDERS: Final = 49
-# Of a larger panel so many records are drawn.
+# Of a larger panel so many records are drawn; fewer for a network of many weights, which is run 50 times.
 _MOST_RECORDS: Final = 2_000
+_FEWEST_RECORDS: Final = 500
+_MOST_PRODUCTS: Final = 2e9
+# Of a loss: processors round otherwise, and a tie is no lead.
+_TIE: Final = 1 + 1e-6
 _BYTE: Final = 256.0
 # From this version of the format on, an initializer that is an input too may be fed.
 _FEEDS_INITIALIZERS: Final = 4
@@ -82,31 +86,32 @@ def _least_without_features(panel: EvalSet, loss: TrainedLoss) -> float | None:
 def _beats_other_orders(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:
     """Return whether calibrated outputs leave less loss than those of all other orders of entries."""
     random = np.random.default_rng(0)
-    panel = _draw(panel, random)
     model = parse(encoded, num_features=panel.features.shape[1])
+    most = min(_MOST_RECORDS, max(_FEWEST_RECORDS, int(_MOST_PRODUCTS / max(1, model.num_parameters))))
+    panel = _draw(panel, most, random)
     compared = _FedWeights(encoded, model, loss, panel)
     given = compared.calibrated_loss(model.initial_values)
     for _ in range(_ORDERS):
         shuffled = [random.permutation(one.ravel()).reshape(one.shape) for one in model.initial_values]
         other = compared.calibrated_loss(shuffled)
         # Outputs that are no numbers say nothing of either.
-        if given is None or other is None or other <= given:
+        if given is None or other is None or other <= given * _TIE:
             return False
     return True
 
 
-def _draw(panel: EvalSet, random: np.random.Generator) -> EvalSet:
-    """Return at most `_MOST_RECORDS` of a panel, up to half of them of the rarer label.
+def _draw(panel: EvalSet, most: int, random: np.random.Generator) -> EvalSet:
+    """Return at most so many records of a panel, up to half of them of the rarer label.
 
     Drawn without regard to labels, a panel of rare ones would have too few. Orders are compared on the same
     records, so what the draw depends on favours none.
     """
-    if len(panel) <= _MOST_RECORDS:
+    if len(panel) <= most:
         return panel
     labels, counts = np.unique(panel.labels, return_counts=True)
     is_rarer = panel.labels == labels[counts.argmin()]
-    rarer = random.permutation(np.flatnonzero(is_rarer))[: _MOST_RECORDS // 2]
-    others = random.permutation(np.flatnonzero(~is_rarer))[: _MOST_RECORDS - len(rarer)]
+    rarer = random.permutation(np.flatnonzero(is_rarer))[: most // 2]
+    others = random.permutation(np.flatnonzero(~is_rarer))[: most - len(rarer)]
     return panel.take(np.sort(np.concatenate([rarer, others])))
 
 

@@ -34,7 +34,7 @@ EPSILON: Final = 3.0
 SEEDS: Final = (101, 102, 103)
 _RARE: Final = 0.1
 _OTHER_RATES: Final = (0.25, 1.0, 4.0)
-_LOSS: Final = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+LOSS: Final = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,14 @@ NETWORKS: Final[dict[str, Callable[[Encoder], nn.Module]]] = {
 }
 
 
-def _begin(network: Callable[[Encoder], nn.Module], encoder: Encoder, seed: int) -> bytes:
+def begin(network: Callable[[Encoder], nn.Module], encoder: Encoder, seed: int) -> bytes:
+    """Return a network as torch begins it."""
     torch.manual_seed(seed)
     return as_onnx(network(encoder).eval(), encoder.num_features)
 
 
-def _auc(onnx: bytes, records: Split, seed: int, rate: float) -> float:
+def auc_of(onnx: bytes, records: Split, seed: int, rate: float) -> float:
+    """Train a network privately at a rate, and return its AUC on the panel."""
     trained = train_as_quickstart(
         onnx,
         records.reported.features,
@@ -101,7 +103,7 @@ def _auc(onnx: bytes, records: Split, seed: int, rate: float) -> float:
         seed=seed,
         learning_rate=rate,
     )
-    return evaluate(trained.onnx, records.panel.features, records.panel.labels, _LOSS).auc or 0.0
+    return evaluate(trained.onnx, records.panel.features, records.panel.labels, LOSS).auc or 0.0
 
 
 def rows(only: str) -> Iterator[Row]:
@@ -114,19 +116,19 @@ def rows(only: str) -> Iterator[Row]:
             before, after = list[float](), list[float]()
             others: dict[float, list[float]] = {rate: [] for rate in _OTHER_RATES}
             for seed in SEEDS:
-                records, begun = split(seen, seed), _begin(network, encoder, seed)
+                records, begun = split(seen, seed), begin(network, encoder, seed)
                 panel = EvalSet(features=records.panel.features, labels=records.panel.labels)
-                made = standardise(begun, _LOSS, panel).model
+                made = standardise(begun, LOSS, panel).model
                 rule = choose_learning_rate(
                     rows=len(records.reported.labels),
                     epsilon=EPSILON,
                     parameters=parse(made, num_features=encoder.num_features).num_parameters,
                     network=None,
                 )
-                before.append(_auc(begun, records, seed, rule))
-                after.append(_auc(made, records, seed, rule))
+                before.append(auc_of(begun, records, seed, rule))
+                after.append(auc_of(made, records, seed, rule))
                 for rate, found in others.items():
-                    found.append(_auc(made, records, seed, rate))
+                    found.append(auc_of(made, records, seed, rate))
             yield Row(
                 data=name,
                 network=called,

@@ -37,6 +37,7 @@ def options(folder: Path) -> list[str]:
     ("typed", "said"),
     [
         (["--where", "place"], "KEY=VALUE"),
+        (["--plan", "--out", "a.csv"], "--plan asks for none"),
         # Taken as place, they would answer the opposite of what was asked
         (["--where", "place!=lima"], "the only kind of condition"),
         (["--where", "place>=lima"], "the only kind of condition"),

@@ -74,6 +74,12 @@ def test_sums_become_a_row_for_each_cell() -> None:
     ]
 
 
+def test_a_frame_says_which_reports_it_is_of() -> None:
+    table = replace(summed(), where=(("city", "Lima"),)).to_pandas()
+    assert table["where_city"].tolist() == ["Lima", "Lima"]
+    assert table["may_be_hidden"].tolist() == [False, False]
+
+
 def test_columns_of_a_frame_have_names_of_their_own() -> None:
     one = summed()
     ends = Column(name="count_low", value="count_low", bucket=None, noise_scale=1.0)

@@ -296,9 +296,11 @@ def test_a_query_that_is_refused_after_its_discovery_says_what_was_charged() -> 
     first, second = (RefusesQueries(laboratory.of, role, laboratory.shares[role], 0) for role in (0, 1))
     asked = Request(values=("count",), group_by=("region",), is_discovered=True, epsilon=4.0)
     with pytest.raises(
-        JobRefused, match=r"no room; the discovery .* charged, and it found \d values of region"
-    ):
+        JobRefused, match=r"found \d+ values of region, but .*exhausted\): no room"
+    ) as refused:
         laboratory.measurer(helper_0=first, helper_1=second).measure(asked)
+    # A program that reads the contract knows that the budget is smaller now
+    assert contract(refused.value.reason).charged is Charged.YES
 
 
 def test_discovered_codes_are_shown_as_the_words_of_the_tasks_encoder() -> None:
