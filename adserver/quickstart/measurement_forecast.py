@@ -1,4 +1,4 @@
-"""How wide a project's measurement will be, before anything is spent, and the bounds that lose least.
+"""How wide a project's measurement will be, before anything is spent, and what its owner's table tells of it.
 
     forecasts = forecast_groups(table, data, measure, task, reported=320)
     describe_forecasts(forecasts, measure)
@@ -12,12 +12,19 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
-from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from adserver.measuring.result import ALL, Estimate
 from adserver.quickstart.budget_check import unsigned_task
+from adserver.quickstart.clipping import (
+    Clipping,
+    describe_cut,
+    find_clipping,
+    shorten,
+    suggest_most,
+    sums_by_level,
+)
 from adserver.quickstart.measurement import (
     MOST_DECIMALS,
     MeasurementPlan,
@@ -31,7 +38,6 @@ from adserver.quickstart.measurement import (
     parse_value,
     plan_measurement,
     read_numbers,
-    round_up,
 )
 from adserver.quickstart.people import count_reported
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
@@ -44,71 +50,11 @@ if TYPE_CHECKING:
     from maskedlark.releases.query import QuerySpec
     from maskedlark.reports.task import Task
 
-# Halvings of the range of bounds: beyond the two digits that are kept.
-_HALVINGS: Final = 40
-# Of a column whose numbers are all 0
-_ANY_BOUND: Final = 1.0
-# Up to so many medians the largest value is the bound: of ratings, marks and scales none is cut off.
-_SHORT_SCALE: Final = 2.0
 _ONLY_HERE: Final = "what is cut off is known from your own table; where people's pages report, "
 _NOT_PRIVATE: Final = (
     "exact figures of the rows of your own table, of small groups too: no epsilon covers them, so share "
     "measured.csv, measured.json and measured.png, and not this file"
 )
-
-
-@frozen
-class LevelClipping:
-    """What a bound cuts off the sums of one level of the result, next to the noise of that level.
-
-    Attributes:
-        keys: The columns by which it groups; none of the total.
-        worst_group: Of the groups that are shown, the one of which most is cut off.
-        worst_lost: What is cut off its sum, in the column's own unit.
-        half_width: Of the 99 % interval of a sum of this level.
-        best_most: The bound of least squared error at this level.
-    """
-
-    keys: tuple[str, ...]
-    worst_group: tuple[str, ...]
-    worst_lost: float
-    half_width: float
-    best_most: float
-
-    @property
-    def is_too_much(self) -> bool:
-        """Return whether the cut-off exceeds the noise."""
-        return self.worst_lost > self.half_width
-
-
-@frozen
-class Clipping:
-    """What a bound cuts off a value's sums, of the rows that browsers report.
-
-    Known from the owner's table alone. A share is None where numbers have both signs, since their sum may be
-    near 0; what is cut off at both ends is added up with its sign.
-
-    Attributes:
-        most: The bound.
-        rows: Rows that have more.
-        lost: What is cut off the sum over all rows, in the column's own unit.
-        lost_share: The same as a share of that sum.
-        worst_group: The group, of those that are shown, of which most is cut off; empty without keys.
-        worst_lost: What is cut off its sum.
-        worst_share: The same as a share of its sum.
-        best_most: The bound of least squared error at the epsilon of `[measure]`, over all levels.
-        levels: Each level of which a group is shown, the coarsest first.
-    """
-
-    most: float
-    rows: int
-    lost: float
-    lost_share: float | None
-    worst_group: tuple[str, ...]
-    worst_lost: float
-    worst_share: float | None
-    best_most: float
-    levels: tuple[LevelClipping, ...]
 
 
 @frozen
@@ -187,14 +133,15 @@ def forecast_groups(
         sums = [share * sum(max(-most, min(most, value)) for value in group) for group in groups.values()]
         width = factor * by_level[finest]
         clipping = None
-        if one is not None and not one.word and any(cut_off(levels[0][()], most)):
-            sums_of = _sums_by_level(levels, [error / most for error in by_level])
-            of_levels = tuple(
-                _find_level(tuple(plan.keys.values())[:level], of, most, share, factor)
-                for level, of in sums_of.items()
+        if one is not None and not one.word:
+            clipping = find_clipping(
+                levels,
+                [*plan.keys.values()],
+                most=most,
+                half_widths=[factor * error for error in by_level],
+                errors=[error / most for error in by_level],
+                share=share,
             )
-            best = _suggest_most(list(sums_of.values()), share)
-            clipping = _find_clipping(levels[0][()], groups, most, of_levels, share=share, best=best)
         quantiles = {}
         if one is not None and one.quantiles:
             group = sorted(groups, key=lambda group: len(groups[group]))[len(groups) // 2]
@@ -266,81 +213,11 @@ def _names_of(measure: MeasureSettings, plan: MeasurementPlan) -> list[str]:
     return list(plan.names.values())[: len(measure.values)]
 
 
-@frozen
-class _LevelSums:
-    """What a value's rows are in each shown group of a level.
-
-    Attributes:
-        groups: Each group's numbers.
-        error: The standard error of a group's sum at a bound of 1.
-    """
-
-    groups: Mapping[tuple[str, ...], Sequence[float]]
-    error: float
-
-
-def _sums_by_level(
-    levels: Sequence[Mapping[tuple[str, ...], Sequence[float]]], errors: Sequence[float]
-) -> dict[int, _LevelSums]:
-    """Return the levels of which a group is shown, by how many keys they have."""
-    return {
-        level: _LevelSums(groups=groups, error=error)
-        for level, (groups, error) in enumerate(zip(levels, errors, strict=True))
-        if groups
-    }
-
-
-def _find_level(
-    keys: tuple[str, ...], of: _LevelSums, most: float, share: float, factor: float
-) -> LevelClipping:
-    lost = {group: share * abs(sum(cut_off(numbers, most))) for group, numbers in of.groups.items()}
-    worst = max(lost, key=lost.__getitem__)
-    return LevelClipping(
-        keys=keys,
-        worst_group=worst,
-        worst_lost=lost[worst],
-        half_width=factor * of.error * most,
-        best_most=_suggest_most([of], share),
-    )
-
-
-def _find_clipping(
-    numbers: Sequence[float],
-    groups: Mapping[tuple[str, ...], Sequence[float]],
-    most: float,
-    levels: tuple[LevelClipping, ...],
-    *,
-    share: float,
-    best: float,
-) -> Clipping:
-    beyond = cut_off(numbers, most)
-    has_both_signs = min(numbers) < 0 < max(numbers)
-
-    def part(cut: float, of: Sequence[float]) -> float | None:
-        # A group of which nothing is cut off may add up to 0
-        return None if has_both_signs else cut / abs(sum(of)) if cut else 0.0
-
-    lost = {group: abs(sum(cut_off(of, most))) for group, of in groups.items()}
-    worst = max(lost, key=lost.__getitem__)
-    return Clipping(
-        most=most,
-        # A row that has more may be a part of one
-        rows=max(1, round(share * sum(map(bool, beyond)))),
-        lost=share * abs(sum(beyond)),
-        lost_share=part(abs(sum(beyond)), numbers),
-        worst_group=worst,
-        worst_lost=share * lost[worst],
-        worst_share=part(lost[worst], groups[worst]),
-        best_most=best,
-        levels=levels,
-    )
-
-
 def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> str:
     """Say in one line how wide intervals will be, next to typical sums."""
     whose, typical = ("a group's", "median group") if measure.keys else ("the", "sum")
     told = ", ".join(
-        f"{one.name} ± {_short(one.half_width)} ({typical} {_short(one.typical)})"
+        f"{one.name} ± {shorten(one.half_width)} ({typical} {shorten(one.typical)})"
         + "".join(f", {name} {_describe_quantile(of)}" for name, of in one.quantiles.items())
         for one in forecasts
     )
@@ -351,15 +228,16 @@ def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSetti
 def _describe_quantile(of: Estimate) -> str:
     if of.no_interval is not None:
         return "unknown at this noise"
-    return f"{_short(of.low)} to {_short(of.high)} (median group {_short(of.value)})"
+    return f"{shorten(of.low)} to {shorten(of.high)} (median group {shorten(of.value)})"
 
 
 def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
-    """Say what bounds cut off sums, and of which levels that exceeds the noise; a line a value that they cut.
-
-    If it does, with the bound that is best there at this epsilon, and the one that is best over all levels.
-    """
-    return tuple(_describe_cut(one, one.clipping) for one in forecasts if one.clipping is not None)
+    """Say what bounds cut off sums; a line for each value that they cut, as of `describe_cut`."""
+    return tuple(
+        describe_cut(one.name, one.clipping, reported=one.reported)
+        for one in forecasts
+        if one.clipping is not None
+    )
 
 
 def describe_measurement(
@@ -452,44 +330,6 @@ def cut_off_by_group(
     return found
 
 
-def _describe_cut(forecast: GroupForecast, cut: Clipping) -> str:
-    def told(lost: float, part: float | None) -> str:
-        return _short(lost) + ("" if part is None else f" ({part:.1%})")
-
-    line = (
-        f"{forecast.name!r}: most = {cut.most:g} cuts {cut.rows} of {plural(forecast.reported, 'row')}, "
-        f"which changes the sum by {told(cut.lost, cut.lost_share)}"
-    )
-    if cut.worst_group:
-        group = " · ".join(cut.worst_group)
-        worst = told(cut.worst_lost, cut.worst_share)
-        between = cut.levels[1:-1]
-        of = f"a group by {', '.join(cut.levels[-1].keys)}" if between else "a group"
-        line += f", and that of {of} that is shown by at most {worst}, {group}"
-        for one in between:
-            lost = f"{_short(one.worst_lost)}, {' · '.join(one.worst_group)}"
-            line += f"; of one by {', '.join(one.keys)} by at most {lost}"
-    too_much = [one for one in cut.levels if one.is_too_much]
-    if not too_much:
-        return f"{line}; that is within the noise, {', '.join(map(_describe_noise, cut.levels))}"
-    told_levels = ", ".join(
-        f"{_describe_noise(one)} (most = {one.best_most:g} is best there)" for one in too_much
-    )
-    line += f"; that exceeds the noise, {told_levels}"
-    if cut.best_most > cut.most:
-        return f"{line}: set most = {cut.best_most:g}, the best over all levels of the result"
-    return f"{line}, but no higher bound has less error over all levels of the result"
-
-
-def _describe_noise(level: LevelClipping) -> str:
-    which = f"by {', '.join(level.keys)}" if level.keys else f"of {ALL}"
-    return f"± {_short(level.half_width)} {which}"
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def warn_of_width(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> tuple[str, ...]:
     """Return a warning if intervals are wider than typical sums, with what makes them narrower.
 
@@ -574,40 +414,10 @@ def suggest_bounds(
             found.append(one)
             continue
         # Noise is in proportion to the bound
-        of = _sums_by_level(numbers_by_level(table, plan, one), [error / one.bound for error in by_level])
-        most = _suggest_most(list(of.values()), reported / len(table))
+        of = sums_by_level(numbers_by_level(table, plan, one), [error / one.bound for error in by_level])
+        most = suggest_most(list(of.values()), reported / len(table))
         found.append(replace(one, most=most))
     return tuple(found)
-
-
-def _suggest_most(levels: Sequence[_LevelSums], share: float) -> float:
-    """Return the bound of least squared error: of the mean over each level's groups, summed over the levels.
-
-    Args:
-        levels: Each with a group or more.
-        share: Of the rows, how many are reported.
-    """
-    # Each group with its weight
-    groups = [(sorted(map(abs, group)), 1 / len(of.groups)) for of in levels for group in of.groups.values()]
-    # Of the coarsest level, which has all rows of the others
-    filled = [abs(value) for group in levels[0].groups.values() for value in group if value]
-    if not filled:
-        return _ANY_BOUND
-    # What all values from a place on add up to.
-    suffixes = [[0.0, *accumulate(reversed(group))][::-1] for group, _ in groups]
-    low, high = 0.0, max(filled)
-    for _ in range(_HALVINGS):
-        bound = (low + high) / 2
-        slope = sum(of.error**2 for of in levels) * bound
-        for (group, weight), suffix in zip(groups, suffixes, strict=True):
-            place = bisect_right(group, bound)
-            more = len(group) - place
-            # The squared bias falls by its root times the rows that have more.
-            slope -= weight * share**2 * (suffix[place] - more * bound) * more
-        low, high = (bound, high) if slope < 0 else (low, bound)
-    middle = median(filled)
-    least = max(filled) if max(filled) <= _SHORT_SCALE * middle else middle
-    return round_up(max(high, least))
 
 
 def _plan_errors(

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from adserver.measuring.result import ALL
+from adserver.quickstart.clipping import Clipping
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import (
-    Clipping,
     GroupForecast,
     cut_off_by_group,
     describe_clipping,

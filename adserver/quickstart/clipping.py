@@ -1,0 +1,231 @@
+"""What the most that a row counts cuts off sums, next to their noise, and which bound has the least error.
+
+levels = sums_by_level(numbers_by_level(table, plan, value), errors)
+most = suggest_most(list(levels.values()), share=0.8)
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from statistics import median
+from typing import Final
+
+from adserver.measuring.result import ALL
+from adserver.quickstart.measurement import cut_off, round_up
+from maskedlark.frozen import frozen
+from maskedlark.terminal.plural import plural
+
+# Halvings of the range of bounds: beyond the two digits that are kept.
+_HALVINGS: Final = 40
+# Of a column whose numbers are all 0
+_ANY_BOUND: Final = 1.0
+# Up to so many medians the largest value is the bound: of ratings, marks and scales none is cut off.
+_SHORT_SCALE: Final = 2.0
+
+
+@frozen
+class LevelClipping:
+    """What a bound cuts off the sums of one level of the result, next to the noise of that level.
+
+    Attributes:
+        keys: The columns by which it groups; none of the total.
+        worst_group: Of the groups that are shown, the one of which most is cut off.
+        worst_lost: What is cut off its sum, in the column's own unit.
+        half_width: Of the 99 % interval of a sum of this level.
+        best_most: The bound of least squared error at this level.
+    """
+
+    keys: tuple[str, ...]
+    worst_group: tuple[str, ...]
+    worst_lost: float
+    half_width: float
+    best_most: float
+
+    @property
+    def is_too_much(self) -> bool:
+        """Return whether the cut-off exceeds the noise."""
+        return self.worst_lost > self.half_width
+
+
+@frozen
+class Clipping:
+    """What a bound cuts off a value's sums, of the rows that browsers report.
+
+    Known from the owner's table alone. A share is None where numbers have both signs, since their sum may be
+    near 0; what is cut off at both ends is added up with its sign.
+
+    Attributes:
+        most: The bound.
+        rows: Rows that have more.
+        lost: What is cut off the sum over all rows, in the column's own unit.
+        lost_share: The same as a share of that sum.
+        worst_group: The group, of those that are shown, of which most is cut off; empty without keys.
+        worst_lost: What is cut off its sum.
+        worst_share: The same as a share of its sum.
+        best_most: The bound of least squared error at the epsilon of `[measure]`, over all levels.
+        levels: Each level of which a group is shown, the coarsest first.
+    """
+
+    most: float
+    rows: int
+    lost: float
+    lost_share: float | None
+    worst_group: tuple[str, ...]
+    worst_lost: float
+    worst_share: float | None
+    best_most: float
+    levels: tuple[LevelClipping, ...]
+
+
+@frozen
+class LevelSums:
+    """What a value's rows are in each shown group of a level.
+
+    Attributes:
+        groups: Each group's numbers.
+        error: The standard error of a group's sum at a bound of 1.
+    """
+
+    groups: Mapping[tuple[str, ...], Sequence[float]]
+    error: float
+
+
+def sums_by_level(
+    levels: Sequence[Mapping[tuple[str, ...], Sequence[float]]], errors: Sequence[float]
+) -> dict[int, LevelSums]:
+    """Return the levels of which a group is shown, by how many keys they have."""
+    return {
+        level: LevelSums(groups=groups, error=error)
+        for level, (groups, error) in enumerate(zip(levels, errors, strict=True))
+        if groups
+    }
+
+
+def find_clipping(
+    levels: Sequence[Mapping[tuple[str, ...], Sequence[float]]],
+    keys: Sequence[str],
+    *,
+    most: float,
+    half_widths: Sequence[float],
+    errors: Sequence[float],
+    share: float,
+) -> Clipping | None:
+    """Return what a bound cuts off the sums of a value; None if it cuts nothing.
+
+    Args:
+        levels: The numbers of each group that is shown, by level from the total on.
+        keys: By which the levels group.
+        most: The bound.
+        half_widths: Of each level's intervals.
+        errors: The standard error of a group's sum at a bound of 1, by level.
+        share: Of the rows, how many are reported.
+    """
+    numbers = levels[0][()]
+    beyond = cut_off(numbers, most)
+    if not any(beyond):
+        return None
+    has_both_signs = min(numbers) < 0 < max(numbers)
+
+    def part(cut: float, of: Sequence[float]) -> float | None:
+        # A group of which nothing is cut off may add up to 0
+        return None if has_both_signs else cut / abs(sum(of)) if cut else 0.0
+
+    sums_of = sums_by_level(levels, errors)
+    lost = [{group: abs(sum(cut_off(of, most))) for group, of in one.items()} for one in levels]
+    worst = {level: max(lost[level], key=lost[level].__getitem__) for level in sums_of}
+    finest = max(sums_of)
+    return Clipping(
+        most=most,
+        # A row that has more may be a part of one
+        rows=max(1, round(share * sum(map(bool, beyond)))),
+        lost=share * abs(sum(beyond)),
+        lost_share=part(abs(sum(beyond)), numbers),
+        worst_group=worst[finest],
+        worst_lost=share * lost[finest][worst[finest]],
+        worst_share=part(lost[finest][worst[finest]], levels[finest][worst[finest]]),
+        best_most=suggest_most(list(sums_of.values()), share),
+        levels=tuple(
+            LevelClipping(
+                keys=tuple(keys[:level]),
+                worst_group=worst[level],
+                worst_lost=share * lost[level][worst[level]],
+                half_width=half_widths[level],
+                best_most=suggest_most([of], share),
+            )
+            for level, of in sums_of.items()
+        ),
+    )
+
+
+def suggest_most(levels: Sequence[LevelSums], share: float) -> float:
+    """Return the bound of least squared error: of the mean over each level's groups, summed over the levels.
+
+    Args:
+        levels: Each with a group or more.
+        share: Of the rows, how many are reported.
+    """
+    # Each group with its weight
+    groups = [(sorted(map(abs, group)), 1 / len(of.groups)) for of in levels for group in of.groups.values()]
+    # Of the coarsest level, which has all rows of the others
+    filled = [abs(value) for group in levels[0].groups.values() for value in group if value]
+    if not filled:
+        return _ANY_BOUND
+    # What all values from a place on add up to.
+    suffixes = [[0.0, *accumulate(reversed(group))][::-1] for group, _ in groups]
+    low, high = 0.0, max(filled)
+    for _ in range(_HALVINGS):
+        bound = (low + high) / 2
+        slope = sum(of.error**2 for of in levels) * bound
+        for (group, weight), suffix in zip(groups, suffixes, strict=True):
+            place = bisect_right(group, bound)
+            more = len(group) - place
+            # The squared bias falls by its root times the rows that have more.
+            slope -= weight * share**2 * (suffix[place] - more * bound) * more
+        low, high = (bound, high) if slope < 0 else (low, bound)
+    middle = median(filled)
+    least = max(filled) if max(filled) <= _SHORT_SCALE * middle else middle
+    return round_up(max(high, least))
+
+
+def describe_cut(name: str, cut: Clipping, *, reported: int) -> str:
+    """Say what a bound cuts off sums of a value, and of which levels that exceeds the noise.
+
+    If it does, with the bound that is best there at this epsilon, and the one that is best over all levels.
+    """
+
+    def told(lost: float, part: float | None) -> str:
+        return shorten(lost) + ("" if part is None else f" ({part:.1%})")
+
+    line = (
+        f"{name!r}: most = {cut.most:g} cuts {cut.rows} of {plural(reported, 'row')}, "
+        f"which changes the sum by {told(cut.lost, cut.lost_share)}"
+    )
+    if cut.worst_group:
+        group = " · ".join(cut.worst_group)
+        worst = told(cut.worst_lost, cut.worst_share)
+        between = cut.levels[1:-1]
+        of = f"a group by {', '.join(cut.levels[-1].keys)}" if between else "a group"
+        line += f", and that of {of} that is shown by at most {worst}, {group}"
+        for one in between:
+            lost = f"{shorten(one.worst_lost)}, {' · '.join(one.worst_group)}"
+            line += f"; of one by {', '.join(one.keys)} by at most {lost}"
+    too_much = [one for one in cut.levels if one.is_too_much]
+    if not too_much:
+        return f"{line}; that is within the noise, {', '.join(map(_describe_noise, cut.levels))}"
+    told_levels = ", ".join(
+        f"{_describe_noise(one)} (most = {one.best_most:g} is best there)" for one in too_much
+    )
+    line += f"; that exceeds the noise, {told_levels}"
+    if cut.best_most > cut.most:
+        return f"{line}: set most = {cut.best_most:g}, the best over all levels of the result"
+    return f"{line}, but no higher bound has less error over all levels of the result"
+
+
+def _describe_noise(level: LevelClipping) -> str:
+    which = f"by {', '.join(level.keys)}" if level.keys else f"of {ALL}"
+    return f"± {shorten(level.half_width)} {which}"
+
+
+def shorten(value: float) -> str:
+    """Format a number with three digits, or as a whole one."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
