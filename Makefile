@@ -184,6 +184,10 @@ bench-defaults: $(STAMP)  ## The learning rate of quickstart's rule beside five 
 bench-own-networks: $(STAMP)  ## AUC of networks as torch begins them, as they are and standardised by the panel (ARGS="--only adult --json")
 	$(BIN)/python -m tests.bench.own_networks $(ARGS)
 
+.PHONY: bench-trained-networks
+bench-trained-networks: $(STAMP)  ## AUC of networks trained in the clear before, as given and by the rule's rate and shares of it (ARGS="--reports 3000 --json")
+	$(BIN)/python -m tests.bench.trained_networks $(ARGS)
+
 .PHONY: bench-made-tables
 bench-made-tables: $(STAMP)  ## AUC of quickstart's network beside others on made tables whose odds are known (ARGS="--only clicks --rows 2000 --json")
 	$(BIN)/python -m tests.bench.made_networks $(ARGS)

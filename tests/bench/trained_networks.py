@@ -1,10 +1,10 @@
 """What the rule's rate and shares of it make of weights trained in the clear: a table of defaults.md.
 
-    python -m tests.bench.trained_networks [--only adult]        some five minutes on two idle cores
+    python -m tests.bench.trained_networks [--only adult] [--reports 3000]   some five minutes on two idle cores
 
 Networks are trained plainly on 2,000 public records, of all columns or of every second one, and then at
-epsilon 3 against the ad server, with the exact engine and both helpers' noise, on the other records; AUC on
-the panel. One row for each data set, network and pretraining: as given, then trained at the rule's rate and
+epsilon 3 against the ad server, with the exact engine and both helpers' noise, on the other records, or on
+the first so many of them; AUC on the panel. One row for each data set, network and pretraining: as given, then trained at the rule's rate and
 at shares of it; means over seeds from 101 on, with their standard deviation.
 """
 
@@ -35,6 +35,7 @@ class Row:
 
     data: str
     network: str
+    reports: int
     columns: str
     learning_rate: float
     given: float
@@ -61,8 +62,8 @@ def _without(records: Examples, columns: slice) -> Examples:
     return replace(records, features=features)
 
 
-def rows(only: str) -> Iterator[Row]:
-    """Measure the data sets whose names start so."""
+def rows(only: str, most: int | None) -> Iterator[Row]:
+    """Measure the data sets whose names start so, on so many reports at most."""
     hidden = {"all": slice(0, 0), "every second one": slice(0, None, 2)}
     for name, read in DATA.items():
         if not name.startswith(only):
@@ -74,6 +75,7 @@ def rows(only: str) -> Iterator[Row]:
                 for seed in SEEDS:
                     parts = split(seen, seed)
                     public, reported = np.split(np.arange(len(parts.reported.labels)), [_PUBLIC])
+                    reported = reported[:most]
                     records = Split(reported=parts.reported.part(reported), panel=parts.panel)
                     panel = EvalSet(features=parts.panel.features, labels=parts.panel.labels)
                     begun = standardise(begin(NETWORKS[called], encoder, seed), LOSS, panel).model
@@ -91,6 +93,7 @@ def rows(only: str) -> Iterator[Row]:
                 yield Row(
                     data=name,
                     network=called,
+                    reports=len(reported),
                     columns=columns,
                     learning_rate=rule,
                     given=round(float(np.mean(given)), 4),
@@ -106,8 +109,9 @@ def main() -> None:
     """Measure and print."""
     parser = bench_parser(__doc__)
     parser.add_argument("--only", default="", help="data sets whose names start so")
+    parser.add_argument("--reports", type=int, help="train on so many reports at most")
     arguments = parser.parse_args()
-    for row in rows(arguments.only):
+    for row in rows(arguments.only, arguments.reports):
         show(row, is_json=arguments.json)
 
 

@@ -59,12 +59,14 @@ def test_servers_are_started_once_found_again_and_ended(
         assert told == of_the_start
         assert {path.read_text() for path in project.parties.glob("*.pid")} == pids
     finally:
-        stopped = second.down()
-        is_up, files = first.is_up, list(project.parties.glob("*.pid"))
-        again = first.down()  # they are its children: only it can wait until they are gone
-    assert (sorted(stopped), again) == (["adserver", "helper-0", "helper-1"], [])
-    assert not is_up
+        stopped, files = second.down(), list(project.parties.glob("*.pid"))
+        arguments = {module._arguments(int(pid)) for pid in pids}  # none once a process has let go its memory
+        first.down()  # they are its children: only it can wait until the last trace of them is gone
+    assert sorted(stopped) == ["adserver", "helper-0", "helper-1"]
+    assert arguments == {""}
     assert not files
+    assert not first.is_up
+    assert first.down() == []
 
 
 def test_status_says_what_runs_and_logs_show_the_end_of_each_log(
