@@ -1,11 +1,12 @@
 """What the rule's rate and shares of it make of weights trained in the clear: a table of defaults.md.
 
-    python -m tests.bench.trained_networks [--only adult] [--reports 3000]   some five minutes on two idle cores
+    python -m tests.bench.trained_networks [--only adult] [--reports 3000]  some six minutes, two cores
 
 Networks are trained plainly on 2,000 public records, of all columns or of every second one, and then at
 epsilon 3 against the ad server, with the exact engine and both helpers' noise, on the other records, or on
-the first so many of them; AUC on the panel. One row for each data set, network and pretraining: as given, then trained at the rule's rate and
-at shares of it; means over seeds from 101 on, with their standard deviation.
+the first so many of them; AUC on the panel. One row for each data set, network and pretraining: as given,
+then trained at the rule's rate and at shares of it; means over seeds from 101 on, with their standard
+deviation.
 """
 
 from collections.abc import Iterator
