@@ -77,7 +77,7 @@ def _rehearse_command(
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.rehearsal import Wish, add_own_rate, rehearse
     from adserver.views.plan import tell_loss
-    from adserver.views.rehearsal import print_rehearsal, training_progress, write_plot
+    from adserver.views.rehearsal import print_rehearsal, tell_examples, training_progress, write_plot
     from maskedlark.model.heads import trained_loss
 
     if submission is None:
@@ -95,6 +95,7 @@ def _rehearse_command(
     described = server.task(task).stored.bundle.task
     tell_loss(separate_parameters(submission.model), trained_loss(submission.loss), described)
     given = read_eval_set(examples.read_bytes())
+    tell_examples(given, trained_loss(submission.loss))
     with training_progress("rehearsing", is_shown=not as_json) as progress:
         found = rehearse(submission, described, given, wish, progress)
     if as_json:

@@ -282,7 +282,7 @@ class Training(Connection):
         """
         from adserver.training.eval_set import read_eval_set
         from adserver.training.rehearsal import Wish, add_own_rate, rehearse
-        from adserver.views.rehearsal import training_progress
+        from adserver.views.rehearsal import tell_examples, training_progress
 
         if not isinstance(rate := training.get("learning_rate"), float | int | None):
             raise InvalidTask(
@@ -319,6 +319,7 @@ class Training(Connection):
             file = separate_parameters(submission.model)
             tell_loss(file, trained_loss(submission.loss), task)
             tell_columns(file, task, self._encoder_of)
+            tell_examples(found, trained_loss(submission.loss))
         with training_progress("rehearsing", is_shown=progress) as show:
             return rehearse(submission, task, found, wish, show)
 

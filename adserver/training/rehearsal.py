@@ -32,7 +32,7 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.default_optimizer import check_rule, choose_rate, steps_at, why_no_rule
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import OF_TWO_CLASSES, area_error
+from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, area_error
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.model_file import check_loss_fits
 from adserver.training.panel_note import note_panel, was_trained_on
@@ -47,7 +47,7 @@ from adserver.training.rehearsal_training import (
     TrainingOutcome,
     score_model,
 )
-from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
 from adserver.training.standardising import standardise_submission
 from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidTask, JobRefused
@@ -64,6 +64,8 @@ _LEAST_EXAMPLES: Final = 40
 # A learning rate whose first score is worse than the best by more than this is not repeated, if that is more
 # than the score's standard error too: about twice the error of a difference over the same examples.
 _HOPELESS: Final = 0.02
+# An area under the curve, or an accuracy, to say how well examples tell it.
+_USUAL_SCORE: Final = 0.75
 # What is tried in addition to the rule's rate, if nothing else is named, is so many times lower and higher.
 _STEP: Final = 3.0
 
@@ -175,6 +177,20 @@ def rehearse(
         was_trained_on=was_trained_on(submission.model, examples),
         as_given=score_model(submission.model, examples, loss).value if begun.is_trained else None,
     )
+
+
+def describe_examples(examples: EvalSet, loss: TrainedLoss) -> str:
+    """Say how well a score can be known by so many examples; empty where no standard error is known of it."""
+    positives = int((examples.labels == 1).sum())
+    if loss in OF_TWO_CLASSES and positives in {0, len(examples)}:
+        return ""
+    error = _sampling_error(_USUAL_SCORE, loss, examples, parts=PARTS)
+    if error is None:
+        return ""
+    of_label = f", {positives:,} positive" if loss in OF_TWO_CLASSES else ""
+    score = f"{METRIC_NAMES[_metric(loss)]} {_USUAL_SCORE:g}"
+    known = f"to ± {ERRORS_OF_99 * error:.2g} (99 %)"
+    return f"{len(examples):,} examples{of_label}: all of them tell {score} {known}"
 
 
 def add_own_rate(submission: Submission, others: Sequence[float]) -> tuple[float, ...]:

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 WARM: Final = ", warm start"
 """What the name of a setting that begins at trained weights ends in."""
+METRIC_NAMES: Final = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the loss"}
+"""What people call the metrics of `Rehearsal.metric`."""
 # Of Student's t: 95 % between both sides.
 _CONFIDENCE: Final = 0.975
+# So many more than were asked for are named, with what they would tell.
+_MORE_SEEDS: Final = 8
 
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "name": str,
@@ -131,13 +135,22 @@ class Rehearsed:
         """
         if len(other.scores) != len(self.scores):
             return len(other.scores) < len(self.scores)
+        return self.value - other.value > self.least_gain_over(other)
+
+    def least_gain_over(self, other: "Rehearsed", *, seeds: int | None = None) -> float:
+        """Return what the mean difference to a setting of as many seeds must exceed to be no chance.
+
+        With `seeds`, what so many would tell, if the differences went on to spread as they do. Infinite by
+        one seed, or by two numbers of them.
+        """
+        if len(self.scores) < 2 or len(other.scores) != len(self.scores):
+            return math.inf
         from scipy.special import stdtrit
 
         differences = np.array([one.value for one in self.scores]) - [one.value for one in other.scores]
-        if len(differences) < 2:
-            return False
-        error = float(np.std(differences, ddof=1)) * math.sqrt(1 / len(differences) + 1 / (PARTS - 1))
-        return float(np.mean(differences)) > float(stdtrit(len(differences) - 1, _CONFIDENCE)) * error
+        number = seeds or len(differences)
+        error = float(np.std(differences, ddof=1)) * math.sqrt(1 / number + 1 / (PARTS - 1))
+        return float(stdtrit(number - 1, _CONFIDENCE)) * error
 
 
 @frozen
@@ -241,6 +254,7 @@ class Rehearsal:
                 lines.append(
                     f"{name}: {job.value:.4f} cannot be told apart from the examples alone, "
                     f"{alone.value:.4f}, by {plural(len(job.scores), 'seed')}"
+                    + _describe_resolution(job, alone, is_python=is_python)
                 )
             if self.as_given is not None and not job.is_warm:
                 gain = job.value - self.as_given
@@ -318,3 +332,14 @@ class Rehearsal:
             if one.scores or one.refused
         ]
         return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks(is_python=True)])
+
+
+def _describe_resolution(job: Rehearsed, other: Rehearsed, *, is_python: bool) -> str:
+    """Say what gain would have been told, and what more seeds would tell; empty if nothing is known of it."""
+    least, more = job.least_gain_over(other), len(job.scores) + _MORE_SEEDS
+    if not 0 < least < math.inf:
+        return ""
+    return (
+        f": here a gain of less than {least:.2g} looks like chance, of less than "
+        f"{job.least_gain_over(other, seeds=more):.2g} with {'seeds=' if is_python else '--seeds '}{more}"
+    )

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import typer
 
+from adserver.training.eval_set import EvalSet
+from adserver.training.rehearsal import describe_examples
 from adserver.training.rehearsal_pool import OnProgress
 from adserver.training.rehearsal_training import ALONE, NO_NOISE
-from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
 from adserver.views.printing import print_table, progress_bars, write_as
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.terminal.pictures import as_png, new_figure
 
-_NAMES = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the loss"}
+
+def tell_examples(examples: EvalSet, loss: TrainedLoss) -> None:
+    """Say on stderr how well a score can be known by the examples, before hours go into it."""
+    if told := describe_examples(examples, loss):
+        typer.echo(told, err=True)
 
 
 def print_rehearsal(found: Rehearsal) -> None:
@@ -22,7 +29,7 @@ def print_rehearsal(found: Rehearsal) -> None:
         (
             "",
             "rate",
-            _NAMES[found.metric],
+            METRIC_NAMES[found.metric],
             "±",
             "99 %",
             "loss",
@@ -109,6 +116,6 @@ def _png(found: Rehearsal) -> bytes:
     # Epsilons are tried in factors
     axes.set_xscale("log")
     axes.set_xlabel("epsilon against the ad server")
-    axes.set_ylabel(_NAMES[found.metric])
+    axes.set_ylabel(METRIC_NAMES[found.metric])
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False)
     return as_png(figure)

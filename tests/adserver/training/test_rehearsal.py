@@ -1,5 +1,6 @@
 """A rehearsal is the job: its plan, samples, noise and steps, without the helpers."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +24,7 @@ from adserver.training.rehearsal import (
     _plan,
     _promising,
     _Row,
+    describe_examples,
     rehearse,
 )
 from adserver.training.rehearsal_training import (
@@ -501,6 +503,47 @@ def test_rates_are_compared_seed_by_seed_since_each_seed_tests_all_with_the_same
     assert "tried" not in repr(mixed)
     once = rehearsed({0.3: (0.5,), 1.0: (0.6,)})
     assert once.as_good("epsilon 1") == (0.3, 1.0)
+
+
+def test_what_cannot_be_told_from_the_examples_alone_says_what_gain_would_be() -> None:
+    """By four and by twelve seeds: Student's 3.1824 and 2.2010, on the corrected error of each."""
+    job, alone = (0.6, 0.7, 0.65, 0.75), (0.62, 0.66, 0.66, 0.7)
+    found = rehearsed({0.3: job})
+    settings = [
+        found.settings[0],
+        replace(found.settings[1], scores=rehearsed({0.3: alone}).settings[1].scores),
+    ]
+    found = replace(found, settings=tuple(settings))
+    deviation = np.std(np.array(job) - alone, ddof=1)
+    four, twelve = 3.1824 * deviation * (1 / 4 + 1 / 3) ** 0.5, 2.2010 * deviation * (1 / 12 + 1 / 3) ** 0.5
+    said = "0.6750 cannot be told apart from the examples alone, 0.6600, by 4 seeds: "
+    said += f"here a gain of less than {four:.2g} looks like chance, of less than {twelve:.2g} with "
+    assert any(said + "--seeds 12" in line for line in found.remarks())
+    assert said + "seeds=12" in repr(found)
+    assert rehearsed({0.3: (0.6,)}).settings[0].least_gain_over(found.settings[1]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "said"),
+    [
+        # By Hanley and McNeil's formula, and by the binomial one.
+        (
+            Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+            [1] * 100 + [0] * 900,
+            "1,000 examples, 100 positive: all of them tell AUC 0.75 to ± 0.075 (99 %)",
+        ),
+        (
+            Loss.CROSS_ENTROPY,
+            [0, 1, 2, 1] * 250,
+            "1,000 examples: all of them tell accuracy 0.75 to ± 0.035 (99 %)",
+        ),
+        (Loss.MSE, [0.5] * 1_000, ""),
+        (Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, [0] * 1_000, ""),
+    ],
+)
+def test_examples_say_first_how_well_they_tell_a_score(loss: Loss, labels: list[float], said: str) -> None:
+    features = np.zeros((len(labels), 1), np.uint8)
+    assert describe_examples(EvalSet(features=features, labels=np.array(labels)), loss) == said
 
 
 def test_rates_that_one_seed_left_behind_give_no_direction() -> None:
