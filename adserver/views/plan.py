@@ -21,6 +21,7 @@ from maskedlark.errors import MaskedLarkError
 from maskedlark.escape import escape
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.budget_view import number
@@ -74,7 +75,7 @@ def print_plan(
     if plan.is_norm_known:
         typer.echo(
             "ratio, of noise to signal: both helpers' noise on a round's mean gradient, over a gradient of "
-            f"norm {plan.gradient_norm:g}, as you expect"
+            f"norm {plan.gradient_norm:g}, as you expect{_describe_bound(plan, room)}"
         )
         typer.echo(
             "worth: so many steps without noise are predicted to gain as much, each at its best length"
@@ -201,6 +202,17 @@ def _describe_layers(file: bytes, model: "Model") -> Iterator[str]:
             "batch normalisation uses the means and variances of the file, which training leaves as they "
             "are: those of a network that never ran on data are 0 and 1"
         )
+
+
+def _describe_bound(plan: Plan, room: JobLimits) -> str:
+    """Say what the noise is at, where the bound of the job moves by itself."""
+    if room.clip_norm is not None or plan.recommended.carried is not None:
+        return ""
+    return (
+        f", with noise at the clip norm {room.clip.bound:g}. The bound of a job by default begins at "
+        f"{AdaptiveClip().initial * room.clip.bound:g} and follows the gradients, and so does its noise: the "
+        "ratio is then lower, and the worth higher"
+    )
 
 
 def tell_loss(file: bytes, loss: TrainedLoss, task: Task) -> None:

@@ -388,7 +388,10 @@ def test_a_plan_names_a_worth_only_where_a_gradient_norm_is_expected(adserver: A
     assert "worth" not in unknown.splitlines()[0]
     assert "least ratio" not in expected
     assert "worth" in expected.splitlines()[0]
+    assert "begins at 0.1 and follows the gradients" in expected
     assert "--rounds 120" in unknown
+    of_a_bound = adserver(f"{wish} --rounds 9 --gradient-norm 0.2 --clip-norm 0.5").stdout
+    assert "follows the gradients" not in of_a_bound
     assert "--rounds 4 " in adserver(f"{wish} --max-epochs 4").stdout
 
 
