@@ -33,6 +33,19 @@ _TIME: Final = (
 _ISO: Final = re.compile(rf"([0-9]{{4}})[-/.]([0-9]{{1,2}})[-/.]([0-9]{{1,2}}){_TIME}")
 _DOTTED: Final = re.compile(rf"([0-9]{{1,2}})\.([0-9]{{1,2}})\.([0-9]{{4}}){_TIME}")
 _SLASHED: Final = re.compile(rf"([0-9]{{1,2}})[/-]([0-9]{{1,2}})[/-]([0-9]{{4}}){_TIME}")
+_SHORT_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH: Final = (
+    r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_DAY_THEN_NAME: Final = re.compile(
+    rf"([0-9]{{1,2}})[ -]{_MONTH},?[ -]([0-9]{{4}}){_TIME}", re.IGNORECASE | re.ASCII
+)
+_NAME_THEN_DAY: Final = re.compile(
+    rf"{_MONTH}[ -]([0-9]{{1,2}}),?[ -]([0-9]{{4}}){_TIME}", re.IGNORECASE | re.ASCII
+)
+# What these mean, no other cell of the column decides.
+_CLEAR: Final = (_ISO, _DOTTED, _DAY_THEN_NAME, _NAME_THEN_DAY)
 _FOUR_DIGITS: Final = "with years of two digits: write four, as 2026-11-28"
 # Where the day stands, and of which century the year is, a cell does not say
 _DAY_OR_MONTH: Final = "(?:0?[1-9]|[12][0-9]|3[01])"
@@ -176,9 +189,8 @@ def _order(cells: set[str]) -> _Order | None:
     """
     found = [one for cell in cells if (one := _SLASHED.fullmatch(cell))]
     # A cell that is no date at all makes the column none: then it does not matter what stands first.
-    if not found or len(found) + sum(
-        bool(_ISO.fullmatch(one) or _DOTTED.fullmatch(one)) for one in cells
-    ) < len(cells):
+    clear = sum(any(form.fullmatch(one) for form in _CLEAR) for one in cells)
+    if not found or len(found) + clear < len(cells):
         return None
     is_day, is_month = any(int(one[1]) > 12 for one in found), any(int(one[2]) > 12 for one in found)
     # Guessed, a wrong order would read most dates without an error, and all of them wrongly.
@@ -194,12 +206,17 @@ def _moment(cell: str, order: _Order | None) -> _Moment | None:
         year, month, day, hour = iso.groups()
     elif dotted := _DOTTED.fullmatch(cell):
         day, month, year, hour = dotted.groups()
+    elif named := _DAY_THEN_NAME.fullmatch(cell):
+        day, month, year, hour = named.groups()
+    elif named := _NAME_THEN_DAY.fullmatch(cell):
+        month, day, year, hour = named.groups()
     elif order is not None and (slashed := _SLASHED.fullmatch(cell)):
         first, second, year, hour = slashed.groups()
         day, month = (first, second) if order is _Order.DAY else (second, first)
     else:
         return None
+    number = int(month) if month.isdecimal() else _SHORT_MONTHS.index(month[:3].lower()) + 1
     try:
-        return _Moment(day=date(int(year), int(month), int(day)), hour=None if hour is None else int(hour))
+        return _Moment(day=date(int(year), number, int(day)), hour=None if hour is None else int(hour))
     except ValueError:
         return None

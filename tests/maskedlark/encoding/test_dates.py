@@ -1,5 +1,7 @@
 """Dates in the forms that people write become a weekday, a day and an hour, and never the wrong month."""
 
+from datetime import date
+
 import pytest
 
 from maskedlark.encoding.dates import are_dates, has_short_year, part_of, parts, with_parts, wrong_dates
@@ -18,6 +20,11 @@ DAY = "20785"
         ("28/11/2026", None),
         ("11/28/2026", None),
         ("28-11-2026 4:50", "4"),
+        ("28 Nov 2026", None),
+        ("28-NOV-2026 04:50", "4"),
+        ("28 november, 2026", None),
+        ("Nov. 28, 2026", None),
+        ("November 28 2026 04:50:59", "4"),
         ("2026-11-28T04:50:59.123Z", "4"),
         ("2026-11-28 04:50:59+01:00", "4"),
         ("1795841400", "4"),
@@ -33,9 +40,18 @@ def test_forms(cell: str, hour: str | None) -> None:
 
 
 def test_forms_mix_in_a_column() -> None:
-    made = parts({"seen": ["2026-11-28", "28.11.2026 23:10", "11/28/2026"]}, "seen")
-    assert made["seen@day"] == [DAY] * 3
-    assert made["seen@hour"] == [None, "23", None]
+    made = parts({"seen": ["2026-11-28", "28.11.2026 23:10", "11/28/2026", "28 Nov 2026"]}, "seen")
+    assert made["seen@day"] == [DAY] * 4
+    assert made["seen@hour"] == [None, "23", None, None]
+
+
+def test_each_month_has_its_names() -> None:
+    """The first of each month, by the short and the long name, day or month first."""
+    for month in range(1, 13):
+        first = date(2026, month, 1)
+        for cell in (f"{first:%d %b %Y}", f"{first:%B %d, %Y}", f"{first:%d-%b-%Y}"):
+            assert parts({"d": [cell]}, "d")["d@day"] == [str((first - date(1970, 1, 1)).days)]
+    assert parts({"d": ["3 Sept 2026"]}, "d") == parts({"d": ["2026-09-03"]}, "d")
 
 
 @pytest.mark.parametrize(
@@ -44,6 +60,10 @@ def test_forms_mix_in_a_column() -> None:
         ["yes"],
         ["2026-11-28", "soon"],
         ["31.02.2026"],
+        ["31 Feb 2026"],
+        ["28 Novem 2026"],
+        ["28 Nov 26"],
+        ["32 Nov 2026"],
         ["12"],
         [None],
         ["7", "2026-11-28"],

@@ -8,6 +8,12 @@ const TIME =
 const ISO = new RegExp(`^([0-9]{4})[-/.]([0-9]{1,2})[-/.]([0-9]{1,2})${TIME}$`);
 const DOTTED = new RegExp(`^([0-9]{1,2})\\.([0-9]{1,2})\\.([0-9]{4})${TIME}$`);
 const SLASHED = new RegExp(`^([0-9]{1,2})[/-]([0-9]{1,2})[/-]([0-9]{4})${TIME}$`);
+const MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const MONTH =
+  "(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?" +
+  "|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\\.?";
+const DAY_THEN_NAME = new RegExp(`^([0-9]{1,2})[ -]${MONTH},?[ -]([0-9]{4})${TIME}$`, "i");
+const NAME_THEN_DAY = new RegExp(`^${MONTH}[ -]([0-9]{1,2}),?[ -]([0-9]{4})${TIME}$`, "i");
 const UNIX = /^(?:([0-9]{9,10})(?:\.[0-9]+)?|([0-9]{12,13}))$/;
 const PART = /^([^]+)@(weekday|day|hour)$/;
 
@@ -41,10 +47,18 @@ function written(said: string): Moment | undefined {
   if (iso !== null) return moment(iso[1]!, iso[2]!, iso[3]!, iso[4]);
   const dotted = DOTTED.exec(said);
   if (dotted !== null) return moment(dotted[3]!, dotted[2]!, dotted[1]!, dotted[4]);
+  const dayFirst = DAY_THEN_NAME.exec(said);
+  if (dayFirst !== null) return moment(dayFirst[3]!, monthOf(dayFirst[2]!), dayFirst[1]!, dayFirst[4]);
+  const nameFirst = NAME_THEN_DAY.exec(said);
+  if (nameFirst !== null) return moment(nameFirst[3]!, monthOf(nameFirst[1]!), nameFirst[2]!, nameFirst[4]);
   const slashed = SLASHED.exec(said);
   if (slashed === null || Number(slashed[1]) > 12 === Number(slashed[2]) > 12) return undefined;
   const [day, month] = Number(slashed[1]) > 12 ? [slashed[1]!, slashed[2]!] : [slashed[2]!, slashed[1]!];
   return moment(slashed[3]!, month, day, slashed[4]);
+}
+
+function monthOf(name: string): string {
+  return String(MONTHS.indexOf(name.slice(0, 3).toLowerCase()) + 1);
 }
 
 function moment(year: string, month: string, day: string, hour: string | undefined): Moment | undefined {
