@@ -10,7 +10,7 @@ import typer
 from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_options
 from adserver.cli.target import connected_server_of, trace
 from adserver.views.printing import check_parts, print_json
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason, JobRefused, MaskedLarkError
 from maskedlark.escape import escape
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
@@ -91,6 +91,7 @@ def _aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
+    from adserver.views.asked_query import describe_earlier
     from adserver.views.query import ENDINGS, Statistic, json_of, print_groups, summary_lines, write_result
     from maskedlark.reports.measurement import COUNT
 
@@ -153,6 +154,10 @@ def _aggregate_command(
                 _print_plan(server, values, {**asked, **charged}, as_json=as_json)
                 return
             result = server.aggregate(values=values, **asked, **charged)
+            # It was charged: what is only said beside it must not lose it
+            with suppress(MaskedLarkError):
+                if earlier := describe_earlier(server.queries(), result.query_id):
+                    typer.echo(f"note: {escape(earlier)}", err=True)
     # Once each: a statistic has one name in files
     statistics = [
         Statistic.mean(name, over, is_zero_elsewhere=(name, over) in filled)

@@ -1,6 +1,8 @@
 """Measuring from Python: aggregates and evaluations."""
 
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral
 from operator import index
 from typing import Any
@@ -22,7 +24,8 @@ from adserver.records.exported_model import ModelWeights
 from adserver.records.summaries import QuerySummary
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
-from maskedlark.errors import InvalidTask
+from adserver.views.asked_query import describe_earlier
+from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.releases.counting import measurement_of
 
 
@@ -74,7 +77,7 @@ class Measuring(Connection):
                 f"where is {where!r}: expected one value for each key, such as {{'region': 'north'}}; for "
                 "several values group by the key and add up"
             )
-        return self.server.aggregate(
+        result = self.server.aggregate(
             **_plain_query(values, histograms, group_by, where, domains),
             discover=discover,
             roll_up=roll_up,
@@ -82,6 +85,11 @@ class Measuring(Connection):
             dataset=id_of(dataset),
             query_id=query_id,
         )
+        # It was charged: what is only said beside it must not lose it
+        with suppress(MaskedLarkError):
+            if earlier := describe_earlier(self.server.queries(), result.query_id):
+                warnings.warn(earlier, stacklevel=3)
+        return result
 
     @suggest_names
     def forecast_aggregate(

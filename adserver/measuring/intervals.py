@@ -125,6 +125,36 @@ def half_width(mechanism: Mechanism, confidence: float = CONFIDENCE) -> float:
             assert_never(mechanism)
 
 
+def chance_above(mechanism: Mechanism, clear: Numbers) -> Numbers:
+    """Return the probability that one cell's noise is so many of its standard errors above zero, or more."""
+    match mechanism:
+        case Mechanism.NONE:
+            return np.asarray(np.where(clear > 0, 0.0, 1.0))
+        case Mechanism.GAUSSIAN:
+            return np.array([NormalDist().cdf(-one) for one in clear.tolist()])
+        case Mechanism.LAPLACE:
+            # As in `half_width`, in the scale of one of both.
+            two_sided = (1 + np.abs(clear)) * np.exp(-2 * np.abs(clear))
+            return np.asarray(np.where(clear > 0, two_sided / 2, 1 - two_sided / 2))
+        case _:
+            assert_never(mechanism)
+
+
+def clear_of_zero(chances: Numbers, share: float) -> NDArray[np.bool_]:
+    """Return which of many numbers are not zero, given how likely noise alone makes each.
+
+    Guarantees: of those returned at most such a share is zero, on average. (Among thousands of numbers that
+        are zero, a fixed share of all would be returned by one threshold for each.)
+
+    Source: Y. Benjamini and Y. Hochberg, "Controlling the False Discovery Rate", 1995.
+    """
+    ordered = np.sort(chances)
+    bounds = share * np.arange(1, len(ordered) + 1) / len(ordered)
+    within = np.flatnonzero(ordered <= bounds)
+    least = ordered[within[-1]] if len(within) else -1.0
+    return np.asarray(chances <= least)
+
+
 def reach(mechanism: Mechanism, concentration: Numbers, confidence: float) -> Numbers:
     """Return half of an interval's width, in standard errors, of a weighted sum of independent noise.
 

@@ -4,7 +4,7 @@ Ask both helpers, add their shares, and read the sums of every cell with what th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import NormalDist
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes, words_by_code
-from adserver.measuring.intervals import CONFIDENCE, half_width
+from adserver.measuring.intervals import CONFIDENCE, chance_above, clear_of_zero, half_width
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
@@ -307,10 +307,13 @@ def _rows(
                 ).within(*ends)
                 for value, error, ends in zip(values, deviations, possible, strict=True)
             )
-            is_always_shown = REST in group and spec.are_rests_shown
-            row = ResultRow(group=group, estimates=estimates)
-            rows.append(row if is_always_shown else _widen(row, hidden, task.mechanism))
-    return tuple(rows)
+            rows.append(ResultRow(group=group, estimates=estimates))
+    widened = _widen([row for row in rows if not _is_always_shown(row, spec)], hidden, task.mechanism)
+    return tuple(row if _is_always_shown(row, spec) else next(widened) for row in rows)
+
+
+def _is_always_shown(row: ResultRow, spec: QuerySpec) -> bool:
+    return REST in row.group and spec.are_rests_shown
 
 
 def _errors(task: Task, spec: QuerySpec) -> NDArray[np.float64]:
@@ -377,21 +380,30 @@ def _numbers_of_hidden(task: Task, spec: QuerySpec) -> _Hidden:
     )
 
 
-def _widen(row: ResultRow, hidden: _Hidden, mechanism: Mechanism) -> ResultRow:
-    """Return a row whose intervals hold what a hidden cell may have, unless it is surely shown.
+def _widen(rows: Sequence[ResultRow], hidden: _Hidden, mechanism: Mechanism) -> Iterator[ResultRow]:
+    """Yield rows whose intervals hold what a hidden cell may have, unless they are surely shown.
 
-    A hidden cell shows noise around zero. Its count tells, or else that no column is clear of zero.
+    A hidden cell shows noise around zero. Its count tells, or else that a column is clear of zero; of the
+    cells that are taken for shown, a share of `CONFIDENCE` is, however many there are.
     """
-    decisive = row.estimates if hidden.counted is None else (row.estimates[hidden.counted],)
-    # Several columns have as many chances to be clear by noise alone: each gets its share of the error.
-    reach = half_width(mechanism, 1 - (1 - CONFIDENCE) / len(decisive))
-    if any(abs(one.value) > reach * one.standard_error for one in decisive):
-        return row
-    estimates = tuple(
-        replace(one, low=min(one.low, least), high=max(one.high, most))
-        for one, least, most in zip(row.estimates, hidden.least, hidden.most, strict=True)
-    )
-    return replace(row, estimates=estimates, may_be_hidden=estimates != row.estimates)
+    if not rows:
+        return
+    decisive = [row.estimates if hidden.counted is None else (row.estimates[hidden.counted],) for row in rows]
+    values, errors = np.array(
+        [[(one.value, one.standard_error) for one in row] for row in decisive]
+    ).transpose(2, 0, 1)
+    # A count is above zero; of other sums the one that is clearest counts, on either side.
+    clear = (values if hidden.counted is not None else np.abs(values)) / np.where(errors > 0, errors, 1.0)
+    chances = chance_above(mechanism, clear.max(axis=1))
+    if hidden.counted is None:
+        chances = 2 * clear.shape[1] * chances
+    are_shown = clear_of_zero(chances, (1 - CONFIDENCE) / 2)
+    for row, is_shown in zip(rows, are_shown.tolist(), strict=True):
+        estimates = tuple(
+            replace(one, low=min(one.low, least), high=max(one.high, most))
+            for one, least, most in zip(row.estimates, hidden.least, hidden.most, strict=True)
+        )
+        yield row if is_shown else replace(row, estimates=estimates, may_be_hidden=estimates != row.estimates)
 
 
 def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[LevelEstimate]:

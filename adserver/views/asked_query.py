@@ -1,6 +1,7 @@
 """A stored query or evaluation in a list."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from adserver.records.summaries import QuerySummary
 from adserver.store.queries import AskedQuery
@@ -8,6 +9,9 @@ from maskedlark.releases.counting import Condition
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
+
+# Hex digits that people type of an id.
+_SHOWN_ID: Final = 12
 
 
 def query_summary(asked: AskedQuery) -> QuerySummary:
@@ -21,6 +25,32 @@ def query_summary(asked: AskedQuery) -> QuerySummary:
         asked_at=asked.asked_at,
         is_answered=asked.is_answered,
         about=_about(asked),
+    )
+
+
+def describe_earlier(summaries: Sequence[QuerySummary], query_id: str) -> str:
+    """Name the last earlier query of the same values, groups and conditions; empty if there is none.
+
+    Args:
+        summaries: All queries, oldest first.
+        query_id: Of the new one, in hex.
+    """
+    before, new = list[QuerySummary](), None
+    for one in summaries:
+        if one.query_id == query_id:
+            new = one
+            break
+        before.append(one)
+    if new is None:
+        return ""
+    of = (new.kind, new.dataset_id, new.about)
+    same = [one for one in before if one.is_answered and (one.kind, one.dataset_id, one.about) == of]
+    if not same:
+        return ""
+    earlier = same[-1].query_id[:_SHOWN_ID]
+    return (
+        f"{new.about}: query {earlier} was of this, too. To see an answer again, `adserver aggregate --again "
+        f"{earlier}`, or client.repeat_aggregate({earlier!r}), costs nothing"
     )
 
 

@@ -1,6 +1,7 @@
 """A client that lost an answer asks again under the id that it chose: the same answer, and one charge."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,6 +30,9 @@ from tests.adserver.asked_site import Ledgered, There, asked_site, losing_answer
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET
 from tests.patience import HANGS_S
+
+# Nearly all tests here measure the same, and more than once.
+pytestmark = pytest.mark.filterwarnings("ignore:.* was of this, too")
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
 QUERY: Final[dict[str, Any]] = {
@@ -100,6 +104,23 @@ def test_a_client_that_loses_an_answer_asks_again_and_pays_once(there: There, dr
         assert as_json(client.repeat_aggregate(result.query_id)) == as_json(result)
         assert as_json(client.repeat_evaluate(evaluation.query_id)) == as_json(evaluation)
     assert dropping == []
+
+
+def test_what_was_measured_before_is_named_with_the_way_to_see_it_again(there: There) -> None:
+    """Of equal values, groups, conditions and dataset; here and from elsewhere."""
+    asked: dict[str, Any] = {"epsilon": 0.01, "dataset": SHOP_DATASET.hex()}
+    with there.charging(4), there.client() as client:
+        first = client.aggregate("purchase", group_by="place", where={"campaign": 3}, **asked)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            client.aggregate("purchase", where={"campaign": 3}, **asked)
+        for one in (client, there.of.client):
+            with pytest.warns(UserWarning, match=rf"query {first.query_id[:12]} was of this, too") as said:
+                again = one.aggregate("purchase", group_by="place", where={"campaign": 3}, **asked)
+            assert "purchase by place where campaign = 3: query" in str(said[0].message)
+            assert said[0].filename == __file__
+            assert again.query_id != first.query_id
+            first = again
 
 
 def test_numbers_of_numpy_are_asked_from_elsewhere_as_they_are_here(there: There) -> None:

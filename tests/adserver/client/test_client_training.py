@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -387,8 +388,12 @@ def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -
     asked: list[dict[str, Any]] = []
 
     class Server:
-        def aggregate(self, **given: Any) -> None:
+        def aggregate(self, **given: Any) -> SimpleNamespace:
             asked.append(given)
+            return SimpleNamespace(query_id="00")
+
+        def queries(self) -> tuple[()]:
+            return ()
 
     client = Client.of(Server())  # type: ignore[arg-type]  # the one operation that is called
     for group_by in ("campaign", ["campaign"], ("campaign",)):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adserver.measuring.evaluation_result import _Readings, read
-from adserver.measuring.intervals import Ratio, half_width, reach
+from adserver.measuring.intervals import Ratio, chance_above, clear_of_zero, half_width, reach
 from adserver.measuring.result import Estimate, NoInterval
 from adserver.views.query import format_estimate
 from maskedlark.privacy.mechanism import Mechanism
@@ -181,3 +181,23 @@ def test_the_summary_counts_cells_that_have_intervals() -> None:
     told = summary(cells)
     assert (told["coverage_least"], told["coverage_most"]) == (0.98, 0.99)
     assert (told["cells"], told["cells_without"], told["wrong_most"]) == (2, 1, 0.05)
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism.GAUSSIAN, Mechanism.LAPLACE])
+def test_the_chance_of_noise_is_what_intervals_leave_out(mechanism: Mechanism) -> None:
+    for confidence in (0.5, 0.99, 0.999_999):
+        reached = np.array([half_width(mechanism, confidence)])
+        assert 2 * chance_above(mechanism, reached)[0] == pytest.approx(1 - confidence, rel=1e-3)
+        assert chance_above(mechanism, -reached)[0] == pytest.approx((1 + confidence) / 2, rel=1e-6)
+
+
+def test_without_noise_whatever_is_not_zero_is_clear() -> None:
+    assert chance_above(Mechanism.NONE, np.array([-1.0, 0.0, 1e-9])).tolist() == [1.0, 1.0, 0.0]
+
+
+def test_the_more_are_clear_the_less_each_has_to_be() -> None:
+    """Benjamini and Hochberg's bounds at .05 of four numbers: .0125, .025, .0375, .05."""
+    assert clear_of_zero(np.array([0.02, 0.9, 0.9, 0.9]), 0.05).tolist() == [False] * 4
+    assert clear_of_zero(np.array([0.9, 0.02, 0.001, 0.9]), 0.05).tolist() == [False, True, True, False]
+    assert clear_of_zero(np.array([0.05, 0.05, 0.05, 0.05]), 0.05).tolist() == [True] * 4
+    assert clear_of_zero(np.array([0.026, 0.012, 0.036, 0.9]), 0.05).tolist() == [True, True, True, False]

@@ -237,6 +237,27 @@ def test_a_strict_task_says_its_margin_and_does_not_fit_its_levels() -> None:
     assert sum(row.estimates[1].value for row in months) != pytest.approx(strict.estimate("purchase").value)
 
 
+@pytest.mark.parametrize("values", [("count",), ("paid",)])
+def test_among_many_empty_groups_none_is_taken_for_one_that_is_shown(values: tuple[str, ...]) -> None:
+    """Of 2,000 groups noise alone puts twenty further from zero than a 99 % interval reaches."""
+    declared = {
+        "min_cell_count": 20,
+        "values": [{"name": "paid", "low": 0, "high": 1}],
+        "keys": [{"name": "place", "size": 2_000}],
+    }
+    of = measuring_world(declared, mechanism="gaussian", norm="l2", epsilon=8.0, collusion_epsilon=80.0)
+    crowded = np.repeat(np.arange(5, dtype=np.uint32), 200)[:, None]
+    laboratory = Laboratory(of, crowded, np.ones((len(crowded), 1), np.int64))
+    for seed in range(4):
+        found = laboratory.measurer(seed).measure(Request(values=values, group_by=("place",), epsilon=0.4))
+        clear = [
+            row for row in found.rows if abs(row.estimates[0].value) > 2.576 * row.estimates[0].standard_error
+        ]
+        assert len(clear) > 10
+        assert [row.group[0] for row in found.rows if not row.may_be_hidden][:5] == ["0", "1", "2", "3", "4"]
+        assert sum(not row.may_be_hidden for row in found.rows) <= 6
+
+
 def test_noise_is_in_proportion_to_each_values_own_bound() -> None:
     result = shop(k=20, mechanism="gaussian", norm="l2").measurer().measure(replace(REQUESTS[1], epsilon=2.0))
     scales = {column.name: column.noise_scale for column in result.columns}
