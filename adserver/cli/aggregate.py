@@ -9,6 +9,7 @@ import typer
 
 from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_options
 from adserver.cli.target import connected_server_of, trace
+from adserver.records.typed_ids import the_only
 from adserver.views.printing import check_parts, print_json
 from maskedlark.errors import JobReason, JobRefused, MaskedLarkError
 from maskedlark.escape import escape
@@ -124,12 +125,8 @@ def _aggregate_command(
             result = server.repeat_aggregate(again)
             filled = _check_gaps(server, result.task_id, read_off)
         else:
-            # Only checked: a dataset is of one task, and is what a query names
-            if task and not server.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
-                raise JobRefused(
-                    JobReason.UNKNOWN_DATASET,
-                    "the dataset belongs to another task: give a dataset of the task, or leave out --task",
-                )
+            if task:
+                charged["dataset"] = _dataset_of(server, task, charged["dataset"])
             is_read_off = bool(means or quantiles)
             task_id = server.dataset(charged["dataset"]).task_id.hex() if is_read_off else ""
             filled = _check_gaps(server, task_id, read_off)
@@ -198,6 +195,26 @@ def _print_plan(
     else:
         for line in forecast.lines():
             typer.echo(escape(line))
+
+
+def _dataset_of(server: "AdServer", task: str, dataset: str) -> str:
+    """Return the id of a task's dataset: of the one that is named, or else of its only one.
+
+    Raises:
+        JobRefused(UNKNOWN_DATASET): the dataset is of another task, or none is named and the task has none or
+            several.
+    """
+    if not dataset:
+        known = [one for one in server.datasets() if one.task_id.hex().startswith(task.lower())]
+        ids = [one.dataset_id for one in known if one.dataset_id is not None]
+        # Of a task without one the refusal is that of another task's
+        dataset = the_only(ids, "", JobReason.UNKNOWN_DATASET).hex() if ids else ""
+    if not server.dataset(dataset).task_id.hex().startswith(task.lower()):
+        raise JobRefused(
+            JobReason.UNKNOWN_DATASET,
+            "the dataset belongs to another task: give a dataset of the task, or leave out --task",
+        )
+    return dataset
 
 
 def _values_without_buckets(

@@ -27,6 +27,8 @@ _WRITTEN_AS: Final = str.maketrans(
 )
 # Dropped with other signs, `country!` would be `country`, and the answer the opposite of the question
 _OPERATORS: Final = frozenset("!<>=~")
+# A number with decimals is declared in parts of its unit
+_IN_PARTS: Final = re.compile(r"(.+)_x(10+)")
 # A declared name has at most 64: room for a number, `_x1000000` and `_filled`
 _MOST: Final = 44
 
@@ -72,13 +74,23 @@ def filled_name_of(value: str) -> str:
     return f"{value}_filled"
 
 
+def parts_of_unit(value: str) -> int:
+    """Return how many of a declared value's units its column's own has: 100 of `spend_x100`; 1 of others."""
+    named = _IN_PARTS.fullmatch(value)
+    return int(named[2]) if named else 1
+
+
 def declared_name(said: str, declared: Collection[str]) -> str:
     """Return the declared name that is meant: the same, or that of the only column of this plain name.
 
-    Anything else is returned as it is said, such as `country!` of a condition that meant to exclude.
+    By the names that quickstart gives the rows of a word, `device==phone`, are `phone`. Anything else is
+    returned as it is said, such as `country!` of a condition that meant to exclude, and `spend` of
+    `spend_x100`: who asked for it would read hundredths as the whole.
     """
-    if _OPERATORS.intersection(said):
+    if said in declared:
         return said
-    plain = plain_name(said)
+    column, equals, word = said.partition("==")
+    meant = word if column and equals else said
+    plain = plain_name(meant)
     is_only = plain in declared and numbered_name(plain, 2) not in declared
-    return plain if said not in declared and is_only else said
+    return plain if is_only and not _OPERATORS.intersection(meant) else said

@@ -25,7 +25,7 @@ from adserver.measuring.result import (
 )
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.records.defaults import MAY_BE_HIDDEN
-from adserver.records.plain_names import distinct_names
+from adserver.records.plain_names import distinct_names, parts_of_unit
 from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen
@@ -270,7 +270,18 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
 
 def reading_lines(result: AggregateResult, statistics: Sequence[Statistic]) -> list[str]:
     """Return lines on what intervals do not cover, and on estimates outside of them; none where not."""
-    return [*clipped_lines(result), *_nameless_lines(result), *_outside_lines(result, statistics)]
+    return [
+        *_unit_lines(result),
+        *clipped_lines(result),
+        *_nameless_lines(result),
+        *_outside_lines(result, statistics),
+    ]
+
+
+def _unit_lines(result: AggregateResult) -> list[str]:
+    """Return a line for each number that is summed in parts of its unit."""
+    parts = {column.value: parts_of_unit(column.value) for column in result.columns}
+    return [f"{value} is in parts of 1/{unit}: divide by {unit}" for value, unit in parts.items() if unit > 1]
 
 
 def _nameless_lines(result: AggregateResult) -> list[str]:

@@ -26,8 +26,8 @@ def find_close(given: str, known: Iterable[str]) -> str | None:
     # Folded, since ratios count a capital as another letter; of names that fold alike the first
     folded = {fold(one): one for one in reversed([*known])}
     said = fold(given)
-    # `amount` of `amount_x100`, which is longer by more than half, before `count`
-    begun = [one for one in folded if one.startswith(f"{said}_")]
+    # `amount` of `amount_x100`, which is longer by more than half, before `count` and `amount_x100_filled`
+    begun = sorted((one for one in folded if one.startswith(f"{said}_")), key=len)
     return next((folded[one] for one in (*begun, *get_close_matches(said, folded, 1))), None)
 
 

@@ -115,6 +115,18 @@ def test_a_dataset_is_measured_by_the_command_and_read_again(there: There, tmp_p
     assert result["query_id"] in table
 
 
+def test_a_task_stands_for_its_only_dataset(there: There) -> None:
+    shop, other = SHOP_OF.task.task_id.hex()[:6], OF.of.task.task_id.hex()[:6]
+    found = json.loads(at(there, "aggregate", "--value", "click", "--task", shop, "--plan", "--json"))
+    by_dataset = ["aggregate", "--value", "click", "--dataset", SHOP, "--plan", "--json"]
+    assert found == json.loads(at(there, *by_dataset))
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    of_both = ["aggregate", "--value", "click", "--task", other, "--dataset", SHOP]
+    refused = run(*of_both, "--url", there.url, "--token", token)
+    assert isinstance(refused.exception, JobRefused)
+    assert "belongs to another task" in str(refused.exception)
+
+
 def test_means_and_quantiles_of_a_kept_answer_cost_nothing(there: There) -> None:
     derived = ["--mean", "purchase", "--quantile", "purchase:0.5"]
     with there.charging(1):

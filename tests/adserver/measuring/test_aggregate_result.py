@@ -248,6 +248,14 @@ def test_files_and_people_read_the_bounds_that_sums_are_clipped_to(tmp_path: Pat
     assert (tmp_path / "r.png").read_bytes() != (tmp_path / "whole.png").read_bytes()
 
 
+def test_a_sum_in_parts_of_its_unit_says_so_in_print() -> None:
+    said = summary_lines(
+        result({"paid_x100": [5.0, 7.0], "paid_x100_filled": [1.0, 1.0], "count": [1.0, 2.0]})
+    )
+    assert [line for line in said if "parts" in line] == ["paid_x100 is in parts of 1/100: divide by 100"]
+    assert "parts of" not in " ".join(summary_lines(result({"paid": [5.0, 7.0]})))
+
+
 def test_what_is_not_known_is_an_empty_cell_and_unknown_in_print(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,13 @@ import re
 
 import pytest
 
-from adserver.records.plain_names import declared_name, distinct_names, filled_name, plain_name
+from adserver.records.plain_names import (
+    declared_name,
+    distinct_names,
+    filled_name,
+    parts_of_unit,
+    plain_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,23 @@ def test_a_column_is_meant_by_its_own_name_if_it_is_the_only_one() -> None:
 def test_a_name_with_an_operator_is_no_other_name(said: str) -> None:
     assert declared_name(said, ["campana"]) == said
     assert declared_name("Año", ["month"]) == "Año"
+
+
+def test_a_word_of_a_column_is_the_value_that_counts_its_rows() -> None:
+    assert declared_name("Converted==Yes", ["yes", "spend_x100"]) == "yes"
+    assert declared_name("Converted==yes", ["yes", "yes_2"]) == "Converted==yes"
+    assert declared_name("Converted==!yes", ["yes"]) == "Converted==!yes"
+
+
+def test_a_number_in_parts_of_its_unit_is_not_meant_by_its_columns_name_alone() -> None:
+    """It would be read as the whole."""
+    assert declared_name("spend", ["spend_x100"]) == "spend"
+    assert [parts_of_unit(one) for one in ("spend_x100", "spend_x1000", "spend_x20", "spend")] == [
+        100,
+        1_000,
+        1,
+        1,
+    ]
 
 
 def test_a_name_that_an_earlier_one_has_gets_a_number_and_the_others_stay() -> None:

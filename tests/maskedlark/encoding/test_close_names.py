@@ -71,3 +71,4 @@ def test_without_a_close_name_the_first_names_are_listed() -> None:
 
 def test_a_name_that_begins_with_what_was_said_is_meant_before_one_that_looks_like_it() -> None:
     assert find_close("amount", ["count", "amount_x100"]) == "amount_x100"
+    assert find_close("amount", ["amount_x100", "amount_x100_filled"]) == "amount_x100"
