@@ -1,9 +1,11 @@
 """A rehearsal as people see it: a table, a picture, and how to submit the best job."""
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -15,6 +17,8 @@ from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
 from adserver.views.printing import print_table, progress_bars, write_as
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.terminal.pictures import as_png, new_figure
+
+_LOG_EVERY_S: Final = 60.0
 
 
 def tell_examples(examples: EvalSet, loss: TrainedLoss) -> None:
@@ -77,12 +81,40 @@ def _row(one: Rehearsed, mark: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def training_progress(what: str, *, is_shown: bool) -> Iterator[OnProgress]:
-    """Show on a terminal or in a notebook how far trainings are, and how long they will still take."""
+def training_progress(
+    what: str, *, is_shown: bool, clock: Callable[[], float] = time.monotonic
+) -> Iterator[OnProgress]:
+    """Show how far trainings are and how long they will still take, until the context ends.
+
+    On a terminal or in a notebook by a bar; elsewhere, as in the log of a script, by a line a minute.
+    """
     with progress_bars(is_shown=is_shown) as bars:
+        if is_shown and bars.disable:
+            yield _LoggedProgress(what, clock).show
+            return
         # Not before the total is known: a bar of unknown length says nothing
         bar = bars.add_task(what, total=None, visible=False)
         yield lambda done, of: bars.update(bar, completed=done, total=of, visible=True)
+
+
+class _LoggedProgress:
+    """Tells on stderr how far something is, at most once a minute."""
+
+    def __init__(self, what: str, clock: Callable[[], float]) -> None:
+        self._what, self._clock = what, clock
+        self._began = self._told = clock()
+
+    def show(self, done: int, of: int) -> None:
+        now = self._clock()
+        if now - self._told < _LOG_EVERY_S or not done:
+            return
+        self._told = now
+        left = (now - self._began) * (of - done) / done
+        typer.echo(
+            f"{self._what}: {done / of:.0%} after {(now - self._began) / 60:.0f} min, "
+            f"about {math.ceil(left / 60)} min left",
+            err=True,
+        )
 
 
 def write_plot(found: Rehearsal, path: Path) -> None:
