@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from maskedlark.model.heads import Heads
 
 
-def read_loss(loss: Loss | None, heads: Path | None) -> "str | Heads | None":
+def read_loss(loss: Loss | None, heads: Path | None, model: bytes | None = None) -> "str | Heads | None":
     """Return the loss, or the heads of a .json file; None if neither is given.
+
+    A head that names no output reads the only one of the model.
 
     Raises:
         typer.BadParameter: both are given, or the file is not a JSON list of heads.
@@ -23,7 +25,8 @@ def read_loss(loss: Loss | None, heads: Path | None) -> "str | Heads | None":
         return loss
     if loss is not None:
         raise typer.BadParameter("expected only one of --loss and --heads")
-    # Numpy comes with it, which `--help` and jobs of one loss do without
+    # Numpy and onnx come with them, which `--help` and jobs of one loss do without
+    from adserver.training.pipeline import names_of_outputs
     from maskedlark.model.heads import Heads
 
     try:
@@ -34,4 +37,4 @@ def read_loss(loss: Loss | None, heads: Path | None) -> "str | Heads | None":
         raise typer.BadParameter(
             f"--heads: {heads.name} must be a list of heads, each with output and targets"
         )
-    return Heads.of(listed)
+    return Heads.of(listed, () if model is None else names_of_outputs(model))

@@ -246,7 +246,7 @@ def _evaluate_command(
     from adserver.training.inference import evaluate, evaluate_heads
     from adserver.training.model_file import read_model
     from adserver.training.pipeline import LOSS_IS, encoder_of, notes_of, without_encoder
-    from maskedlark.model.heads import Heads, check_trained, trained_loss
+    from maskedlark.model.heads import Heads, check_trained, scored_loss, trained_loss
     from maskedlark.model.onnx_file import parse
 
     examples = read_eval_set(eval_set.read_bytes())
@@ -255,7 +255,7 @@ def _evaluate_command(
     examples.check_encoder(encoder_of(encoded), owner="model")
     if loss is None and heads is None and LOSS_IS in (notes := notes_of(encoded)):
         loss = Loss.named(notes[LOSS_IS])
-    measured, model = read_loss(loss, heads), parse(encoded, num_features=width)
+    measured, model = read_loss(loss, heads, encoded), parse(encoded, num_features=width)
     if measured is None:
         raise typer.BadParameter(
             "give exactly one of --loss and --heads; neither only where the file says its loss"
@@ -265,6 +265,7 @@ def _evaluate_command(
     if isinstance(trained, Heads):
         check_trained(model, trained, len(trained.heads[0].targets))
     examples.check_fits(model, trained)
+    trained = scored_loss(trained, model.output_width)
     evaluation = evaluate(encoded, examples.features, examples.labels, trained)
     each = (
         evaluate_heads(encoded, examples.features, examples.labels, trained)

@@ -161,14 +161,15 @@ def _plan_command(
     # The noise depends on the model only by its number of weights, which may be known before the model is
     if (model is None) == (parameters is None):
         raise typer.BadParameter("give one of --model, --parameters and --strategy")
+    encoded = None if model is None else read_model(model)
     request = PlanRequest(
-        model=None if model is None else read_model(model),
+        model=encoded,
         num_parameters=parameters,
         wish=PlanConstraints(
             rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
         ),
         epsilon=epsilon,
-        loss=read_loss(loss, heads),
+        loss=read_loss(loss, heads, encoded),
         gradient_norm=gradient_norm,
         momentum=momentum,
         learning_rate=learning_rate,

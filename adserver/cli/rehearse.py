@@ -74,11 +74,13 @@ def _rehearse_command(
     """
     from adserver.messages.rehearsal import RehearsalMessage
     from adserver.training.eval_set import read_eval_set
-    from adserver.training.merged_parameters import separate_parameters
     from adserver.training.rehearsal import Wish, add_own_rate, rehearse
-    from adserver.views.plan import tell_loss
-    from adserver.views.rehearsal import print_rehearsal, tell_examples, training_progress, write_plot
-    from maskedlark.model.heads import trained_loss
+    from adserver.views.rehearsal import (
+        print_rehearsal,
+        remarks_of_rehearsal,
+        training_progress,
+        write_plot,
+    )
 
     if submission is None:
         raise typer.BadParameter("the job is incomplete: give --model and --loss or --heads")
@@ -93,9 +95,9 @@ def _rehearse_command(
     )
     # The task's clip, labels and floors are real; only the records are the owner's
     described = server.task(task).stored.bundle.task
-    tell_loss(separate_parameters(submission.model), trained_loss(submission.loss), described)
     given = read_eval_set(examples.read_bytes())
-    tell_examples(given, trained_loss(submission.loss))
+    for remark in remarks_of_rehearsal(submission, described, given, lambda of: server.encoder(of.hex())):
+        typer.echo(str(remark), err=True)
     with training_progress("rehearsing", is_shown=not as_json) as progress:
         found = rehearse(submission, described, given, wish, progress)
     if as_json:

@@ -177,15 +177,16 @@ def submission_of(
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
 
-    minimised = read_loss(loss, heads)
+    encoded = None if model is None else read_model(model)
+    minimised = read_loss(loss, heads, encoded)
     # None and no error: with --strategy the same command asks for no job over a dataset
-    if model is None or minimised is None:
+    if encoded is None or minimised is None:
         return None
     if rounds is not None and until_budget:
         raise typer.BadParameter("expected at most one of --rounds and --until-budget")
     steps, schedule = read_steps(optimizer, learning_rate, momentum, rates)
     return Submission(
-        model=read_model(model),
+        model=encoded,
         loss=minimised,
         rounds=None if until_budget else rounds or ROUNDS,
         batch_size=batch_size,

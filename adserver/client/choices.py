@@ -28,6 +28,9 @@ _SYNONYMS: Final = {
     "eps": "epsilon",
     "step_size": "learning_rate",
 }
+# What other libraries set by a parameter, and a job by the table of its one head
+_BY_TABLE: Final = ("pos_weight", "class_weight", "class_weights", "scale_pos_weight")
+_TABLE: Final = 'loss=[{"targets": [0, 1], "weights": [1, 5]}]'
 # Of settings that have no default, what they may be
 _CHOICES: Final = {"loss": Loss}
 
@@ -53,6 +56,8 @@ def suggest_names(function: Callable[_P, _R], shown: str = "") -> Callable[_P, _
         for name in [one for one in kwargs if one not in parameters]:
             meant = _find_meant(name, parameters.keys() - kwargs.keys())
             wrong = f"{shown}() has no parameter {name!r}: "
+            if name in _BY_TABLE and "loss" in named:
+                raise TypeError(f"{wrong}weigh the classes by {_TABLE}, one weight for each label code")
             # Other names may be meant for `**more`, unless one that is needed is missing
             if meant and (not takes_more or parameters[meant].default is Parameter.empty):
                 raise TypeError(f"{wrong}did you mean {meant}?")

@@ -1,6 +1,7 @@
 """Training from Python: plan, submit and follow jobs."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +22,12 @@ from adserver.training.column_uses import check_vocabulary
 from adserver.training.default_optimizer import read_steps
 from adserver.training.defaults import ROUNDS
 from adserver.training.merged_parameters import separate_parameters
+from adserver.training.pipeline import names_of_outputs
 from adserver.views.job_comparison import ComparedJobs, compare_jobs
-from adserver.views.plan import tell_columns, tell_loss, tell_path
+from adserver.views.plan import Remark, remarks_of_job
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
-from maskedlark.model.heads import Heads, trained_loss
+from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
@@ -89,9 +91,10 @@ class Training(Connection):
         Raises:
             InvalidModel, InvalidTask, JobRefused
         """
+        encoded = None if model is None else as_onnx(model, self._width(id_of(dataset), task, reports))
         request = PlanRequest(
-            model=None if model is None else as_onnx(model, self._width(id_of(dataset), task, reports)),
-            loss=None if loss is None else _loss(loss),
+            model=encoded,
+            loss=None if loss is None else _loss(loss, encoded),
             num_parameters=num_parameters,
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
@@ -161,9 +164,10 @@ class Training(Connection):
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted linear model or MLP of scikit-learn;
                 training begins at its weights.
-            loss: A name of `maskedlark.model.losses.Loss`; or several heads, each a dict of `output`,
-                `targets` (one for each label code, None where the code says nothing) and, as needed, `loss`,
-                `weights` and `name`.
+            loss: A name of `maskedlark.model.losses.Loss`; or heads, each a dict of `targets` (one for each
+                label code, None where the code says nothing), `output` if the model has several and, as
+                needed, `loss`, `weights` and `name`. One head weighs two classes, as `pos_weight` does:
+                `[{"targets": [0, 1], "weights": [1, 5]}]`.
             learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
                 adaptive. Without it the rate that quickstart's rule gives for the dataset's reports and the
                 epsilon; it is shown with `progress`.
@@ -199,7 +203,8 @@ class Training(Connection):
             note: What you want to remember of it; helpers do not see it.
             wait: Watch the job until it stops.
             progress: Show a bar while waiting, and before it which path helpers compute the model on, and
-                which columns of the task's encoder it reads as another kind.
+                which columns of the task's encoder it reads as another kind. Without it what should be acted
+                on is a UserWarning.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
@@ -234,11 +239,9 @@ class Training(Connection):
             note=note,
         )
         made = self.server.submit(submission)
-        # To standard error, as the bar: what a program prints stays its own
-        if progress:
-            for line in warn_of_modes(model):
-                typer.echo(line, err=True)
-            tell_path(submission, made.plan, self._encoder_of, is_python=True)
+        told = [Remark(text=line, is_warning=True) for line in warn_of_modes(model)]
+        told += remarks_of_job(submission, made.plan, self._encoder_of, is_python=True)
+        _tell(told, progress=progress)
         job = Job(job_id=made.job_id, at=self.server)
         return job.watch(progress=progress) if wait else job
 
@@ -273,7 +276,7 @@ class Training(Connection):
             workers: Processes to train in; the result does not depend on it.
             warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such
                 weights, as an ONNX file for `train` or `submit`.
-            progress: Show a bar on a terminal or in a notebook.
+            progress: Show a bar on a terminal or in a notebook. Without it warnings are UserWarnings.
             training: The settings of `train`, such as loss; or, instead of a dataset, the `task` by the start
                 of its id.
 
@@ -282,7 +285,7 @@ class Training(Connection):
         """
         from adserver.training.eval_set import read_eval_set
         from adserver.training.rehearsal import Wish, add_own_rate, rehearse
-        from adserver.views.rehearsal import tell_examples, training_progress
+        from adserver.views.rehearsal import remarks_of_rehearsal, training_progress
 
         if not isinstance(rate := training.get("learning_rate"), float | int | None):
             raise InvalidTask(
@@ -315,11 +318,7 @@ class Training(Connection):
         if encoder is not None:
             check_vocabulary(separate_parameters(submission.model), encoder)
         # Here a wrong column costs nothing yet
-        if progress:
-            file = separate_parameters(submission.model)
-            tell_loss(file, trained_loss(submission.loss), task)
-            tell_columns(file, task, self._encoder_of)
-            tell_examples(found, trained_loss(submission.loss))
+        _tell(remarks_of_rehearsal(submission, task, found, self._encoder_of), progress=progress)
         with training_progress("rehearsing", is_shown=progress) as show:
             return rehearse(submission, task, found, wish, show)
 
@@ -413,7 +412,7 @@ def _submission(
     steps, rates = read_steps(optimizer, learning_rate, momentum, _schedule(schedule))
     return Submission(
         model=model,
-        loss=_loss(loss),
+        loss=_loss(loss, model),
         rounds=rounds,
         batch_size=batch_size,
         epsilon=epsilon,
@@ -447,8 +446,20 @@ def _schedule(given: Schedule | str | None) -> Schedule | None:
     return given
 
 
-def _loss(given: Any) -> str | Heads:
-    """Return the name of one loss, or several heads.
+def _tell(remarks: Iterable[Remark], *, progress: bool) -> None:
+    """Print remarks to standard error, as the bar; without it warn the caller's caller of what matters.
+
+    To be called by a method that `suggest_names` wraps.
+    """
+    for remark in remarks:
+        if progress:
+            typer.echo(str(remark), err=True)
+        elif remark.is_warning:
+            warnings.warn(remark.text, stacklevel=4)
+
+
+def _loss(given: Any, model: bytes | None) -> str | Heads:
+    """Return the name of one loss, or heads; one that names no output reads the only one of the model.
 
     Raises:
         InvalidTask: it is neither, such as an object of torch.
@@ -459,4 +470,4 @@ def _loss(given: Any) -> str | Heads:
         raise InvalidTask(
             f"loss is of type {type(given).__name__}: expected a name ({', '.join(Loss)}), or a list of heads"
         )
-    return Heads.of(given)
+    return Heads.of(given, () if model is None else names_of_outputs(model))

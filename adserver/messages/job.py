@@ -13,6 +13,7 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
 from maskedlark.canonical import encode
 from maskedlark.frozen import pick_attributes
+from maskedlark.model.heads import scored_loss
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task_kinds import PrivacyUnit
@@ -253,8 +254,10 @@ def calibrate_command(job: JobRecord) -> str | None:
     """
     if not isinstance(job.plan, TrainingPlan):
         return None
-    is_pair = job.plan.job.loss is Loss.CROSS_ENTROPY and job.plan.task.labels.size == 2
-    if not is_pair and job.plan.job.loss not in _PROBABILITIES:
+    # A job does not say how many outputs its model has: one, or a pair of them
+    of_one, of_pair = (scored_loss(job.plan.job.loss, outputs) for outputs in (1, 2))
+    is_pair = of_pair is Loss.CROSS_ENTROPY and job.plan.task.labels.size == 2
+    if not is_pair and of_one not in _PROBABILITIES:
         return None
     return f"adserver model calibrate calibrated.onnx --job {job.job_id.hex()[:12]} --panel PANEL.npz"
 

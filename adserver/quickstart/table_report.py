@@ -27,7 +27,13 @@ from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import fold, list_known
 from maskedlark.encoding.encoder import MAX_WORD, TOP
 from maskedlark.encoding.fit import order_classes, spell_class
-from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifiers
+from maskedlark.encoding.identifiers import (
+    FEWEST_ROWS,
+    NEARLY_UNIQUE,
+    identifiers,
+    is_name_of_ids,
+    why_codes,
+)
 from maskedlark.encoding.table import Cells, Table, is_number_as_written
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -53,16 +59,12 @@ _DENSE: Final = 1.5
 _LONG_NUMBER: Final = 1e8
 # Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time.
 _UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
-_CODE: Final = re.compile("0[0-9]+")
 # Words of a column whose spellings a warning names
 _MOST_SPELLINGS: Final = 3
 _PREDICTOR_BINS: Final = 20
 _PREDICTED_ROWS: Final = 2_000
 # More than those: of a rare class, few rows would leave the AUC open.
 _RANKED_ROWS: Final = 20_000
-_ID_NAME: Final = re.compile(
-    r"(?i)(?:^|[^a-z])(?:id|uuid|guid|key|nr|no|phone|tel|zip|plz|code)$|(?<=[a-z])(?:Id|ID)$"
-)
 _TIME_NAME: Final = re.compile(r"(?i)time|date|seen|created|updated|epoch|unix|(?:^|[^a-z])(?:ts|at|on)$")
 # `EUR 5` has a unit, and `CMD-141998` is a name
 _UNIT: Final = re.compile(r"[$€£¥₹%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b(?!-)")
@@ -350,7 +352,7 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
     unique = f"{len(counts)} different values in {filled} filled cells"
     is_row_number = len(counts) >= NEARLY_ALL * filled and high - low + 1 <= _DENSE * len(counts)
     is_long = len(counts) >= NEARLY_ALL * filled and low >= _LONG_NUMBER
-    is_id = bool(_ID_NAME.search(name))
+    is_id = is_name_of_ids(name)
     # Before row numbers and identifiers: seconds are long, and mostly all different.
     if _TIME_NAME.search(name) and low >= _UNIX_YEARS.start and high < _UNIX_YEARS.stop:
         return Use.DATE, ""
@@ -358,13 +360,9 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
         return Use.LEFT_OUT, f"row numbers: {unique}"
     if is_long or (is_id and len(counts) >= NEARLY_UNIQUE * filled):
         return Use.LEFT_OUT, f"an identifier: {unique}"
-    if is_id:
-        return Use.WORDS, "numbers that name things, by the column's name"
-    # Such as of a region or a ZIP code; its words stay as they are written
-    coded = next((cell for cell in sorted(counts) if _CODE.fullmatch(cell)), None)
-    return (
-        (Use.NUMBER, "") if coded is None else (Use.WORDS, f"codes: numbers do not begin with 0 as {coded}")
-    )
+    why = why_codes(name, counts)
+    # Words stay as they are written, such as ZIP codes
+    return (Use.WORDS if why else Use.NUMBER), why
 
 
 def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:

@@ -24,7 +24,7 @@ from adserver.training.inference import check_loads, predict
 from adserver.training.logit_scaling import Calibration, logits_of
 from adserver.training.pipeline import encoder_of
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
-from maskedlark.model.heads import Heads, TrainedLoss
+from maskedlark.model.heads import Heads, TrainedLoss, scored_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
@@ -38,39 +38,57 @@ def _check_calibrates(loss: TrainedLoss, outputs: int = 1) -> Loss:
     Two logits are: the second's less the first's is the label's.
 
     Raises:
-        InvalidTask: it is not, or there are several heads.
+        InvalidTask: it is not, or there are heads that do more than weigh the two classes.
     """
+    loss = scored_loss(loss, outputs)
+    if isinstance(loss, Heads):
+        raise InvalidTask(
+            f"the outputs of {_describe_heads(loss)} are not the one probability of label 1 that is "
+            "calibrated: that of one head is, which reads the model's only output and has the targets [0, 1] "
+            "and weights above 0"
+        )
     if loss is Loss.CROSS_ENTROPY and outputs == 2:
         return loss
-    if isinstance(loss, Heads) or loss not in _LOSSES:
-        named = "several heads" if isinstance(loss, Heads) else f"loss {loss.value}"
+    if loss not in _LOSSES:
         raise InvalidTask(
-            f"a model of {named} has no probability to calibrate: it needs one output that was "
+            f"a model of loss {loss.value} has no probability to calibrate: it needs one output that was "
             f"trained with {' or '.join(one.value for one in _LOSSES)}, or two logits, and a panel"
         )
     return loss
 
 
+def _describe_heads(heads: Heads) -> str:
+    if len(heads.heads) > 1:
+        return f"{len(heads.heads)} heads"
+    found = heads.heads[0].setting()
+    # Four digits, since targets are kept in units of 2^-16
+    shown = ", ".join("None" if one is None else f"{one:.4g}" for one in found["targets"])
+    return f"the head {found['name']!r} with the targets [{shown}]"
+
+
 def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
     """Return the ONNX file with the calibration before its output, or before the Sigmoid that it ends in.
 
-    Of two logits both are scaled, and the second is shifted.
+    Of two logits both are scaled, and the second is shifted. The output keeps its name, by which heads of a
+    job read it.
 
     Raises:
         InvalidModel(WRONG_LOSS): the output is trained as a probability, and comes from no last Sigmoid.
     """
     proto = onnx.ModelProto.FromString(encoded)
     graph = proto.graph
-    scale, shift, scaled, shifted = _new_names(graph)
-    output = graph.output[0].name
-    at, wire = len(graph.node), output
+    scale, shift, scaled, wire, shifted = _new_names(graph)
+    at = len(graph.node)
     # A Sigmoid's input is the logit; its output, a probability, would not stay one when scaled and shifted.
     if loss is Loss.BINARY_CROSS_ENTROPY:
         at = _last_sigmoid(graph)
         wire = graph.node[at].input[0]
         graph.node[at].input[0] = shifted
     else:
-        graph.output[0].name = shifted
+        shifted = graph.output[0].name
+        for node in graph.node:
+            for names in (node.input, node.output):
+                names[:] = [wire if name == shifted else name for name in names]
     # In this place, because ONNX lists nodes in an order in which they can be computed.
     for place, node in enumerate(
         (
@@ -97,11 +115,11 @@ def _last_sigmoid(graph: onnx.GraphProto) -> int:
 
 
 def _new_names(graph: onnx.GraphProto) -> list[str]:
-    """Return names of scale, shift, scaled and shifted logit; a model calibrated before has other ones."""
+    """Return names of scale, shift, scaled, given and shifted logit; a model calibrated before has others."""
     taken = {one.name for one in graph.initializer} | {out for node in graph.node for out in node.output}
     taken |= {one.name for one in graph.input}
     for number in count():
-        names = [f"{_NAME}{number or ''}.{what}" for what in ("scale", "shift", "output.scaled", "output")]
+        names = [f"{_NAME}{number or ''}.{what}" for what in ("scale", "shift", "output.scaled", "logit", "output")]
         if taken.isdisjoint(names):
             return names
     raise AssertionError("counting does not end")

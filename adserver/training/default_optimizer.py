@@ -49,7 +49,9 @@ def check_rule(submission: Submission, task: Task) -> None:
         InvalidTask
     """
     if submission.optimizer is None and (why := why_no_rule(submission, task)):
-        raise InvalidTask(f"learning_rate has no default here: {why}: give one (--learning-rate)")
+        raise InvalidTask(
+            f"learning_rate has no default here: {why}: give one (learning_rate=, --learning-rate)"
+        )
 
 
 def choose_rate(submission: Submission, *, rows: int, epsilon: float, parameters: int) -> float:
@@ -121,8 +123,8 @@ def read_steps(
         return build(Optimizer, {"kind": kind, "learning_rate": rate, "momentum": momentum}), schedule
     if not _is_of_rule(kind or OptimizerKind.MOMENTUM, momentum):
         raise InvalidTask(
-            f"learning_rate has a default for momentum {MOMENTUM:g} alone: give a rate (--learning-rate), or "
-            "leave out optimizer and momentum"
+            f"learning_rate has a default for momentum {MOMENTUM:g} alone: give a rate (learning_rate=, "
+            "--learning-rate), or leave out optimizer and momentum"
         )
     return None, schedule
 

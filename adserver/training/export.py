@@ -28,7 +28,7 @@ from adserver.training.trainer import BestWeights, Checkpoint, Masters
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
-from maskedlark.model.heads import Heads
+from maskedlark.model.heads import Heads, scored_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.releases.instructions import read_instructions
@@ -64,8 +64,9 @@ def _export_training(folder: JobFiles, plan: TrainingPlan, weights: ModelWeights
     # Run once, since a file that onnxruntime loads may still fail at its first record.
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
     # Several heads have no one loss that tells a reader what an output means.
-    loss = {} if isinstance(plan.job.loss, Heads) else {LOSS_IS: plan.job.loss.value}
-    return ExportedModel(encoded=describe(encoded, **_notes(plan.task), **loss), rounds_done=rounds_done)
+    loss = scored_loss(plan.job.loss, model.output_width)
+    told = {} if isinstance(loss, Heads) else {LOSS_IS: loss.value}
+    return ExportedModel(encoded=describe(encoded, **_notes(plan.task), **told), rounds_done=rounds_done)
 
 
 def _export_federated(folder: JobFiles, plan: FederatedPlan, weights: ModelWeights) -> ExportedModel:

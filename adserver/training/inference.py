@@ -19,7 +19,7 @@ from adserver.training.logit_scaling import chances_of, least_loss, logits_of
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind
+from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind, scored_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
@@ -186,7 +186,8 @@ def evaluate(
 ) -> Evaluation:
     """Return loss and accuracy on labelled examples. Called by the ad server after `check_trained`.
 
-    Of several heads the loss is the sum over them that a job minimises, and there is no accuracy.
+    Of several heads the loss is the sum over them that a job minimises, and there is no accuracy. Weights of
+    two classes are left out, as of `scored_loss`.
 
     Shapes: features (examples, width), at least one example; labels (examples,): classes, or the numbers to
         be predicted.
@@ -203,6 +204,7 @@ def evaluate(
             "and at least one example"
         )
     outputs = predict(encoded_model, features).astype(np.float64)
+    loss = scored_loss(loss, outputs.shape[1])
     if isinstance(loss, Heads):
         model = parse(encoded_model, num_features=features.shape[1])
         return Evaluation(loss=float(_losses_of_heads(outputs, labels, loss, model).mean()), accuracy=None)

@@ -24,7 +24,7 @@ from adserver.training.pipeline import LOSS_IS, check_is_scaled, notes_of
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import AttributeValue, Model
-from maskedlark.model.heads import TrainedLoss
+from maskedlark.model.heads import TrainedLoss, scored_loss
 from maskedlark.model.limits import Limits
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import count_inputs, parse
@@ -54,7 +54,7 @@ def why_loss_misfits(model: Model, loss: TrainedLoss) -> str:
     function that the loss applies anyway. Nothing else would say so: helpers train both, and the weights are
     of no use.
     """
-    last = _last_operator(model)
+    last, loss = _last_operator(model), scored_loss(loss, model.output_width)
     if loss is Loss.BINARY_CROSS_ENTROPY and not _may_be_chance(model):
         return (
             f"the loss {loss} takes a probability, but the model's output, of {last}, is none: use "
@@ -106,6 +106,7 @@ def check_reading(encoded: bytes, *, num_features: int) -> None:
 
 def warn_of_loss(model: Model, loss: TrainedLoss, num_classes: int | None) -> str:
     """Return a line if an evaluation will refuse what a loss trains, or read it as something else."""
+    loss = scored_loss(loss, model.output_width)
     if loss is Loss.BINARY_CROSS_ENTROPY and model.nodes[-1].operator != "Sigmoid":
         return (
             f"the model's last operator is {model.nodes[-1].operator} and no Sigmoid: private evaluations "

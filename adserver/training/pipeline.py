@@ -176,6 +176,14 @@ def width_of_outputs(encoded: bytes) -> int:
     return sum(max(1, dims[-1].dim_value) if len(dims) > 1 else 1 for dims in shapes)
 
 
+def names_of_outputs(encoded: bytes) -> tuple[str, ...]:
+    """Return the names of a graph's outputs; none of a file that is no model."""
+    try:
+        return tuple(one.name for one in onnx.ModelProto.FromString(encoded).graph.output)
+    except DecodeError:
+        return ()  # the parser says what is wrong
+
+
 def check_is_scaled(notes: Mapping[str, str]) -> None:
     """Refuse a model whose notes say that it takes bytes or raw columns, and not what jobs train.
 

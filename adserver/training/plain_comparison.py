@@ -56,6 +56,7 @@ class PlainComparison:
         plain: The better of both.
         loss: What the outputs of `plain` are for.
         by_plain: The private model minus `plain` on the panel; None where rows do not tell, as of numbers.
+        by_network: The private model minus the same network, where `plain` is the linear model.
         alone: The better of both, trained on the panel alone; None for fewer than five rows, or where rows of
             one person would be on both sides of a division.
         by_alone: The private model minus `alone`.
@@ -69,6 +70,7 @@ class PlainComparison:
     plain: PlainTwin | LinearFit
     loss: Loss
     by_plain: PairedComparison | None
+    by_network: PairedComparison | None
     alone: PanelAlone | LinearFit | None
     by_alone: PairedComparison | None
     are_people: bool = False
@@ -83,13 +85,13 @@ class PlainComparison:
         return describe_comparisons(known) + people
 
     def _rows(self) -> list[tuple[str, str]]:
-        told = [(_PRIVATE, self.private.describe()), (f"{_PLAIN}, {_NETWORK}", self.network.describe())]
+        told = [(_PRIVATE, self.private.describe()), (f"{_PLAIN} of {_NETWORK}", self.network.describe())]
         if self.linear is not None:
-            told.append((f"{_PLAIN}, {_LINEAR}", self.linear.describe()))
+            told.append((f"{_PLAIN} of {_LINEAR}", self.linear.describe()))
         if self.alone is not None:
             kind = _LINEAR if isinstance(self.alone, LinearFit) else _NETWORK
             told.append((f"{_ALONE}, {kind}", self.alone.evaluation.describe()))
-        for one in (self.by_plain, self.by_alone):
+        for one in (self.by_plain, self.by_network, self.by_alone):
             if one is not None:
                 told.append((f"{one.names[0]} minus {one.names[1]}", one.describe_difference()))
         told += [("note", one) for one in self.remarks]
@@ -175,7 +177,13 @@ def compare_plain(
             remarks.append(f"{_PRIVATE} is not compared with {name}: {error}")
             return None
 
-    by_plain = compare(predict(plain.model, panel.features), _PLAIN)
+    is_of_line = isinstance(plain, LinearFit)
+    by_plain = compare(
+        predict(plain.model, panel.features), f"{_PLAIN} of {_LINEAR if is_of_line else _NETWORK}"
+    )
+    by_network = None
+    if is_of_line and by_plain is not None:
+        by_network = compare(predict(twin.model, panel.features), f"{_PLAIN} of {_NETWORK}")
     by_alone = None if alone is None else compare(alone.outputs, _ALONE)
     return PlainComparison(
         private=Evaluation.of(scores.astype(np.float64), panel.labels, loss),
@@ -185,6 +193,7 @@ def compare_plain(
         # A network's loss may be of a probability, where a linear model gives its logit.
         loss=plain.loss if isinstance(plain, LinearFit) else loss,
         by_plain=by_plain,
+        by_network=by_network,
         alone=alone,
         by_alone=by_alone,
         are_people=are_people,

@@ -52,7 +52,7 @@ from adserver.training.standardising import standardise_submission
 from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
+from maskedlark.model.heads import Heads, TrainedLoss, scored_loss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent
@@ -142,6 +142,7 @@ def rehearse(
     submission = replace(submission, model=separate_parameters(begun.model))
     model = parse(submission.model, num_features=task.num_features)
     examples.check_fits(model, loss)
+    loss = scored_loss(loss, model.output_width)
     _check(wish, submission, task, loss, examples)
     rows = _rows(submission, task, wish, model.num_parameters)
     found: dict[int, list[TrainingOutcome]] = {

@@ -17,7 +17,7 @@ another base rate have their logit shifted to the panel's, which changes no orde
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx
@@ -37,7 +37,7 @@ from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
+from maskedlark.model.heads import Heads, TrainedLoss, class_weights, scored_loss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
@@ -64,6 +64,9 @@ _CHOOSING: Final = ("Gather", "GatherND", "Slice", "Split", "Transpose", "Reshap
 _CENTRES, _SCALE, _CENTRED, _STANDARDISED = (
     f"standardised.{part}" for part in ("centres", "scale", "centred", "features")
 )
+
+
+_Weights: TypeAlias = tuple[float, float]
 
 
 @frozen
@@ -100,16 +103,17 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
         encoded, width = separate_parameters(encoded), panel.features.shape[1]
         model = parse(encoded, num_features=width)
         panel.check_fits(model, loss)
+        loss, weights = scored_loss(loss, model.output_width), class_weights(loss)
         if know_labels(encoded, loss, panel):
-            return _shift_trained(encoded, loss, panel)
+            return _shift_trained(encoded, loss, panel, weights)
         if isinstance(loss, Heads) or _is_left(loss, panel):
             return StandardisedModel(model=encoded)
         made, done = _change(encoded, model, loss, panel)
         if not done:
             return StandardisedModel(model=encoded)
         if loss in OF_TWO_CLASSES:
-            made = _begun_at_base_rate(made, loss, panel)
-            done.append(f"it begins at the panel's base rate, {_base_rate(panel.labels):.3g}")
+            made = _begun_at_base_rate(made, loss, panel, weights)
+            done.append(f"it begins at the panel's {_describe_rate(panel, weights)}")
         parse(made, num_features=width)
     except MaskedLarkError:
         return StandardisedModel(model=encoded)
@@ -142,7 +146,6 @@ def warn_without_panel(submission: Submission, *, num_features: int, is_python: 
     if (
         submission.eval_set is not None
         or not _is_asked_for(submission)
-        or isinstance(loss, Heads)
         or loss is Loss.POISSON
         or num_features > _MOST_FEATURES
         or LOSS_IS in notes_of(submission.model)
@@ -151,7 +154,11 @@ def warn_without_panel(submission: Submission, *, num_features: int, is_python: 
     blank = EvalSet(features=np.zeros((1, num_features), np.uint8), labels=np.zeros(1, np.int64))
     try:
         encoded = separate_parameters(submission.model)
-        _, done = _change(encoded, parse(encoded, num_features=num_features), loss, blank)
+        model = parse(encoded, num_features=num_features)
+        loss = scored_loss(loss, model.output_width)
+        if isinstance(loss, Heads):
+            return ""
+        _, done = _change(encoded, model, loss, blank)
     except MaskedLarkError:
         return ""
     if done and loss in OF_TWO_CLASSES:
@@ -192,17 +199,18 @@ def _is_left(loss: Loss, panel: EvalSet) -> bool:
 def _are_trained(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> bool:
     """Return whether weights know the panel's labels; not, of what is no model that fits the panel."""
     try:
-        panel.check_fits(parse(encoded, num_features=panel.features.shape[1]), loss)
-        return know_labels(encoded, loss, panel)
+        model = parse(encoded, num_features=panel.features.shape[1])
+        panel.check_fits(model, loss)
+        return know_labels(encoded, scored_loss(loss, model.output_width), panel)
     except MaskedLarkError:
         return False
 
 
-def _shift_trained(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> StandardisedModel:
+def _shift_trained(encoded: bytes, loss: TrainedLoss, panel: EvalSet, weights: _Weights) -> StandardisedModel:
     """Return trained weights as they are, but for a logit that is far from the panel's base rate."""
     if isinstance(loss, Heads) or loss not in OF_TWO_CLASSES:
         return StandardisedModel(model=encoded, is_trained=True)
-    rate, shift = _base_rate(panel.labels), _shift_to_base_rate(encoded, loss, panel)
+    rate, shift = _base_rate(panel.labels), _shift_to_base_rate(encoded, loss, panel, weights)
     if abs(shift) <= _ERRORS / math.sqrt(len(panel) * rate * (1 - rate)):
         return StandardisedModel(model=encoded, is_trained=True)
     try:
@@ -211,7 +219,7 @@ def _shift_trained(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standar
         return StandardisedModel(model=encoded, is_trained=True)
     told = (
         f"the weights know the panel's labels and stay; only the logit is shifted, by {shift:+.3g}, so that "
-        f"the mean prediction is the panel's base rate, {rate:.3g}"
+        f"the mean prediction is the panel's {_describe_rate(panel, weights)}"
     )
     return StandardisedModel(model=shifted, told=told, is_trained=True)
 
@@ -315,19 +323,19 @@ def _is_slower(made: Model, model: Model, loss: Loss) -> bool:
     return bool(why_general(made, loss)) and not why_general(model, loss)
 
 
-def _begun_at_base_rate(encoded: bytes, loss: Loss, panel: EvalSet) -> bytes:
+def _begun_at_base_rate(encoded: bytes, loss: Loss, panel: EvalSet, weights: _Weights) -> bytes:
     """Return the file with its logit shifted, so that its mean prediction is about the panel's base rate."""
-    shift = _shift_to_base_rate(encoded, loss, panel)
+    shift = _shift_to_base_rate(encoded, loss, panel, weights)
     return fold(encoded, Calibration(scale=1.0, shift=shift), loss) if shift else encoded
 
 
-def _shift_to_base_rate(encoded: bytes, loss: Loss, panel: EvalSet) -> float:
+def _shift_to_base_rate(encoded: bytes, loss: Loss, panel: EvalSet, weights: _Weights) -> float:
     """Return what is to be added to the logit for a mean prediction of about the panel's base rate."""
     logits = logits_of(predict(encoded, panel.features)[:, 0].astype(np.float64), loss)
     # Where outputs are no numbers, nothing is known of where it begins, and it stays.
     if not np.isfinite(logits).all():
         return 0.0
-    shift, rate = 0.0, _base_rate(panel.labels)
+    shift, rate = 0.0, _base_rate(panel.labels, weights)
     for _ in range(_MOST_SHIFTS):
         # Away from 0 and 1, which a bias far off gives.
         mean = float(chances_of(logits + shift).mean().clip(_LEAST_CHANCE, 1 - _LEAST_CHANCE))
@@ -336,9 +344,16 @@ def _shift_to_base_rate(encoded: bytes, loss: Loss, panel: EvalSet) -> float:
     return round(shift * _STEPS_OF_SHIFT) / _STEPS_OF_SHIFT
 
 
-def _base_rate(labels: NDArray[np.generic]) -> float:
-    """Return the share of label 1, half a record away from 0 and 1."""
-    return float((np.count_nonzero(labels) + 0.5) / (len(labels) + 1))
+def _base_rate(labels: NDArray[np.generic], weights: _Weights = (1.0, 1.0)) -> float:
+    """Return the share of label 1, each record counted by its label's weight, half a record from 0 and 1."""
+    positives = np.count_nonzero(labels)
+    of_0, of_1 = weights[0] * (len(labels) - positives + 0.5), weights[1] * (positives + 0.5)
+    return float(of_1 / (of_0 + of_1))
+
+
+def _describe_rate(panel: EvalSet, weights: _Weights) -> str:
+    weighted = "" if weights[0] == weights[1] else " by the classes' weights"
+    return f"base rate{weighted}, {_base_rate(panel.labels, weights):.3g}"
 
 
 def _logit(chance: float) -> float:

@@ -19,7 +19,8 @@ from adserver.views.printing import print_table
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import MaskedLarkError
 from maskedlark.escape import escape
-from maskedlark.model.heads import TrainedLoss
+from maskedlark.frozen import frozen
+from maskedlark.model.heads import TrainedLoss, class_weights, scored_loss
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.reports.task import Task
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 GENERAL_PATH: Final = (
     "the model trains on the general path, which needs torch at the helpers (their extra `torch`), is a "
-    "hundred times slower, and has samples charged as public"
+    "hundred times slower, and has samples charged as public; helpers refuse to evaluate such a model "
+    "(`adserver evaluate`, client.evaluate)"
 )
 
 _LENGTHS: Final = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
@@ -118,16 +120,41 @@ def describe_path(reasons: Sequence[str]) -> list[str]:
     return [f"{GENERAL_PATH}:", *(f"  {escape(reason)}" for reason in reasons)]
 
 
+@frozen
+class Remark:
+    """What a person is told of a job that was accepted, or is rehearsed.
+
+    Attributes:
+        text: One line, or the lines of one matter.
+        is_warning: Whether the reader should act on it; other remarks say what was chosen.
+    """
+
+    text: str
+    is_warning: bool = False
+
+    def __str__(self) -> str:
+        """Return the line that is printed."""
+        return f"warning: {self.text}" if self.is_warning else self.text
+
+
 def tell_path(
+    submission: AnySubmission, plan: AnyPlan, find_encoder: Callable[[bytes], Encoder | None]
+) -> None:
+    """Print `remarks_of_job` to standard error."""
+    for remark in remarks_of_job(submission, plan, find_encoder):
+        typer.echo(str(remark), err=True)
+
+
+def remarks_of_job(
     submission: AnySubmission,
     plan: AnyPlan,
     find_encoder: Callable[[bytes], Encoder | None],
     *,
     is_python: bool = False,
-) -> None:
-    """Print the same lines of a job that was accepted, and what was chosen for it, to standard error.
+) -> Iterator[Remark]:
+    """Yield what was chosen for a job that was accepted, how helpers compute it, and what may be wrong.
 
-    None is printed of a job on devices.
+    Nothing is said of a job on devices.
 
     Args:
         submission: What was asked for.
@@ -139,8 +166,6 @@ def tell_path(
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen
     from adserver.training.standardising import standardise_submission, warn_without_panel
-    from maskedlark.model.core_seconds import round_seconds
-    from maskedlark.model.exactness import why_general
 
     # Devices train, and helpers only sum: no path is chosen
     if not isinstance(submission, Submission) or not isinstance(plan, TrainingPlan):
@@ -155,52 +180,57 @@ def tell_path(
     )
     if begun.told:
         leave = "standardise=False" if is_python else "--as-it-is"
-        typer.echo(f"{begun.told} ({leave} leaves the file as it is)", err=True)
+        yield Remark(text=f"{begun.told} ({leave} leaves the file as it is)")
     if line := warn_without_panel(submission, num_features=plan.task.num_features, is_python=is_python):
-        typer.echo(f"warning: {line}", err=True)
+        yield Remark(text=line, is_warning=True)
     # Of the file as it was given: what begins at a base rate ends with that.
     file = separate_parameters(submission.model)
-    tell_loss(file, plan.job.loss, plan.task)
+    yield from remarks_of_loss(file, plan.job.loss, plan.task)
+    chosen = plan.optimizer
     if submission.optimizer is None:
-        typer.echo(
-            f"learning rate {plan.optimizer.learning_rate:g}, by the rule for {plan.dataset_size:,} reports "
+        yield Remark(
+            text=f"learning rate {chosen.learning_rate:g}, by the rule for {plan.dataset_size:,} reports "
             f"and {plural(model.num_parameters, 'parameter')}, with momentum and a cosine schedule: "
-            f"{'client.rehearse' if is_python else '`adserver job rehearse`'} compares others",
-            err=True,
+            f"{'client.rehearse' if is_python else '`adserver job rehearse`'} compares others"
         )
         if begun.is_trained:
-            typer.echo(_warn_of_trained(plan.optimizer.learning_rate, is_python=is_python), err=True)
+            yield Remark(text=_warn_of_trained(chosen.learning_rate, is_python=is_python))
     else:
-        chosen = plan.optimizer
-        typer.echo(
-            f"learning rate {chosen.learning_rate:g}, as named, with {chosen.kind} and a "
-            f"{plan.schedule.kind} schedule (without a rate: the rule's)",
-            err=True,
+        yield Remark(
+            text=f"learning rate {chosen.learning_rate:g}, as named, with {chosen.kind} and a "
+            f"{plan.schedule.kind} schedule (without a rate: the rule's)"
         )
         if line := warn_of_rate(submission, plan, parameters=model.num_parameters):
-            typer.echo(f"warning: {line}", err=True)
-    reasons = why_general(model, plan.job.loss)
-    for line in (*describe_path(reasons), *_warn_of_panel(submission, plan, is_python)):
-        typer.echo(line, err=True)
+            yield Remark(text=line, is_warning=True)
+    yield _remark_of_path(model, plan)
+    yield from _remarks_of_labels(submission, plan, model.output_width, is_python)
+    yield from _remarks_of_layers(file, model)
+    yield from remarks_of_columns(file, plan.task, find_encoder)
+
+
+def _remark_of_path(model: "Model", plan: TrainingPlan) -> Remark:
+    """Say whether helpers compute a model exactly; if not, why, and how long it takes."""
+    from maskedlark.model.core_seconds import round_seconds
+    from maskedlark.model.exactness import why_general
+
+    lines, reasons = [], why_general(model, plan.job.loss)
     if reasons:
         records, labels = round(plan.denominator), plan.task.num_candidates
         seconds = plan.job.rounds * round_seconds(model, "general", records=records, candidates=labels)
-        typer.echo(_describe_time(seconds, plan.job.rounds, records), err=True)
-    for line in _describe_layers(file, model):
-        typer.echo(line, err=True)
-    tell_columns(file, plan.task, find_encoder)
+        lines = [_describe_time(seconds, plan.job.rounds, records)]
+    return Remark(text="\n".join([*describe_path(reasons), *lines]), is_warning=bool(reasons))
 
 
-def _describe_layers(file: bytes, model: "Model") -> Iterator[str]:
+def _remarks_of_layers(file: bytes, model: "Model") -> Iterator[Remark]:
     """Yield how layers train that behave otherwise in a framework's training."""
     import onnx
 
     if any(node.op_type == "Dropout" for node in onnx.ModelProto.FromString(file).graph.node):
-        yield "dropout is not applied: the network trains as it predicts"
+        yield Remark(text="dropout is not applied: the network trains as it predicts")
     if any(node.operator == "BatchNormalization" for node in model.nodes):
-        yield (
-            "batch normalisation uses the means and variances of the file, which training leaves as they "
-            "are: those of a network that never ran on data are 0 and 1"
+        yield Remark(
+            text="batch normalisation uses the means and variances of the file, which training leaves as "
+            "they are: those of a network that never ran on data are 0 and 1"
         )
 
 
@@ -215,18 +245,20 @@ def _describe_bound(plan: Plan, room: JobLimits) -> str:
     )
 
 
-def tell_loss(file: bytes, loss: TrainedLoss, task: Task) -> None:
-    """Print a warning to standard error if a loss of numbers trains on two classes without need."""
+def remarks_of_loss(file: bytes, loss: TrainedLoss, task: Task) -> Iterator[Remark]:
+    """Yield a warning if a loss of numbers trains on two classes without need."""
     from adserver.training.model_file import warn_of_loss
     from maskedlark.model.onnx_file import parse
 
     classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
     if line := warn_of_loss(parse(file, num_features=task.num_features), loss, classes):
-        typer.echo(f"warning: {line}", err=True)
+        yield Remark(text=line, is_warning=True)
 
 
-def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encoder | None]) -> None:
-    """Print where a model reads columns of a task's encoder as what they are not, to standard error.
+def remarks_of_columns(
+    file: bytes, task: Task, find_encoder: Callable[[bytes], Encoder | None]
+) -> Iterator[Remark]:
+    """Yield a warning for each way in which a model reads columns of a task's encoder as what they are not.
 
     What the server does not say is no failure of what was asked for.
     """
@@ -235,7 +267,7 @@ def tell_columns(file: bytes, task: Task, find_encoder: Callable[[bytes], Encode
     with suppress(MaskedLarkError):
         encoder = None if task.encoder is None else find_encoder(task.task_id)
         for line in () if encoder is None else warn_of_columns(file, encoder):
-            typer.echo(f"warning: {escape(line)}", err=True)
+            yield Remark(text=escape(line), is_warning=True)
 
 
 def _warn_of_trained(rate: float, *, is_python: bool) -> str:
@@ -250,45 +282,57 @@ def _warn_of_trained(rate: float, *, is_python: bool) -> str:
     )
 
 
-def _warn_of_panel(submission: Submission, plan: TrainingPlan, is_python: bool) -> Iterator[str]:
-    """Yield a line if the model was trained on the evaluation set, and what its labels are reason for."""
+def _remarks_of_labels(
+    submission: Submission, plan: TrainingPlan, outputs: int, is_python: bool
+) -> Iterator[Remark]:
+    """Yield what the evaluation set is no use for, and what keeps predictions from adding up."""
     from adserver.training.eval_set import read_eval_set
     from adserver.training.panel_note import KEEP_BACK, was_trained_on
 
-    if submission.eval_set is None:
-        return
-    panel = read_eval_set(submission.eval_set)
-    if was_trained_on(submission.model, panel):
-        yield (
-            "warning: the model was trained on the records of this evaluation set (a warm start), so the "
-            f"job's figures are too good: {KEEP_BACK}"
+    labels: NDArray[Any] | None = None
+    if submission.eval_set is not None:
+        panel = read_eval_set(submission.eval_set)
+        labels = panel.labels
+        if was_trained_on(submission.model, panel):
+            yield Remark(
+                text="the model was trained on the records of this evaluation set (a warm start), so the "
+                f"job's figures are too good: {KEEP_BACK}",
+                is_warning=True,
+            )
+        if (labels == labels[0]).all():
+            yield Remark(
+                text=f"all {len(labels):,} records of the evaluation set have the label {labels[0]:g}: it "
+                "neither standardises the network nor tells whether the model learns; give one with other "
+                "labels, too",
+                is_warning=True,
+            )
+            return
+    if why := _why_not_adding_up(plan, outputs, labels):
+        yield Remark(
+            text=f"{why}: predictions will not add up until the model is calibrated, by "
+            + ("job.calibrate(panel=FILE)" if is_python else "`adserver model calibrate --panel FILE`")
         )
-    yield from _warn_of_labels(panel.labels, plan, is_python)
 
 
-def _warn_of_labels(labels: "NDArray[Any]", plan: TrainingPlan, is_python: bool) -> Iterator[str]:
-    """Yield a line if the evaluation set has one label, or the clip bound cuts mostly a rare label's."""
+def _why_not_adding_up(plan: TrainingPlan, outputs: int, labels: "NDArray[Any] | None") -> str:
+    """Return why predictions of two classes will be too large or too small: weights, or a rare label."""
     from adserver.training.inference import OF_TWO_CLASSES
 
-    if (labels == labels[0]).all():
-        yield (
-            f"warning: all {len(labels):,} records of the evaluation set have the label {labels[0]:g}: it "
-            "neither standardises the network nor tells whether the model learns; give one with other "
-            "labels, too"
-        )
-        return
-    if plan.adaptive_clip is None or plan.job.loss not in OF_TWO_CLASSES:
-        return
+    loss = scored_loss(plan.job.loss, outputs)
+    of_0, of_1 = class_weights(plan.job.loss)
+    if loss is not plan.job.loss and of_0 != of_1:
+        return f"the loss of label 1 is multiplied by {of_1:g}, that of label 0 by {of_0:g}"
+    if plan.adaptive_clip is None or loss not in OF_TWO_CLASSES or labels is None:
+        return ""
     rate = float((labels == 1).mean())
     clipped = 1 - plan.adaptive_clip.quantile
     # The evaluation set stands for the dataset, whose labels nobody may count for free
-    if (rarer := min(rate, 1 - rate)) <= _RARE * clipped:
-        yield (
-            f"the rarer label is {rarer:.0%} of the evaluation set, and the clip bound cuts {clipped:.0%} of "
-            "the gradients, those of this label first: predictions will not add up until the model is "
-            "calibrated, by "
-            + ("job.calibrate(panel=FILE)" if is_python else "`adserver model calibrate --panel FILE`")
-        )
+    if (rarer := min(rate, 1 - rate)) > _RARE * clipped:
+        return ""
+    return (
+        f"the rarer label is {rarer:.0%} of the evaluation set, and the clip bound cuts {clipped:.0%} of the "
+        "gradients, those of this label first"
+    )
 
 
 def _describe_time(seconds: float, rounds: int, records: int) -> str:

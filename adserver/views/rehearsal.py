@@ -9,22 +9,36 @@ from typing import Final
 
 import typer
 
+from adserver.records.submissions import Submission
 from adserver.training.eval_set import EvalSet
+from adserver.training.merged_parameters import separate_parameters
+from adserver.training.pipeline import width_of_outputs
 from adserver.training.rehearsal import describe_examples
 from adserver.training.rehearsal_pool import OnProgress
 from adserver.training.rehearsal_training import ALONE, NO_NOISE
 from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
+from adserver.views.plan import Remark, remarks_of_columns, remarks_of_loss
 from adserver.views.printing import print_table, progress_bars, write_as
-from maskedlark.model.heads import TrainedLoss
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.model.heads import scored_loss, trained_loss
+from maskedlark.reports.task import Task
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _LOG_EVERY_S: Final = 60.0
 
 
-def tell_examples(examples: EvalSet, loss: TrainedLoss) -> None:
-    """Say on stderr how well a score can be known by the examples, before hours go into it."""
-    if told := describe_examples(examples, loss):
-        typer.echo(told, err=True)
+def remarks_of_rehearsal(
+    submission: Submission,
+    task: Task,
+    examples: EvalSet,
+    find_encoder: Callable[[bytes], Encoder | None],
+) -> Iterator[Remark]:
+    """Yield what may be wrong, and how well a score can be known by the examples, before hours go into it."""
+    file, loss = separate_parameters(submission.model), trained_loss(submission.loss)
+    yield from remarks_of_loss(file, loss, task)
+    yield from remarks_of_columns(file, task, find_encoder)
+    if told := describe_examples(examples, scored_loss(loss, width_of_outputs(file))):
+        yield Remark(text=told)
 
 
 def print_rehearsal(found: Rehearsal) -> None:

@@ -24,10 +24,11 @@ from maskedlark.encoding.encoder import (
     Encoder,
     HashColumn,
     IdColumn,
+    NumberColumn,
     WrongCell,
 )
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
-from maskedlark.encoding.identifiers import identifiers
+from maskedlark.encoding.identifiers import FEWEST_ROWS, identifiers, why_codes
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -193,7 +194,22 @@ def fit_counting(settings: TableSettings) -> _FittedEncoder:
     table, rows = _select_labelled(whole, settings.label, settings)
     encoder = _fit(table, settings, settings.label)
     _check_public(encoder, table, settings.publish)
-    return _FittedEncoder(encoder=encoder, rows=rows, notes=tuple(_describe_others(encoder, table)))
+    notes = (*_describe_others(encoder, table), *_describe_codes(encoder, table, settings.kinds))
+    return _FittedEncoder(encoder=encoder, rows=rows, notes=notes)
+
+
+def _describe_codes(encoder: Encoder, table: Table, kinds: Mapping[str, ColumnKind]) -> Iterator[str]:
+    """Say which columns are read as numbers, though nobody said so and theirs are likely to name things."""
+    for column in encoder.columns:
+        name = column.name
+        if not isinstance(column, NumberColumn) or name in kinds or name not in table.columns:
+            continue
+        cells = [cell for cell in table.columns[name] if cell is not None and number(cell) is not None]
+        if len(cells) >= FEWEST_ROWS and (why := why_codes(name, cells)):
+            yield (
+                f"{name!r} is read as numbers, and seems to hold {why}; --type {name}=category, --words or "
+                f"--hash tells them apart, and --type {name}=number says that they are amounts"
+            )
 
 
 def _describe_others(encoder: Encoder, table: Table) -> Iterator[str]:

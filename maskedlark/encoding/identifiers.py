@@ -1,4 +1,4 @@
-"""Whether a column holds values that name people or things one by one, and should not be published unasked.
+"""Whether a column holds values that name people or things, and should not be published or counted unasked.
 
 An encoder is public and signed, and holds the words of its columns. Each threshold is a value below.
 
@@ -10,7 +10,7 @@ True
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from maskedlark.encoding.cells import number
@@ -30,6 +30,11 @@ _KINDS: Final = {
     "account numbers": r"[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?",
     "web addresses with a query": r"https?://\S*[?#]\S+",
 }
+_ID_NAME: Final = re.compile(
+    # `campaignId` is one, and `bid` and `paid` are not
+    r"(?i:(?:^|[^a-z])(?:id|uuid|guid|key|nr|no|phone|tel|zip|plz|code)$)|(?<=[a-z])(?:Id|ID)$"
+)
+_CODE: Final = re.compile("0[0-9]+")
 _PATTERNS: Final = {kind: re.compile(pattern) for kind, pattern in _KINDS.items()}
 
 
@@ -48,3 +53,27 @@ def identifiers(cells: Sequence[str | None]) -> str | None:
     if is_nearly_unique and not all(number(word) is not None for word in counts):
         return f"{len(counts)} different words in {filled} filled cells"
     return None
+
+
+def is_name_of_ids(column: str) -> bool:
+    """Return whether a column's name says that its numbers name things, such as `campaign_id`."""
+    return bool(_ID_NAME.search(column))
+
+
+def why_codes(column: str, cells: Iterable[str]) -> str:
+    """Return why the numbers of a column are no amounts but name things, for a message; empty if they may be.
+
+    Args:
+        column: Its name.
+        cells: Its filled cells, which are all numbers; each different one at least once.
+
+    Edge cases: codes are whole numbers; one with a decimal place makes all of them amounts.
+    """
+    words = set(cells)
+    if not all(float(word).is_integer() for word in words):
+        return ""
+    if is_name_of_ids(column):
+        return "numbers that name things, by the column's name"
+    # Such as of a region or a ZIP code
+    coded = min(filter(_CODE.fullmatch, words), default=None)
+    return "" if coded is None else f"codes: numbers do not begin with 0 as {coded}"

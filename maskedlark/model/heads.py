@@ -9,7 +9,7 @@ Targets and weights are integers in units of 2^-16, so that every party holds th
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias
 
@@ -134,16 +134,22 @@ class Heads:
         return self
 
     @classmethod
-    def of(cls, settings: Iterable[Mapping[str, Any]]) -> Self:
+    def of(cls, settings: Iterable[Mapping[str, Any]], outputs: Sequence[str] = ()) -> Self:
         """Return heads as a person writes them.
 
         Each has `output`, `targets` (one a label code, None where the code says nothing) and, if they are not
         the defaults, `loss` (binary_cross_entropy_with_logits), `weights` (1 each) and `name` (the output's).
 
+        Args:
+            settings: The heads.
+            outputs: The names of the model's outputs, where they are known. A head may leave out `output`
+                where there is only one.
+
         Raises:
             InvalidTask: naming what is wrong.
         """
-        return build(cls, {"heads": [_head(number, dict(one)) for number, one in enumerate(settings)]})
+        heads = [_head(number, dict(one), outputs) for number, one in enumerate(settings)]
+        return build(cls, {"heads": heads})
 
     @property
     def value(self) -> str:
@@ -198,13 +204,16 @@ class BoundHeads:
     codes: int
 
 
-def _head(number: int, given: dict[str, Any]) -> dict[str, Any]:
+def _head(number: int, given: dict[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    if len(outputs) == 1:
+        given.setdefault("output", outputs[0])
     unknown = set(given) - {"name", "output", "loss", "targets", "weights"}
     missing = {"output", "targets"} - set(given)
     if unknown or missing:
         what = f"has the unknown setting {min(unknown)[:80]!r}" if unknown else f"lacks {min(missing)!r}"
+        several = f"; the model's outputs are {', '.join(map(repr, outputs))}" if len(outputs) > 1 else ""
         raise InvalidTask(
-            f"heads[{number}] {what}: expected output, targets, and perhaps loss, weights, name"
+            f"heads[{number}] {what}: expected output, targets, and perhaps loss, weights, name{several}"
         )
     targets = list(given["targets"])
     weights = given.get("weights")
@@ -284,7 +293,10 @@ def _check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
 def _check_targets(head: Head, width: int) -> None:
     given = [target for target in head.targets if target is not None]
     if head.loss is Loss.BINARY_CROSS_ENTROPY:
-        raise _reject(f"the head {head.name!r} takes logits: use binary_cross_entropy_with_logits")
+        raise _reject(
+            f"the head {head.name!r} takes logits: leave out the model's last Sigmoid, and use "
+            "binary_cross_entropy_with_logits"
+        )
     if head.loss is Loss.CROSS_ENTROPY:
         if width < 2 or any(target % UNITS or not 0 <= target < width * UNITS for target in given):
             raise _reject(
@@ -295,6 +307,32 @@ def _check_targets(head: Head, width: int) -> None:
         raise _reject(f"the head {head.name!r} needs an output of one column, {head.output!r} has {width}")
     if head.loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS and not all(0 <= one <= UNITS for one in given):
         raise _reject(f"the head {head.name!r} needs targets from 0 to 1")
+
+
+def scored_loss(loss: TrainedLoss, outputs: int) -> TrainedLoss:
+    """Return the loss by which predictions are scored: without the weights, where heads are only those.
+
+    One head weighs two classes if its targets are the label codes 0 and 1, both weights are above 0, and it
+    reads all of the model's outputs. These are then of label 1 as without weights, but for a shift of the
+    logit. Other heads, such as one whose targets are inverted or between 0 and 1, stay as they are.
+
+    Args:
+        loss: What a job minimises.
+        outputs: How many columns the model's outputs have together.
+    """
+    if not isinstance(loss, Heads) or len(loss.heads) != 1:
+        return loss
+    (head,) = loss.heads
+    columns = {Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS: 1, Loss.CROSS_ENTROPY: 2}.get(head.loss)
+    return head.loss if columns == outputs and head.targets == (0, UNITS) and all(head.weights) else loss
+
+
+def class_weights(loss: TrainedLoss) -> tuple[float, float]:
+    """Return what the loss of either label is multiplied with, where `scored_loss` leaves weights out."""
+    if isinstance(loss, Heads):
+        of_0, of_1 = _numbers(loss.heads[0])[1]
+        return float(of_0), float(of_1)
+    return 1.0, 1.0
 
 
 def bind(loss: TrainedLoss, model: "Model") -> "Loss | BoundHeads":

@@ -312,6 +312,19 @@ def test_a_fit_says_which_words_have_no_code_of_their_own(tmp_path: Path) -> Non
     assert json.loads(invoke(*fit, "--words", "site=270", "--json").stdout)["notes"] == []
 
 
+def test_a_fit_says_which_numbers_seem_to_name_things_unless_it_is_told_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("campaign_id,pages,y\n" + "".join(f"{row % 7},{row},{row % 2}\n" for row in range(40)))
+    fit = ("encode", "--fit", path, "--label", "y", "--json")
+    (note,) = json.loads(invoke(*fit).stdout)["notes"]
+    assert note.startswith(
+        "'campaign_id' is read as numbers, and seems to hold numbers that name things, by the column's name; "
+        "--type campaign_id=category"
+    )
+    for kind in ("number", "category"):
+        assert json.loads(invoke(*fit, "--type", f"campaign_id={kind}").stdout)["notes"] == []
+
+
 def test_the_command_says_what_became_of_the_rows(tmp_path: Path) -> None:
     path, out = table(tmp_path, [*ROWS, "20,Private,3,", "20,Private,3,maybe"]), tmp_path / "encoder.json"
     chosen = ("--label", "y", "--class", "no", "--class", "yes", "--json")

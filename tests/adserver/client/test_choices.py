@@ -22,6 +22,12 @@ from maskedlark.errors import InvalidTask
         ),
         ("train", {"lr": 0.1}, r"train\(\) has no parameter 'lr': did you mean learning_rate\?"),
         ("train", {"epsilons": 1}, r"'epsilons': did you mean epsilon\?"),
+        (
+            "train",
+            {"pos_weight": 5.0, "loss": "mse"},
+            r"'pos_weight': weigh the classes by loss=\[\{.targets.: \[0, 1\], .weights.: \[1, 5\]\}\],",
+        ),
+        ("plan", {"class_weight": "balanced"}, r"'class_weight': weigh the classes by loss="),
         ("plan", {"batchsize": 1}, r"'batchsize': did you mean batch_size\?"),
         ("aggregate", {"groupby": "day"}, r"'groupby': did you mean group_by\?"),
         ("evaluate", {"weight": "best"}, r"'weight': did you mean weights\?"),

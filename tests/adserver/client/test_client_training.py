@@ -21,6 +21,7 @@ from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of, read_measurement_of
 from adserver.client.training import _submission
+from adserver.messages.job import calibrate_command
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
@@ -32,7 +33,7 @@ from adserver.training import rehearsal
 from adserver.training.as_onnx import as_onnx
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import evaluate, predict
-from adserver.training.pipeline import from_bytes
+from adserver.training.pipeline import LOSS_IS, from_bytes, notes_of
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
@@ -632,3 +633,73 @@ def test_a_job_is_found_by_its_own_id_and_one_epsilon_is_a_list_of_one(
         client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epochs=3)
     with pytest.raises(TypeError, match=r"^rehearse\(\) needs loss: "):
         client.rehearse(module(), tmp_path / "panel.npz")
+
+
+def test_a_network_of_weighted_classes_is_trained_calibrated_and_read_as_one_without_weights(
+    site: Site, client: Client, tmp_path: Path
+) -> None:
+    panel = tmp_path / "panel.npz"
+    panel.write_bytes(eval_set_npz(OF))
+    examples, logits = read_eval_set(panel.read_bytes()), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+    weighted: Any = [{"targets": [0, 1], "weights": [1, 5]}]
+    job = client.train(module(), eval_set=panel, progress=False, **settings(loss=weighted))
+    site.worker().run_one()
+    assert job.watch(progress=False).state is JobState.DONE
+    last = job.figures()[-1]
+    assert last.auc is not None
+    assert last.calibrated_loss is not None
+    assert notes_of(job.export(weights="best"))[LOSS_IS] == logits
+    plain = evaluate(job.export(), examples.features, examples.labels, logits)
+    assert (plain.auc, plain.loss) == (last.auc, last.loss)
+    # Five times the weight of label 1, so it is predicted too often
+    assert plain.mean_over_rate is not None
+    assert plain.mean_over_rate > 1.1
+    made = job.calibrate(panel=panel).exported.encoded
+    found = evaluate(made, examples.features, examples.labels, logits)
+    assert found.mean_over_rate == pytest.approx(1, abs=0.01)
+    assert found.loss == pytest.approx(last.calibrated_loss, abs=1e-3)
+    assert "model calibrate" in (calibrate_command(job.record) or "")
+
+
+def test_a_network_of_inverted_targets_has_no_score_that_would_be_read_the_wrong_way_round(
+    site: Site, client: Client, tmp_path: Path
+) -> None:
+    panel = tmp_path / "panel.npz"
+    panel.write_bytes(eval_set_npz(OF))
+    inverted: Any = [{"targets": [1, 0]}]
+    job = client.train(module(), eval_set=panel, progress=False, **settings(loss=inverted, rounds=1))
+    site.worker().run_one()
+    last = job.watch(progress=False).figures()[-1]
+    assert last.loss is not None
+    assert (last.auc, last.calibrated_loss) == (None, None)
+    assert LOSS_IS not in notes_of(job.export())
+    assert calibrate_command(job.record) is None
+    with pytest.raises(InvalidTask, match=r"the targets \[1, 0\] are not the one probability of label 1"):
+        job.calibrate(panel=panel)
+
+
+def test_without_progress_what_should_be_acted_on_is_warned_of_at_the_callers_line_and_nothing_is_printed(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    general = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU(), torch.nn.Linear(3, 1))
+    given = {"eval_set": tmp_path / "panel.npz", **settings(rounds=1)}
+    with pytest.warns(UserWarning, match="general path") as found:
+        client.train(general, **given, public_samples=True, progress=False)
+    assert [str(one.message).split(",")[0] for one in found] == ["the model trains on the general path"]
+    assert {one.filename for one in found} == {__file__}
+    with pytest.warns(UserWarning, match="mse makes the output a number") as found:
+        client.rehearse(
+            *(module(), tmp_path / "panel.npz"),
+            loss="mse",
+            learning_rate=1.0,
+            seeds=1,
+            progress=False,
+        )
+    assert [one.filename for one in found] == [__file__]
+    # Its rate was named and its features are scaled, which is nothing to act on
+    client.train(module(), **given, progress=False)
+    assert capsys.readouterr() == ("", "")
+    # What is printed is not warned of as well: a warning would be an error here
+    client.train(general, **given, public_samples=True)
+    assert capsys.readouterr().err.count("warning: the model trains on the general path") == 1

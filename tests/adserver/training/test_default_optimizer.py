@@ -110,7 +110,9 @@ def test_another_optimizer_must_name_its_rate() -> None:
     assert read_steps(None, None, 0.9, None) == read_steps("momentum", None, 0.9, None) == (None, None)
     assert read_steps("adam", 0.5, 0.9, None) == (Optimizer(kind=OptimizerKind.ADAM, learning_rate=0.5), None)
     for kind, momentum in (("sgd", 0.9), ("adam", 0.9), (None, 0.5), ("momentum", 0.5)):
-        with pytest.raises(InvalidTask, match=r"give a rate \(--learning-rate\), or leave out optimizer"):
+        with pytest.raises(
+            InvalidTask, match=r"give a rate \(learning_rate=, --learning-rate\), or leave out optimizer"
+        ):
             read_steps(kind, None, momentum, None)
     with pytest.raises(InvalidTask):
         read_steps("sdg", 0.5, 0.9, None)

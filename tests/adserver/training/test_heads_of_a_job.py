@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ import typer
 from adserver.cli.heads import read_loss
 from adserver.messages.plan import PlanJob
 from adserver.messages.submission import SubmitJob
+from adserver.records.exported_model import ExportedModel
 from adserver.records.plans import read_plan
 from adserver.records.submissions import PlanConstraints, PlanRequest
+from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel
+from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import evaluate, evaluate_heads, predict
+from adserver.training.model_file import check_loss_fits
+from adserver.training.rehearsal_training import score_model
 from adserver.training.submission import plan_job
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
-from maskedlark.model.heads import Heads
+from maskedlark.model.heads import Heads, scored_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
@@ -130,3 +136,91 @@ def test_heads_of_a_file(tmp_path: Path) -> None:
 
 def test_the_graph_that_leaves_has_every_head() -> None:
     assert parse(ENCODED, num_features=NUM_FEATURES).outputs == ((OUTPUT, 2),)
+
+
+def one_head(**changes: Any) -> Heads:
+    return Heads.of([{"output": "y", "targets": [0, 1], "weights": [1, 5], **changes}])
+
+
+@pytest.mark.parametrize(
+    ("head", "outputs", "scored"),
+    [
+        ({}, 1, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
+        ({"weights": None}, 1, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
+        ({"loss": "cross_entropy"}, 2, Loss.CROSS_ENTROPY),
+        ({"output": "y[1]"}, 2, None),
+        ({"loss": "cross_entropy"}, 3, None),
+        ({"loss": "mse"}, 1, None),
+        ({"targets": [1, 0]}, 1, None),
+        ({"targets": [0.1, 0.9]}, 1, None),
+        ({"targets": [None, 1]}, 1, None),
+        ({"targets": [0, 1, 1], "weights": [1, 1, 1]}, 1, None),
+        ({"weights": [0, 5]}, 1, None),
+    ],
+)
+def test_weights_of_two_classes_are_left_out_of_scores_and_other_tables_are_not(
+    head: dict[str, Any], outputs: int, scored: Loss | None
+) -> None:
+    heads = one_head(**head)
+    assert scored_loss(heads, outputs) == (scored or heads)
+    assert scored_loss(HEADS, 2) is HEADS
+    assert scored_loss(Loss.MSE, 1) is Loss.MSE
+
+
+def test_a_model_of_weighted_classes_is_evaluated_and_calibrated_as_without_weights() -> None:
+    encoded = dense_network([NUM_FEATURES, 1], "relu", seed=2)
+    output = onnx.ModelProto.FromString(encoded).graph.output[0].name
+    rng = np.random.default_rng(1)
+    features = rng.integers(0, 256, (200, NUM_FEATURES), dtype=np.uint8)
+    logits = predict(encoded, features)[:, 0].astype(np.float64)
+    labels = (logits + rng.normal(0, logits.std(), 200) > np.median(logits)).astype(np.int64)
+    weighted, plain = one_head(output=output), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+    found = evaluate(encoded, features, labels, weighted)
+    assert found == evaluate(encoded, features, labels, plain)
+    assert found.auc is not None
+    assert found.calibrated_loss is not None
+    exported, stored = ExportedModel(encoded=encoded, rounds_done=1), BytesIO()
+    np.savez(stored, features=features, labels=labels)
+    panel = stored.getvalue()
+    examples = read_eval_set(panel)
+    assert score_model(encoded, examples, weighted) == score_model(encoded, examples, plain)
+    by_panel = (calibrate_by_panel(exported, panel, loss) for loss in (weighted, plain))
+    assert next(by_panel) == next(by_panel)
+    counts = np.array([[5.0, 3.0, 1.0], [1.0, 3.0, 5.0]])
+    by_counts = (calibrate_by_histogram(exported, counts, loss) for loss in (weighted, plain))
+    assert next(by_counts) == next(by_counts)
+
+
+@pytest.mark.parametrize(
+    ("heads", "what"),
+    [
+        (HEADS, "2 heads"),
+        (one_head(targets=[1, 0]), r"the head 'y' with the targets \[1, 0\]"),
+        (one_head(targets=[0.1, 0.9]), r"the head 'y' with the targets \[0\.1, 0\.9\]"),
+    ],
+)
+def test_other_heads_are_not_calibrated_and_the_error_says_which_one_would_be(
+    heads: Heads, what: str
+) -> None:
+    exported = ExportedModel(encoded=dense_network([NUM_FEATURES, 1], "relu", seed=2), rounds_done=1)
+    with pytest.raises(InvalidTask, match=rf"the outputs of {what} are not .* has the targets \[0, 1\]"):
+        calibrate_by_histogram(exported, np.ones((2, 4)), heads)
+
+
+def test_a_sigmoid_under_weights_is_refused_as_without() -> None:
+    squashed = dense_network([NUM_FEATURES, 1], "relu", seed=2, final="sigmoid")
+    with pytest.raises(InvalidModel, match="ends with Sigmoid, which"):
+        check_loss_fits(squashed, one_head(), num_features=NUM_FEATURES)
+
+
+def test_a_head_need_not_name_the_only_output(tmp_path: Path) -> None:
+    [head] = Heads.of([{"targets": [0, 1]}], ["y"]).heads
+    assert (head.output, head.name) == ("y", "y")
+    with pytest.raises(InvalidTask, match=r"heads\[0\] lacks 'output'.*; the model's outputs are 'a', 'b'"):
+        Heads.of([{"targets": [0, 1]}], ["a", "b"])
+    with pytest.raises(InvalidTask, match=r"heads\[0\] lacks 'output': expected .*, name$"):
+        Heads.of([{"targets": [0, 1]}])
+    (path := tmp_path / "heads.json").write_text(json.dumps([{"targets": [0, 1, 1]}]))
+    read = read_loss(None, path, ENCODED)
+    assert isinstance(read, Heads)
+    assert read.heads[0].output == OUTPUT

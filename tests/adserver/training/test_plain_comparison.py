@@ -36,14 +36,18 @@ def test_a_private_model_is_compared_with_both_on_the_same_rows() -> None:
     found = compare_plain(MODEL, MODEL, LOGITS, records(600, 1), panel, encoder=None)
     assert found.private == evaluate(MODEL, panel.features, panel.labels, LOGITS)
     scores, others = (predict(one, panel.features) for one in (MODEL, found.plain.model))
-    names = ("the private model", "plain training")
+    names = ("the private model", "plain training of a linear model")
     assert found.by_plain == compare_scores(scores, others, panel.labels, names=names)
     assert found.alone is not None
     assert found.by_alone is not None
     assert found.by_alone.names == ("the private model", "the panel alone")
     assert found.by_plain.high < 0  # MODEL has learned nothing
     assert found.verdict.startswith("The private model ranks 0.")
-    assert "than plain training" in found.verdict
+    assert "than plain training of a linear model" in found.verdict
+    # What the table lists above it is of the same network, which is compared too
+    assert found.by_network is not None
+    assert found.by_network.other_value == pytest.approx(found.network.auc)
+    assert f"minus plain training of the same network: {found.by_network.difference:+.4f}" in repr(found)
     for told in (repr(found), found._repr_html_()):
         assert f"{found.network.auc:.4f}" in told
         assert found.linear is not None

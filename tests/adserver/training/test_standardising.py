@@ -19,6 +19,7 @@ from adserver.training.standardising import standardise, standardise_submission
 from helper.gradient.choose import choose_engine
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.model.dense import dense_network
+from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.model.table_network import table_network
@@ -391,3 +392,15 @@ def test_files_that_scale_their_features_or_do_not_fit_stay_as_they_are(encoded:
     found = standardise(encoded, LOSS, PANEL)
     assert found.model == encoded
     assert not found.told
+
+
+def test_with_weights_an_untrained_network_begins_at_the_base_rate_that_they_make() -> None:
+    before = network(8, 1)
+    output = onnx.ModelProto.FromString(before).graph.output[0].name
+    weighted = Heads.of([{"output": output, "targets": [0, 1], "weights": [1, 5]}])
+    found = standardise(before, weighted, PANEL)
+    rate = 5 * 48.5 / (5 * 48.5 + 352.5)
+    assert mean_prediction(found.model) == pytest.approx(rate, rel=0.02)
+    assert f"begins at the panel's base rate by the classes' weights, {rate:.3g}" in found.told
+    inverted = Heads.of([{"output": output, "targets": [1, 0]}])
+    assert standardise(before, inverted, PANEL).told == ""

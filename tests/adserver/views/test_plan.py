@@ -4,6 +4,7 @@ from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -12,10 +13,11 @@ from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.as_onnx import as_onnx
 from adserver.training.eval_set import read_eval_set
 from adserver.training.panel_note import note_panel
-from adserver.views.plan import tell_path
+from adserver.views.plan import Remark, remarks_of_job, tell_path
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
+from maskedlark.model.heads import Heads
 from maskedlark.model.onnx_file import replace_parameters
 from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES, eval_set_npz, plan_for, sealed
 
@@ -71,11 +73,9 @@ def test_a_server_that_does_not_say_the_encoder_now_stops_nothing(capsys: pytest
 
 
 @pytest.mark.parametrize("is_python", [False, True])
-def test_advice_is_given_in_the_words_of_the_face_that_is_used(
-    capsys: pytest.CaptureFixture[str], is_python: bool
-) -> None:
-    tell_path(replace(SUBMISSION, optimizer=None), PLAN, lambda _: None, is_python=is_python)
-    told = capsys.readouterr().err
+def test_advice_is_given_in_the_words_of_the_face_that_is_used(*, is_python: bool) -> None:
+    job = replace(SUBMISSION, optimizer=None)
+    told = "\n".join(map(str, remarks_of_job(job, PLAN, lambda _: None, is_python=is_python)))
     in_python = ("eval_set=FILE", "standardise=False", "client.rehearse")
     for word in (*in_python, "--eval-set", "--as-it-is", "adserver job"):
         assert (word in told) == (is_python == (word in in_python))
@@ -94,6 +94,12 @@ def test_a_job_on_the_general_path_is_told_how_long_it_takes(capsys: pytest.Capt
     assert "processor seconds" in few
     assert many.startswith("1,000,000 rounds of ")
     assert "processor seconds" not in many
+    remarks = [*remarks_of_job(replace(SUBMISSION, model=model), PLAN, lambda _: None)]
+    [path] = [one for one in remarks if "general path" in one.text]
+    assert path.is_warning
+    assert "helpers refuse to evaluate such a model (`adserver evaluate`, client.evaluate)" in path.text
+    exact = Remark(text="helpers compute the model exactly")
+    assert exact in [*remarks_of_job(SUBMISSION, PLAN, lambda _: None)]
     tell_path(SUBMISSION, PLAN, lambda _: None)
     assert "processor" not in capsys.readouterr().err
 
@@ -140,3 +146,19 @@ def test_layers_that_behave_otherwise_in_training_are_told(capsys: pytest.Captur
     for model, is_told in ((as_onnx(Normed(), 4), True), (ENCODED_MODEL, False)):
         tell_path(replace(SUBMISSION, model=model), PLAN, lambda _: None)
         assert ("batch normalisation uses the means" in capsys.readouterr().err) == is_told
+
+
+def test_weighted_classes_are_told_that_predictions_do_not_add_up_yet() -> None:
+    def said(weights: list[float]) -> str:
+        output = onnx.ModelProto.FromString(ENCODED_MODEL).graph.output[0].name
+        heads = Heads.of([{"output": output, "targets": [0, 1], "weights": weights}])
+        plan = replace(PLAN, job=replace(PLAN.job, loss=heads))
+        remarks = remarks_of_job(replace(SUBMISSION, loss=heads), plan, lambda _: None, is_python=True)
+        return "\n".join(map(str, remarks))
+
+    line = (
+        "the loss of label 1 is multiplied by 5, that of label 0 by 1: predictions will not add up until the "
+        "model is calibrated, by job.calibrate(panel=FILE)"
+    )
+    assert line in said([1, 5])
+    assert "multiplied" not in said([2, 2])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskedlark.encoding.identifiers import identifiers
+from maskedlark.encoding.identifiers import identifiers, why_codes
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,20 @@ def test_words_that_are_shared_numbers_and_few_rows_are_no_identifiers(cells: li
 
 def test_nearly_unique_words_are() -> None:
     assert identifiers([f"name {row % 50}" for row in range(100)]) == "50 different words in 100 filled cells"
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "why"),
+    [
+        ("campaign_id", ["31", "7", "31"], "numbers that name things, by the column's name"),
+        ("campaignId", ["31", "7"], "numbers that name things, by the column's name"),
+        ("region", ["07", "11"], "codes: numbers do not begin with 0 as 07"),
+        ("campaign_id", ["31", "7.5"], ""),
+        ("pages", ["31", "7", "0"], ""),
+        ("bid", ["31"], ""),
+    ],
+)
+def test_numbers_name_things_by_their_columns_name_or_a_leading_zero(
+    column: str, cells: list[str], why: str
+) -> None:
+    assert why_codes(column, cells) == why
