@@ -119,7 +119,9 @@ def _new_names(graph: onnx.GraphProto) -> list[str]:
     taken = {one.name for one in graph.initializer} | {out for node in graph.node for out in node.output}
     taken |= {one.name for one in graph.input}
     for number in count():
-        names = [f"{_NAME}{number or ''}.{what}" for what in ("scale", "shift", "output.scaled", "logit", "output")]
+        names = [
+            f"{_NAME}{number or ''}.{what}" for what in ("scale", "shift", "output.scaled", "logit", "output")
+        ]
         if taken.isdisjoint(names):
             return names
     raise AssertionError("counting does not end")

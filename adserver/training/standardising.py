@@ -103,7 +103,8 @@ def standardise(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> Standardis
         encoded, width = separate_parameters(encoded), panel.features.shape[1]
         model = parse(encoded, num_features=width)
         panel.check_fits(model, loss)
-        loss, weights = scored_loss(loss, model.output_width), class_weights(loss)
+        weights = class_weights(loss, model.output_width)
+        loss = scored_loss(loss, model.output_width)
         if know_labels(encoded, loss, panel):
             return _shift_trained(encoded, loss, panel, weights)
         if isinstance(loss, Heads) or _is_left(loss, panel):

@@ -319,8 +319,8 @@ def _why_not_adding_up(plan: TrainingPlan, outputs: int, labels: "NDArray[Any] |
     from adserver.training.inference import OF_TWO_CLASSES
 
     loss = scored_loss(plan.job.loss, outputs)
-    of_0, of_1 = class_weights(plan.job.loss)
-    if loss is not plan.job.loss and of_0 != of_1:
+    of_0, of_1 = class_weights(plan.job.loss, outputs)
+    if of_0 != of_1:
         return f"the loss of label 1 is multiplied by {of_1:g}, that of label 0 by {of_0:g}"
     if plan.adaptive_clip is None or loss not in OF_TWO_CLASSES or labels is None:
         return ""

@@ -327,9 +327,9 @@ def scored_loss(loss: TrainedLoss, outputs: int) -> TrainedLoss:
     return head.loss if columns == outputs and head.targets == (0, UNITS) and all(head.weights) else loss
 
 
-def class_weights(loss: TrainedLoss) -> tuple[float, float]:
-    """Return what the loss of either label is multiplied with, where `scored_loss` leaves weights out."""
-    if isinstance(loss, Heads):
+def class_weights(loss: TrainedLoss, outputs: int) -> tuple[float, float]:
+    """Return what either label's loss is multiplied with, where `scored_loss` leaves that out; else 1."""
+    if isinstance(loss, Heads) and scored_loss(loss, outputs) is not loss:
         of_0, of_1 = _numbers(loss.heads[0])[1]
         return float(of_0), float(of_1)
     return 1.0, 1.0

@@ -26,7 +26,7 @@ from adserver.training.submission import plan_job
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
-from maskedlark.model.heads import Heads, scored_loss
+from maskedlark.model.heads import Heads, class_weights, scored_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
@@ -163,7 +163,9 @@ def test_weights_of_two_classes_are_left_out_of_scores_and_other_tables_are_not(
 ) -> None:
     heads = one_head(**head)
     assert scored_loss(heads, outputs) == (scored or heads)
+    assert (class_weights(heads, outputs) == (1.0, 5.0)) == bool(scored and "weights" not in head)
     assert scored_loss(HEADS, 2) is HEADS
+    assert class_weights(HEADS, 2) == (1.0, 1.0)
     assert scored_loss(Loss.MSE, 1) is Loss.MSE
 
 
