@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,6 +98,33 @@ def code_of(key: Key, said: str) -> int:
         raise InvalidTask(
             f"key {key.name!r} has no category {said!r}; {list_known(said, key.categories)}"
         ) from None
+
+
+def condition_code(key: Key, said: str) -> int:
+    """Return the code of the category or number of a condition.
+
+    Raises:
+        InvalidTask: as `code_of`; of several categories, what to do instead.
+    """
+    try:
+        return code_of(key, said)
+    except InvalidTask:
+        check_is_one(key.name, said, key.categories or map(str, range(key.size or 0)))
+        raise
+
+
+def check_is_one(name: str, said: str, known: Iterable[str]) -> None:
+    """Refuse a condition that lists several of the words that are known of a key.
+
+    Raises:
+        InvalidTask: as that.
+    """
+    parts = [part.strip() for part in said.split(",")]
+    if len(parts) > 1 and not {*known}.isdisjoint(parts):
+        raise InvalidTask(
+            f"where has {said!r} of the key {name!r}, and a condition has one value: for several, group by "
+            "the key and add up"
+        )
 
 
 def distinct_codes(codes: Sequence[int]) -> Codes:

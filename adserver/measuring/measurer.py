@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.consistency import LevelEstimate, consistent
-from adserver.measuring.domains import Codes, distinct_codes, words_by_code
+from adserver.measuring.domains import Codes, check_is_one, distinct_codes, words_by_code
 from adserver.measuring.intervals import CONFIDENCE, chance_above, clear_of_zero, half_width
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
@@ -23,7 +23,7 @@ from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
 from adserver.records.plain_names import filled_name, plain_name
 from adserver.store.datasets import Dataset
-from maskedlark.encoding.close_names import find_close, list_known
+from maskedlark.encoding.close_names import find_close, fold, list_known
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import JobReason, JobRefused
@@ -34,7 +34,7 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.releases.counting import COUNT_UNITS, key_index, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.query import MeasureKind, QuerySpec
+from maskedlark.releases.query import Axis, MeasureKind, QuerySpec
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.measurement import COUNT, Key
 from maskedlark.reports.task import Task
@@ -164,6 +164,7 @@ def check_words(request: Request, *, task: Task, encoder: Encoder | None) -> Non
 
     Raises:
         JobRefused(UNDECLARED): as that; a word that the key's domain lists is taken as it is.
+        InvalidTask: a condition lists several words.
     """
     measurement = measurement_of(task)
     columns = () if encoder is None else encoder.columns
@@ -176,6 +177,8 @@ def check_words(request: Request, *, task: Task, encoder: Encoder | None) -> Non
         if named and not own:  # hashed or numbers: no list could have it
             continue
         known = own or {one for column in columns for one in column.words}
+        if word not in known:
+            check_is_one(name, word, known)
         if known and word not in known and (own or find_close(word, known)):
             raise JobRefused(
                 JobReason.UNDECLARED,
@@ -288,18 +291,22 @@ def _rows(
     """Return the cells of every level with their estimates; rolled-up levels are made consistent.
 
     Intervals end where reports within their bounds cannot add up to more or to less, such as a count below 0.
+    The values of an open key are in the order of their names: codes of words are digests, in no order.
     """
     spec = planned.spec
     names = _names(task, planned, encoder)
+    orders = [_reading_order(task, axis, of) for axis, of in zip(spec.group_by, names, strict=True)]
+    names = [[of[place] for place in order] for of, order in zip(names, orders, strict=True)]
     errors = _errors(task, spec)
     factor = half_width(task.mechanism)
     hidden = _numbers_of_hidden(task, spec)
     possible = [column.sum_range for column in _columns(task, spec)]
     rows: list[ResultRow] = []
     for level, estimate in zip(spec.levels, _estimates(task, spec, total), strict=True):
-        spread = np.sqrt(estimate.variances)[:, None] * errors
+        cells = _ordered_cells(orders, level)
+        spread = np.sqrt(estimate.variances)[cells, None] * errors
         for group, values, deviations in zip(
-            _groups(names, level), estimate.values.tolist(), spread.tolist(), strict=True
+            _groups(names, level), estimate.values[cells].tolist(), spread.tolist(), strict=True
         ):
             estimates = tuple(
                 Estimate(
@@ -456,6 +463,32 @@ def _words(key: Key, planned: PlannedQuery[QuerySpec], encoder: Encoder | None) 
         asked = (*asked, planned.words.where[key.name])
     known = {} if encoder is None else words_by_code(key, encoder)
     return {key.code(word): word for word in asked} | known
+
+
+def _reading_order(task: Task, axis: Axis, names: Sequence[str]) -> list[int]:
+    """Return the places of an axis' codes in the order in which people look for their names.
+
+    Numbers come first. The order of a key with a size is that in which the task declares it.
+    """
+    measurement = measurement_of(task)
+    places = list(range(len(names)))
+    if measurement.keys[key_index(measurement, axis.key)].size is not None:
+        return places
+    return sorted(places, key=lambda place: _by_name(names[place]))
+
+
+def _by_name(name: str) -> tuple[bool, int, str, str]:
+    return (False, int(name), "", "") if name.isdecimal() else (True, 0, fold(name), name)
+
+
+def _ordered_cells(orders: Sequence[Sequence[int]], level: int) -> NDArray[np.int64]:
+    """Return the places of one level's cells in the order of `_groups`, in which rests stay last."""
+    if level == 0:
+        return np.zeros(1, np.int64)
+    finest = [*orders[level - 1], len(orders[level - 1])]
+    sizes = [*(len(order) for order in orders[: level - 1]), len(finest)]
+    places = np.arange(math.prod(sizes)).reshape(sizes)
+    return places[np.ix_(*orders[: level - 1], finest)].ravel()
 
 
 def _groups(names: Sequence[Sequence[str]], level: int) -> Sequence[tuple[str, ...]]:

@@ -1,14 +1,14 @@
 """From what a person asks for, by names, to a query that the helpers will accept: its noise included."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from adserver.budgets.asked_epsilon import check_epsilon
-from adserver.measuring.domains import Codes, code_of, codes_by_key, words_by_key
+from adserver.measuring.domains import Codes, codes_by_key, condition_code, words_by_key
 from adserver.records.asked_query import AskedWords, PlannedQuery
 from adserver.records.exported_model import ModelWeights
 from adserver.records.plain_names import declared_name
@@ -95,13 +95,13 @@ def read_request(
     """
     keys = frozenset(key.name for key in measurement.keys)
     summed = frozenset({COUNT, *(value.name for value in measurement.values)})
-    by_key = _by_declared_name(domains or {}, keys, "domains")
+    by_key = _by_declared_name((domains or {}).items(), keys, "domains")
     return Request(
         # A column's own name may have letters that a task's names have not; said in both ways it is one value
         values=tuple(dict.fromkeys(declared_name(name, summed) for name in values)),
         histograms=tuple(dict.fromkeys(declared_name(name, summed) for name in histograms)),
-        group_by=tuple(_declared_key(name, keys) for name in group_by),
-        where=_by_declared_name(where or {}, keys, "where"),
+        group_by=tuple(_by_declared_name([(name, name) for name in group_by], keys, "group_by")),
+        where=_by_declared_name((where or {}).items(), keys, "where"),
         domains=codes_by_key(by_key, measurement),
         domain_words=words_by_key(by_key),
         is_discovered=discover,
@@ -110,20 +110,18 @@ def read_request(
     )
 
 
-def _by_declared_name(said: Mapping[str, _T], declared: Collection[str], what: str) -> dict[str, _T]:
+def _by_declared_name(said: Iterable[tuple[str, _T]], declared: Collection[str], what: str) -> dict[str, _T]:
     """Return a mapping by the names of keys that are meant.
 
     Raises:
         JobRefused(MALFORMED): two names mean one key.
     """
     found = dict[str, _T]()
-    for name, value in said.items():
+    for name, value in said:
         key = _declared_key(name, declared)
         if key in found:
-            raise JobRefused(
-                JobReason.MALFORMED,
-                f"{what} names the key {key!r} twice, once as {name[:80]!r}: name it once",
-            )
+            other = "" if name == key else f", once as {name[:80]!r}"
+            raise JobRefused(JobReason.MALFORMED, f"{what} names the key {key!r} twice{other}: name it once")
         found[key] = value
     return found
 
@@ -305,7 +303,7 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
 
 def _conditions(request: Request, measurement: Measurement) -> tuple[Condition, ...]:
     return tuple(
-        Condition(key=name, code=code_of(measurement.keys[key_index(measurement, name)], said))
+        Condition(key=name, code=condition_code(measurement.keys[key_index(measurement, name)], said))
         for name, said in request.where.items()
     )
 

@@ -4,9 +4,10 @@ And the statistics that follow from its sums at no further cost.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum, unique
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import numpy as np
@@ -18,7 +19,7 @@ from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table, text_table
 from adserver.records.plain_names import declared_name, distinct_names
 from maskedlark.encoding.close_names import list_known
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 ALL: Final = "(all)"
 REST: Final = "(rest)"
 _ANY: Final = (-math.inf, math.inf)
+_NO_STATISTICS: Final[Mapping[str, Sequence["Estimate"]]] = MappingProxyType({})
 
 
 @unique
@@ -255,33 +257,52 @@ class AggregateResult(ReleasedResult):
         """What the reports meet, in words; empty without conditions."""
         return " and ".join(f"{key} = {word}" for key, word in self.where)
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def to_pandas(self, **statistics: Iterable[tuple[ResultRow, Estimate]]) -> "pd.DataFrame":
         """Return a row for each cell.
 
-        Its keys, then each column's estimate, standard error and interval, then whether it may be hidden and
-        the word of each condition.
+        Its keys, then each column's estimate, standard error and interval, then those of the statistics, then
+        whether it may be hidden and the word of each condition.
+
+            result.to_pandas(mean_price=result.means("price"), median_age=result.quantiles("age", 0.5))
+
+        Args:
+            statistics: Means and quantiles of this result, by the name that their column gets. One without an
+                interval, such as the mean of an empty group, is NaN.
+
+        Raises:
+            InvalidTask: pandas is not installed, or a statistic is of another result.
         """
-        return frame(self._to_rows(), self._column_types())
+        estimates = dict[str, list[Estimate]]()
+        for name, found in statistics.items():
+            rows, ones = zip(*found, strict=True) if self.rows else ((), ())
+            if rows != self.rows:
+                raise InvalidTask(f"{name} is of another result: expected `means` or `quantiles` of this one")
+            estimates[name] = list(ones)
+        return frame(self._to_rows(estimates), self._column_types(estimates))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
         return arrow_stream(self._to_rows(), self._column_types(), requested_schema)
 
-    def _column_types(self) -> ColumnTypes:
-        numbers = [name for column in self.columns for name in NOT_KNOWN.as_columns(column.name)]
+    def _column_types(self, statistics: Iterable[str] = ()) -> ColumnTypes:
+        names = (*(column.name for column in self.columns), *statistics)
+        numbers = [number for name in names for number in NOT_KNOWN.as_columns(name)]
         conditions = [f"where_{key}" for key, _ in self.where]
-        names = distinct_names((*self.group_by, *numbers, MAY_BE_HIDDEN, *conditions))
+        distinct = distinct_names((*self.group_by, *numbers, MAY_BE_HIDDEN, *conditions))
         types = [str] * len(self.group_by) + [float] * len(numbers) + [bool] + [str] * len(conditions)
-        return dict(zip(names, types, strict=True))
+        return dict(zip(distinct, types, strict=True))
 
-    def _to_rows(self) -> Iterator[dict[str, Any]]:
+    def _to_rows(
+        self, statistics: Mapping[str, Sequence[Estimate]] = _NO_STATISTICS
+    ) -> Iterator[dict[str, Any]]:
         """Yield the columns of each cell by name."""
-        names, words = self._column_types(), [word for _, word in self.where]
-        for row in self.rows:
+        names, words = self._column_types(statistics), [word for _, word in self.where]
+        for place, row in enumerate(self.rows):
+            further = (one[place] for one in statistics.values())
             numbers = [
-                number
-                for column, estimate in zip(self.columns, row.estimates, strict=True)
-                for number in estimate.as_columns(column.name).values()
+                number if estimate.no_interval is None else math.nan
+                for estimate in (*row.estimates, *further)
+                for number in estimate.as_columns("").values()
             ]
             yield dict(zip(names, (*row.group, *numbers, row.may_be_hidden, *words), strict=True))
 
@@ -319,8 +340,8 @@ class AggregateResult(ReleasedResult):
 
     def means(
         self, value: str, over: str | None = None, *, is_zero_elsewhere: bool = False
-    ) -> Iterator[tuple[ResultRow, Estimate]]:
-        """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
+    ) -> list[tuple[ResultRow, Estimate]]:
+        """Return, for each row, the mean of a value over its reports: sum over count, both of this query.
 
         Where the count is not clearly above its noise there is no interval. An interval ends where the mean
         of reports cannot lie beyond: over all of them, where the value's own range ends; over those that
@@ -344,12 +365,12 @@ class AggregateResult(ReleasedResult):
         is_of_reports = below.value == COUNT or is_zero_elsewhere
         possible = above.report_range or _ANY if is_of_reports else _ratio_range(above, below)
         found = (one.within(*possible) for one in _means(totals, counts, self.mechanism))
-        yield from zip(self.rows, found, strict=True)
+        return list(zip(self.rows, found, strict=True))
 
     def quantiles(
         self, value: str, share: float, over: str | None = None
-    ) -> Iterator[tuple[ResultRow, Estimate]]:
-        """Yield, for each row, the value that a given share of the row's reports do not exceed.
+    ) -> list[tuple[ResultRow, Estimate]]:
+        """Return, for each row, the value that a given share of the row's reports do not exceed.
 
         Read from its histogram, as if reports were spread evenly in each bucket.
 
@@ -404,7 +425,7 @@ class AggregateResult(ReleasedResult):
             counts[0, :, zero] -= every[0] - having[0]
             counts[1, :, zero] = np.sqrt(counts[1, :, zero] ** 2 + every[1] ** 2 + having[1] ** 2)
         found = quantiles_of(counts, buckets, share, self.mechanism)
-        yield from zip(self.rows, found, strict=True)
+        return list(zip(self.rows, found, strict=True))
 
     def _count_of(self, value: str) -> str:
         """Return what counts a value's reports: all of them.

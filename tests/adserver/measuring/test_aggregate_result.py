@@ -125,12 +125,12 @@ def test_the_interval_of_a_mean_ends_where_values_do() -> None:
         ]
         assert [one.value for one in found] == [one.value for one in free]
     below = replace(plain, columns=tuple(replace(one, report_range=(-5, 5)) for one in plain.columns))
-    assert list(below.means("paid", "seen")) == list(plain.means("paid", "seen"))
+    assert below.means("paid", "seen") == plain.means("paid", "seen")
 
 
 def test_a_mean_takes_both_its_sums() -> None:
     with pytest.raises(JobRefused, match="mean"):
-        list(result({"paid": [1.0, 1.0]}).means("paid"))
+        result({"paid": [1.0, 1.0]}).means("paid")
 
 
 def test_a_quantile_lies_in_its_bucket_and_its_interval_covers() -> None:
@@ -182,20 +182,20 @@ def test_a_quantile_over_the_reports_that_have_a_value_covers_theirs_alone() -> 
 
 def test_a_quantile_over_some_reports_takes_both_counts_and_a_bucket_of_0() -> None:
     with pytest.raises(JobRefused, match="query both"):
-        list(result({"paid#0": [1.0, 1.0], "count": [1.0, 1.0]}).quantiles("paid", 0.5, "seen"))
+        result({"paid#0": [1.0, 1.0], "count": [1.0, 1.0]}).quantiles("paid", 0.5, "seen")
     counts = {"seen": [1.0, 1.0], "count": [1.0, 1.0]}
     with pytest.raises(JobRefused, match="no bucket has the 0"):
-        list(result({"paid#1": [1.0, 1.0], **counts}).quantiles("paid", 0.5, "seen"))
+        result({"paid#1": [1.0, 1.0], **counts}).quantiles("paid", 0.5, "seen")
     many = result({"paid#0": [1.0, 1.0], **counts})
     clicks = [replace(one, report_range=(0, 9)) if one.value == "seen" else one for one in many.columns]
     with pytest.raises(JobRefused, match="expected a value of 0 or 1 that says which reports"):
-        list(replace(many, columns=tuple(clicks)).quantiles("paid", 0.5, "seen"))
+        replace(many, columns=tuple(clicks)).quantiles("paid", 0.5, "seen")
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
 def test_a_quantile_is_a_share(share: float) -> None:
     with pytest.raises(JobRefused):
-        list(result({"paid#0": [1.0, 1.0]}).quantiles("paid", share))
+        result({"paid#0": [1.0, 1.0]}).quantiles("paid", share)
 
 
 def test_a_number_is_found_by_its_column_and_group() -> None:
@@ -447,7 +447,7 @@ def test_a_mean_of_a_value_that_some_reports_lack_says_over_which_reports() -> N
     ]
     one = replace(plain, columns=tuple(columns))
     with pytest.raises(JobRefused, match=r"over='paid_filled' for those .* or over='count' for all"):
-        next(one.means("paid"))
+        one.means("paid")
     means = [[mean.value for _, mean in one.means("paid", over)] for over in ("paid_filled", "count")]
     assert means == [[2.5, 2.0], [50 / 90, 70 / 99]]
     assert [mean.value for _, mean in plain.means("paid")] == means[1]

@@ -92,6 +92,29 @@ def test_columns_of_a_frame_have_names_of_their_own() -> None:
     assert table.loc[0].tolist() == ["3", 40.0, 1.0, 37.0, 43.0, 9.0, 1.0, 6.0, 12.0, False]
 
 
+def test_a_frame_has_the_means_and_quantiles_that_it_is_given_and_nan_where_they_are_unknown() -> None:
+    one = summed()
+    paid = Column(name="paid", value="paid", bucket=None, noise_scale=1.0)
+    rows = tuple(
+        replace(row, estimates=(counted, estimate(80.0)))
+        for row, counted in zip(one.rows, (estimate(40.0), estimate(0.5)), strict=True)
+    )
+    result = replace(one, columns=(*one.columns, paid), rows=rows)
+    table = result.to_pandas(mean_paid=result.means("paid"))
+    assert [name for name in table.columns if "mean" in name] == [
+        "mean_paid", "mean_paid_standard_error", "mean_paid_low", "mean_paid_high",
+    ]  # fmt: skip
+    first, second = result.means("paid")
+    assert table.loc[0, "mean_paid"] == 2.0
+    assert table.loc[0, "mean_paid_low"] == first[1].low
+    assert second[1].no_interval is not None
+    assert table.loc[1, ["mean_paid", "mean_paid_low", "mean_paid_high"]].isna().all()
+    assert table["paid"].tolist() == [80.0, 80.0]
+    with pytest.raises(InvalidTask, match="mean_paid is of another result"):
+        one.to_pandas(mean_paid=result.means("paid"))
+    assert "mean_paid" in replace(result, rows=()).to_pandas(mean_paid=[])
+
+
 def test_names_are_text_in_a_notebook() -> None:
     assert html_table(("<i>",), [("a\x1b<b>", 0.25)]) == (
         "<table><thead><tr><th>&lt;i&gt;</th></tr></thead>"

@@ -27,7 +27,7 @@ from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, IdColumn, NumberColumn
 from maskedlark.error_contract import Charged, contract
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.randomness import seeded
 from maskedlark.releases.counting import COUNT_UNITS, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
@@ -327,7 +327,6 @@ def test_a_query_that_is_refused_after_its_discovery_says_what_was_charged() -> 
 def test_discovered_codes_are_shown_as_the_words_of_the_tasks_encoder() -> None:
     of = measuring_world({"values": [], "keys": [{"name": "page"}], "min_cell_count": 5})
     (key,) = measurement_of(of.task).keys
-    words = ["Zürich", "news", "rare word", "17"]
     typed = ["Zürich"] * 40 + ["news"] * 40 + ["unknown"] * 40 + ["17"] * 40
     codes = np.array([[key.code(word)] for word in typed], np.uint32)
     encoder = Encoder(
@@ -340,10 +339,37 @@ def test_discovered_codes_are_shown_as_the_words_of_the_tasks_encoder() -> None:
     laboratory = Laboratory(of, codes, np.zeros((len(codes), 0), np.int64))
     asked = Request(values=("count",), group_by=("page",), is_discovered=True)
     found = replace(laboratory.measurer(), encoder=encoder).measure(asked)
-    named = {*words[:2], "17", str(key.code("unknown")), REST}
-    assert {row.group[0] for row in found.rows} == named
+    # Numbers first, then words as people look for them, and the rest last; codes are in another order
+    assert [row.group[0] for row in found.rows] == ["17", str(key.code("unknown")), "news", "Zürich", REST]
+    assert {row.group[0]: row.estimates[0].value for row in found.rows} == {
+        "17": 40, str(key.code("unknown")): 40, "news": 40, "Zürich": 40, REST: 0,
+    }  # fmt: skip
     bare = laboratory.measurer(seed=1).measure(asked)
     assert {row.group[0] for row in bare.rows} == {*(str(key.code(one)) for one in set(typed)), REST}
+
+
+def test_words_of_two_keys_are_in_order_at_each_level_and_keep_their_numbers() -> None:
+    of = measuring_world({"values": [], "keys": [{"name": "page"}, {"name": "city"}], "min_cell_count": 5})
+    page, city = measurement_of(of.task).keys
+    pages, cities = ["10", "9", "Sport", "arts"], ["Oslo", "Århus", "Lima"]
+    counts = {one: 10 + place for place, one in enumerate((a, b) for a in pages for b in cities)}
+    codes = [[page.code(a), city.code(b)] for (a, b), count in counts.items() for _ in range(count)]
+    laboratory = Laboratory(of, np.array(codes, np.uint32), np.zeros((len(codes), 0), np.int64))
+    asked = Request(
+        values=("count",),
+        group_by=("page", "city"),
+        domains=codes_by_key({"page": pages, "city": cities}, measurement_of(of.task)),
+        domain_words={"page": tuple(pages), "city": tuple(cities)},
+        is_rolled_up=True,
+    )
+    result = laboratory.measurer().measure(asked)
+    in_order = [(a, b) for a in ("9", "10", "arts", "Sport") for b in ("Århus", "Lima", "Oslo")]
+    found = {row.group: row.estimates[0].value for row in result.rows}
+    assert [group for group in found if not {ALL, REST} & {*group}] == in_order
+    assert [group[0] for group in found if group[1] == ALL] == [ALL, "9", "10", "arts", "Sport", REST]
+    assert [group[1] for group in found if group[0] == "arts"] == [ALL, "Århus", "Lima", "Oslo", REST]
+    assert {group: found[group] for group in in_order} == counts
+    assert found["arts", ALL] == sum(count for (one, _), count in counts.items() if one == "arts")
 
 
 def open_key_laboratory() -> tuple[Laboratory, Encoder]:
@@ -383,6 +409,9 @@ def test_a_condition_on_a_word_that_the_encoder_does_not_list_is_refused_unless_
         check_words(unlisted, task=task, encoder=encoder)
     assert refused.value.reason is JobReason.UNDECLARED
     check_words(replace(unlisted, domain_words={"city": ("lina",)}), task=task, encoder=encoder)
+    both = Request(values=("count",), where={"city": "Lima,Oslo"})
+    with pytest.raises(InvalidTask, match="has 'Lima,Oslo' of the key 'city', and a condition has one value"):
+        check_words(both, task=task, encoder=encoder)
     check_words(unlisted, task=task, encoder=None)
     # The key need not be called like its column, but then only what is close to a word is no other one
     renamed = replace(encoder, columns=(replace(encoder.columns[0], name="Town"),))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adserver.measuring.domains import _read_domains, codes_by_key, distinct_codes
-from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
+from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query, read_request
 from adserver.records.dataset_state import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
@@ -97,6 +97,22 @@ def test_a_request_says_enough() -> None:
         plan(where={"place": "rome"})
     with pytest.raises(InvalidTask, match="epsilon"):
         plan(epsilon=0.0)
+
+
+def test_a_key_is_grouped_by_once() -> None:
+    with pytest.raises(JobRefused, match=r"^group_by names the key 'place' twice: name it once$") as refused:
+        read_request(measurement_of(TASK), values=["count"], group_by=["place", "place"])
+    assert refused.value.reason is JobReason.MALFORMED
+    with pytest.raises(JobRefused, match="the key 'place' twice, once as 'Place': name it once"):
+        read_request(measurement_of(TASK), values=["count"], where={"place": "oslo", "Place": "lima"})
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [("place", "oslo,lima"), ("place", "oslo, Rom"), ("language", "1,2")]
+)
+def test_a_condition_on_several_words_says_what_to_do_instead(key: str, said: str) -> None:
+    with pytest.raises(InvalidTask, match="a condition has one value: for several, group by the key and add"):
+        plan(where={key: said})
 
 
 def test_a_domain_over_the_limit_is_refused() -> None:
