@@ -18,6 +18,7 @@ from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
+    from adserver.measuring.aggregate_forecast import AggregateForecast
     from adserver.measuring.result import AggregateResult
 
 _what = panel("The query")
@@ -92,7 +93,6 @@ def _aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
-    from adserver.views.asked_query import describe_earlier
     from adserver.views.query import ENDINGS, Statistic, json_of, print_groups, summary_lines, write_result
     from maskedlark.reports.measurement import COUNT
 
@@ -150,11 +150,7 @@ def _aggregate_command(
             if plan:
                 _print_plan(server, values, {**asked, **charged}, as_json=as_json)
                 return
-            result = server.aggregate(values=values, **asked, **charged)
-            # It was charged: what is only said beside it must not lose it
-            with suppress(MaskedLarkError):
-                if earlier := describe_earlier(server.queries(), result.query_id):
-                    typer.echo(f"note: {escape(earlier)}", err=True)
+            result = _ask(server, values, {**asked, **charged})
     # Once each: a statistic has one name in files
     statistics = [
         Statistic.mean(name, over, is_zero_elsewhere=(name, over) in filled)
@@ -181,15 +177,29 @@ def _aggregate_command(
         write_result(result, path, statistics)
 
 
+def _ask(server: "AdServer", values: Sequence[str], asked: Mapping[str, Any]) -> "AggregateResult":
+    """Ask a query; say before if its answer will be noise, and after if one like it was asked before."""
+    from adserver.views.asked_query import describe_earlier
+
+    # What is wrong with the query is said by asking it
+    with suppress(MaskedLarkError):
+        if noise := _forecast(server, values, asked).noise_warning:
+            typer.echo(f"warning: {escape(noise)}; --plan says so before a charge", err=True)
+    result = server.aggregate(values=values, **asked)
+    # It was charged: what is only said beside it must not lose it
+    with suppress(MaskedLarkError):
+        if earlier := describe_earlier(server.queries(), result.query_id):
+            typer.echo(f"note: {escape(earlier)}", err=True)
+    return result
+
+
 def _print_plan(
     server: "AdServer", values: Sequence[str], asked: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Print what a query will cost and how wide its intervals will be."""
-    from adserver.client.client import Client
     from adserver.messages.query import AggregateForecastMessage
 
-    about = {name: said for name, said in asked.items() if name != "query_id"}
-    forecast = Client.of(server).forecast_aggregate(*values, **about)
+    forecast = _forecast(server, values, asked)
     if as_json:
         print_json(AggregateForecastMessage.of(forecast))
     else:
@@ -215,6 +225,13 @@ def _dataset_of(server: "AdServer", task: str, dataset: str) -> str:
             "the dataset belongs to another task: give a dataset of the task, or leave out --task",
         )
     return dataset
+
+
+def _forecast(server: "AdServer", values: Sequence[str], asked: Mapping[str, Any]) -> "AggregateForecast":
+    from adserver.client.client import Client
+
+    about = {name: said for name, said in asked.items() if name != "query_id"}
+    return Client.of(server).forecast_aggregate(*values, **about)
 
 
 def _values_without_buckets(

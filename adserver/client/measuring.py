@@ -77,14 +77,14 @@ class Measuring(Connection):
                 f"where is {where!r}: expected one value for each key, such as {{'region': 'north'}}; for "
                 "several values group by the key and add up"
             )
-        result = self.server.aggregate(
-            **_plain_query(values, histograms, group_by, where, domains),
-            discover=discover,
-            roll_up=roll_up,
-            epsilon=None if epsilon is None else float(epsilon),
-            dataset=id_of(dataset),
-            query_id=query_id,
+        asked = _plain_query(
+            values, histograms, group_by, where, domains, discover=discover, roll_up=roll_up, epsilon=epsilon
         )
+        # What is wrong with the query is said by asking it
+        with suppress(MaskedLarkError):
+            if noise := self._forecast(id_of(dataset), asked).noise_warning:
+                warnings.warn(f"{noise}; forecast_aggregate says so before a charge", stacklevel=3)
+        result = self.server.aggregate(**asked, dataset=id_of(dataset), query_id=query_id)
         # It was charged: what is only said beside it must not lose it
         with suppress(MaskedLarkError):
             if earlier := describe_earlier(self.server.queries(), result.query_id):
@@ -125,15 +125,15 @@ class Measuring(Connection):
                 of the budget.
         """
         check_numbers(epsilon=epsilon)
-        found = self.server.dataset(id_of(dataset))
-        task = self.server.task(found.task_id.hex()).stored
-        request = read_request(
-            measurement_of(task.bundle.task),
-            **_plain_query(values, histograms, group_by, where, domains),
-            discover=discover,
-            roll_up=roll_up,
-            epsilon=None if epsilon is None else float(epsilon),
+        asked = _plain_query(
+            values, histograms, group_by, where, domains, discover=discover, roll_up=roll_up, epsilon=epsilon
         )
+        return self._forecast(id_of(dataset), asked)
+
+    def _forecast(self, dataset: str, asked: Mapping[str, Any]) -> AggregateForecast:
+        found = self.server.dataset(dataset)
+        task = self.server.task(found.task_id.hex()).stored
+        request = read_request(measurement_of(task.bundle.task), **asked)
         encoder = self.server.encoder(task.task_id.hex())
         return forecast_aggregate(request, task=task.bundle.task, dataset=found, encoder=encoder)
 
@@ -247,6 +247,10 @@ def _plain_query(
     group_by: str | Sequence[str],
     where: Mapping[str, str | int] | None,
     domains: Mapping[str, Sequence[str | int] | Mapping[str, int]] | None,
+    *,
+    discover: bool,
+    roll_up: bool,
+    epsilon: float | None,
 ) -> dict[str, Any]:
     """Return what a query is of in JSON's types."""
     return {
@@ -256,6 +260,9 @@ def _plain_query(
         # Codes as text, as the command line and the admin API have them: one request, one digest
         "where": {name: str(said) for name, said in (where or {}).items()},
         "domains": {name: _plain(said) for name, said in (domains or {}).items()},
+        "discover": discover,
+        "roll_up": roll_up,
+        "epsilon": None if epsilon is None else float(epsilon),
     }
 
 

@@ -4,6 +4,7 @@ Sums and counts have noise of a size that follows from the query alone. How wide
 quantile is depends on what the reports hold.
 """
 
+import math
 from dataclasses import replace
 
 from adserver.measuring.intervals import half_width
@@ -79,6 +80,23 @@ class AggregateForecast:
     def found_from(self) -> float:
         """From about how many reports a discovery finds a value."""
         return self.min_cell_count + self.discovery_margin
+
+    @property
+    def noise_warning(self) -> str:
+        """That the noise is more than the reports can add up to; empty where it is not."""
+        drowned = [
+            (column, width)
+            for level in self.levels
+            for column, width in zip(self.columns, level.half_widths, strict=True)
+            if width > self.records * max(map(abs, column.report_range or (0, math.inf)))
+        ]
+        if not drowned:
+            return ""
+        column, width = drowned[0]
+        return (
+            f"at this epsilon the answer is noise: half of the 99 % interval of {column.name} is "
+            f"{_short(width)}, and {self.records:,} reports cannot add up to as much"
+        )
 
     def __repr__(self) -> str:
         """Show the cost and the widths, a line for each level."""

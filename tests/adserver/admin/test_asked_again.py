@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from adserver.cli.main import app
 from adserver.client import Client, api_session
 from adserver.client.local import LocalAdServer
 from adserver.measuring.evaluation_result import EvaluationResult
@@ -20,6 +22,7 @@ from adserver.messages.evaluation import EvaluationMessage
 from adserver.messages.query import ResultMessage
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import BRIEF, ONCE, Backoff
+from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
@@ -121,6 +124,24 @@ def test_what_was_measured_before_is_named_with_the_way_to_see_it_again(there: T
             assert said[0].filename == __file__
             assert again.query_id != first.query_id
             first = again
+
+
+def test_noise_that_drowns_all_reports_is_warned_of_before_it_is_charged(there: There) -> None:
+    asked: dict[str, Any] = {"group_by": "place", "epsilon": 1e-6, "dataset": SHOP_DATASET.hex()}
+    with there.charging(2), there.client() as client:
+        for one in (client, there.of.client):
+            with pytest.warns(UserWarning, match=r"99 % interval of count is .*12,400 reports") as said:
+                one.aggregate("count", **asked)
+            assert "forecast_aggregate says so before a charge" in str(said[0].message)
+            assert said[0].filename == __file__
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    typed = ["--url", there.url, "--token", token, "--dataset", SHOP_DATASET.hex(), "--value", "count"]
+    for epsilon, is_warned in (("0.000001", True), ("0.1", False)):
+        with there.charging(1):
+            done = CliRunner().invoke(app, ["aggregate", *typed, "--epsilon", epsilon, "--json"])
+        assert json.loads(done.stdout)["rows"]
+        assert ("warning: at this epsilon the answer is noise: half of" in done.stderr) == is_warned
+        assert ("--plan says so before a charge" in done.stderr) == is_warned
 
 
 def test_numbers_of_numpy_are_asked_from_elsewhere_as_they_are_here(there: There) -> None:

@@ -393,10 +393,13 @@ def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -
             asked.append(given)
             return SimpleNamespace(query_id="00")
 
+        def dataset(self, _dataset: str) -> None:
+            raise JobRefused(JobReason.UNKNOWN_DATASET, "a query without a forecast is asked all the same")
+
         def queries(self) -> tuple[()]:
             return ()
 
-    client = Client.of(Server())  # type: ignore[arg-type]  # the one operation that is called
+    client = Client.of(Server())  # type: ignore[arg-type]  # the operations that are called
     for group_by in ("campaign", ["campaign"], ("campaign",)):
         client.aggregate("count", group_by=group_by, histograms="paid", where={"device": "phone"})
     assert asked[0] == asked[1] == asked[2]

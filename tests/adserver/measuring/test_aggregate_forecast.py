@@ -1,5 +1,6 @@
 """What a query costs and how wide its intervals will be is known before it is charged."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,18 @@ def test_without_noise_nothing_is_wide() -> None:
     assert forecast.levels[0].half_widths == (0.0,)
     assert forecast.lines()[0].startswith("without noise, over 10,000 reports")
     assert "groups of 1 report or more are shown" in repr(forecast)
+
+
+@pytest.mark.parametrize("request_", ASKED.values(), ids=ASKED.keys())
+def test_noise_above_all_that_reports_can_add_up_to_is_warned_of(request_: Request) -> None:
+    of = noisy_world(mechanism=Mechanism.GAUSSIAN)
+    drowned = foretell(of, replace(request_, epsilon=1e-6))
+    column, width = drowned.columns[0], drowned.levels[0].half_widths[0]
+    assert width > RECORDS * max(map(abs, column.report_range or ()))
+    assert (
+        f"half of the 99 % interval of {column.name} is {width:,.0f}, and 10,000 re" in drowned.noise_warning
+    )
+    assert not foretell(of, replace(request_, epsilon=0.1)).noise_warning
 
 
 def test_what_no_query_can_be_is_refused() -> None:
