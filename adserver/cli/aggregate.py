@@ -11,7 +11,7 @@ from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_o
 from adserver.cli.target import connected_server_of, trace
 from adserver.records.typed_ids import the_only
 from adserver.views.printing import check_parts, print_json
-from maskedlark.errors import JobReason, JobRefused, MaskedLarkError
+from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.escape import escape
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
@@ -181,8 +181,8 @@ def _ask(server: "AdServer", values: Sequence[str], asked: Mapping[str, Any]) ->
     """Ask a query; say before if its answer will be noise, and after if one like it was asked before."""
     from adserver.views.asked_query import describe_earlier
 
-    # What is wrong with the query is said by asking it
-    with suppress(MaskedLarkError):
+    # What is wrong with the query is said by asking it; an ad server that is away is not waited for twice
+    with suppress(InvalidTask, JobRefused):
         if noise := _forecast(server, values, asked).noise_warning:
             typer.echo(f"warning: {escape(noise)}; --plan says so before a charge", err=True)
     result = server.aggregate(values=values, **asked)

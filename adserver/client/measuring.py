@@ -25,7 +25,7 @@ from adserver.records.summaries import QuerySummary
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
 from adserver.views.asked_query import describe_earlier
-from maskedlark.errors import InvalidTask, MaskedLarkError
+from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.releases.counting import measurement_of
 
 
@@ -80,8 +80,8 @@ class Measuring(Connection):
         asked = _plain_query(
             values, histograms, group_by, where, domains, discover=discover, roll_up=roll_up, epsilon=epsilon
         )
-        # What is wrong with the query is said by asking it
-        with suppress(MaskedLarkError):
+        # What is wrong with the query is said by asking it; an ad server that is away is not waited for twice
+        with suppress(InvalidTask, JobRefused):
             if noise := self._forecast(id_of(dataset), asked).noise_warning:
                 warnings.warn(f"{noise}; forecast_aggregate says so before a charge", stacklevel=3)
         result = self.server.aggregate(**asked, dataset=id_of(dataset), query_id=query_id)
