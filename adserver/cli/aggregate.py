@@ -84,7 +84,10 @@ def _aggregate_command(
     ] = "",
     out: Annotated[
         list[Path] | None,
-        option("Also write the result to this .json, .csv, .parquet or .png file; repeatable."),
+        option(
+            "Also write the result to this .json, .csv, .parquet or .png file, whose folder is made if it is "
+            "missing; repeatable."
+        ),
     ] = None,
     task: TaskOption = "",
     traces: TracesOption = Traces.NONE,

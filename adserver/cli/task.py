@@ -1,8 +1,9 @@
 """`adserver task`: show, list, refresh-keys; `adserver.cli.task_creation` creates."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +15,10 @@ from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
+    from maskedlark.reports.measurement import Key, Measurement
+
+# Of a key's categories or a value's buckets
+_MOST_LISTED: Final = 40
 
 
 @takes(server=server_of)
@@ -48,7 +53,39 @@ def _show_command(
     rows += [(f"helper {role}", helper["name"]) for role, helper in enumerate(task_settings.pop("helpers"))]
     rows += [(f"labels.{name}", value) for name, value in task_settings.pop("labels").items()]
     rows += [(name, moment(task_settings.pop(name))) for name in ("starts_at", "expires_at")]
-    print_table(("setting", "value"), [*rows, *task_settings.items()])
+    measurement = found.bundle.task.measurement
+    if measurement is not None:
+        del task_settings["measurement"]
+    print_table(("setting", "value"), [*rows, *task_settings.items(), *_measurement_rows(measurement)])
+
+
+def _measurement_rows(measurement: "Measurement | None") -> list[tuple[str, object]]:
+    """Return a row for each value and key that a query can name."""
+    if measurement is None:
+        return []
+    rows: list[tuple[str, object]] = [("min_cell_count", measurement.min_cell_count)]
+    if measurement.small_cell_delta is not None:
+        rows.append(("small_cell_delta", measurement.small_cell_delta))
+    rows.append(("value count", "1 in each report"))
+    for value in measurement.values:
+        clipped = " (numbers outside are clipped)" if value.is_clamped else ""
+        buckets = f"; buckets from {_list_first(value.bucket_starts)}" if value.bucket_starts else ""
+        rows.append((f"value {value.name}", f"{value.low} to {value.high}{clipped}{buckets}"))
+    for key in measurement.keys:
+        rows.append((f"key {key.name}", _describe_key(key)))
+    return rows
+
+
+def _describe_key(key: "Key") -> str:
+    if key.categories:
+        return f"{plural(len(key.categories), 'category', 'categories')}: {_list_first(key.categories)}"
+    return "any word or number" if key.size is None else f"numbers 0 to {key.size - 1}"
+
+
+def _list_first(items: Sequence[object]) -> str:
+    listed = ", ".join(map(str, items[:_MOST_LISTED]))
+    more = len(items) - _MOST_LISTED
+    return f"{listed} and {more:,} more (--json has all)" if more > 0 else listed
 
 
 # Keys are there without a computation, and a running server asks again in a minute anyway

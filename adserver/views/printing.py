@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -69,12 +70,17 @@ def check_parts(paths: Iterable[Path], endings: Collection[str] = (), what: str 
         what: See there.
 
     Raises:
-        InvalidTask: a file has another ending; or what writes pictures or Parquet files is not installed, and
-            the message says what to install.
+        InvalidTask: a file has another ending, or its folder takes no files (one that is missing will be
+            made); or what writes pictures or Parquet files is not installed, and the message says what to
+            install.
     """
     for path in paths:
         if endings:
             _check_ending(path, endings, what)
+        # `exists` raises below a folder that may not be entered
+        folder = next(one for one in path.absolute().parents if os.access(one, os.F_OK))
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)) or path.is_dir():
+            raise InvalidTask(f"cannot write {path}: give a file in a folder where you may write")
         part, extra = _PARTS.get(path.suffix.lower(), ("", ""))
         if part and find_spec(part) is None:
             raise InvalidTask(f"{path.name} needs {part}: pip install 'masked-lark[{extra}]'")

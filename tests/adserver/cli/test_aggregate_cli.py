@@ -75,6 +75,16 @@ def test_a_file_that_nothing_here_can_write_is_refused_before_anything_is_charge
     assert re.search(why, str(ended.exception))
 
 
+@pytest.mark.parametrize("name", ["a file/a.csv", "a file/missing/a.csv", "a folder.csv"])
+def test_a_file_whose_folder_takes_none_is_refused_before_anything_is_charged(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "a file").touch()
+    (tmp_path / "a folder.csv").mkdir()
+    done = RUNNER.invoke(app, [*options(tmp_path), "--value", "count", "--out", str(tmp_path / name)])
+    assert re.search("cannot write .*: give a file in a folder where you may write", str(done.exception))
+
+
 def test_nothing_is_asked_without_a_dataset(tmp_path: Path) -> None:
     done = RUNNER.invoke(app, [*options(tmp_path), "--value", "count"])
     assert isinstance(done.exception, JobRefused)

@@ -1,6 +1,7 @@
 """Commands with --url do at an ad server elsewhere what they do beside it, and say the same."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
+from adserver.cli.task import _describe_key
 from adserver.client.remote import RemoteAdServer
 from adserver.peers import retrying
 from adserver.records.access import GrantKind, Scope
 from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.reports.measurement import Key
 from tests.adserver.asked_site import There, asked_site
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF
@@ -90,6 +93,28 @@ def test_what_only_looks_prints_from_elsewhere_what_it_prints_here(
     assert at(there, *command, scope=Scope.READ) == here.stdout
 
 
+def test_what_a_task_measures_is_read_by_name(there: There) -> None:
+    shown = run("task", "show", SHOP_OF.task.task_id.hex(), "--data", str(there.of.folder)).stdout
+    rows = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in shown.splitlines())
+    assert {name: said for name, said in rows.items() if name.startswith(("value ", "key "))} == {
+        "value count": "1 in each report",
+        "value click": "0 to 1",
+        "value purchase": "-5 to 100 (numbers outside are clipped); buckets from -5, 0, 1, 20, 50",
+        "key campaign": "any word or number",
+        "key place": "3 categories: seattle, oslo, lima",
+        "key language": "numbers 0 to 3",
+    }
+    assert rows["min_cell_count"] == "1"
+    assert "measurement" not in rows
+    assert "{" not in shown
+
+
+def test_of_many_categories_the_first_are_listed() -> None:
+    assert _describe_key(Key(name="city", size=42, categories=tuple(f"c{n}" for n in range(42)))).endswith(
+        "c38, c39 and 2 more (--json has all)"
+    )
+
+
 def test_several_tasks_are_to_be_named_from_elsewhere_too(there: There) -> None:
     token = there.of.grant(GrantKind.TOKEN, Scope.READ)
     done = run("task", "show", "--url", there.url, "--token", token)
@@ -98,7 +123,8 @@ def test_several_tasks_are_to_be_named_from_elsewhere_too(there: There) -> None:
 
 
 def test_a_dataset_is_measured_by_the_command_and_read_again(there: There, tmp_path: Path) -> None:
-    domain, out = tmp_path / "domain.json", tmp_path / "out.csv"
+    # A missing folder is made, as by every command that writes a file
+    domain, out = tmp_path / "domain.json", tmp_path / "missing" / "out.csv"
     domain.write_text('{"campaign": {"first": 0, "last": 2}}')
     asked = ["aggregate", "--value", "click", "--mean", "purchase", "--group-by", "campaign"]
     asked += ["--dataset", SHOP[:8]]
