@@ -9,13 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import typer
 
 from adserver.measuring.result import (
-    ALL,
-    REST,
     AggregateResult,
     Column,
     Estimate,
@@ -27,15 +25,12 @@ from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.records.defaults import MAY_BE_HIDDEN
 from adserver.records.plain_names import distinct_names, parts_of_unit
 from adserver.views.printing import as_csv, print_table, write_as
+from adserver.views.query_plot import draw_result
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
-from maskedlark.terminal.pictures import as_png, new_figure
 from maskedlark.terminal.plural import plural
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Attributes of `Estimate` that a file has of each column of a result
 _FIGURES: Final = ("value", "standard_error", "low", "high")
@@ -45,8 +40,6 @@ ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
 # Codes of words are up to 2^32: nearly all have so many digits, and people's own numbers of groups fewer
 _CODE_DIGITS: Final = 7
-# A panel of more bars is too long for a page
-_MOST_BARS: Final = 60
 # Of half an interval: an estimate is so far from its middle where both ends are printed
 _UNEVEN: Final = 0.05
 NO_GAPS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -408,139 +401,10 @@ def _parquet(written: _Written) -> bytes:
 
 
 def _png(written: _Written) -> bytes:
-    """Draw for each sum, mean and quantile a panel of the finest cells that are surely shown.
-
-    For each histogram a panel of its buckets in the coarsest cell.
-    """
     result, statistics = written
-    panels = list(_panels(result, statistics))
-    heights = [panel.height for panel in panels]
-    lines = [summary_lines(result)[-1], *clipped_lines(result)]
-    figure = new_figure(9, sum(heights) + 0.4 + 0.3 * len(lines))
-    grid = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for axes, panel in zip(grid[:, 0], panels, strict=True):
-        panel.draw(axes)
-    figure.suptitle("\n".join(lines), fontsize=9, wrap=True, parse_math=False)
-    return as_png(figure)
-
-
-@frozen
-class _Panel:
-    """Bars with error bars, the 99 % intervals, one below the other.
-
-    Attributes:
-        title: What is shown.
-        unit: What bars count.
-        labels: Of the bars, the first on top.
-        estimates: Of each.
-        can_be_negative: Whether what is counted can. If not, nothing is drawn below 0, where noise may reach.
-    """
-
-    title: str
-    unit: str
-    labels: Sequence[str]
-    estimates: Sequence[Estimate]
-    can_be_negative: bool
-
-    @property
-    def height(self) -> float:
-        """In inches."""
-        return 0.9 + 0.24 * len(self.labels)
-
-    def draw(self, axes: "Axes") -> None:
-        """Draw onto these axes."""
-        values = [estimate.value for estimate in self.estimates]
-        # Noise may put an estimate outside its interval, which holds possible numbers only
-        errors = [
-            [max(0.0, estimate.value - estimate.low) for estimate in self.estimates],
-            [max(0.0, estimate.high - estimate.value) for estimate in self.estimates],
-        ]
-        axes.barh(range(len(values)), values, xerr=errors, color="tab:blue", alpha=0.75, capsize=3)
-        axes.set_yticks(range(len(values)), self.labels, fontsize=9, parse_math=False)  # prices have $
-        axes.set_ylim(len(values) - 0.5, -0.5)
-        if not self.can_be_negative:
-            axes.set_xlim(0, max([estimate.high for estimate in self.estimates], default=0) * 1.03 or 1)
-        axes.set_title(self.title, fontsize=10, parse_math=False)
-        axes.set_xlabel(self.unit, parse_math=False)
-        axes.grid(visible=True, axis="x", alpha=0.3)
-
-
-def _panels(result: AggregateResult, statistics: Sequence[Statistic]) -> Iterator[_Panel]:
-    finest = [row for row in result.rows if _is_finest(row)]
-    shown = [row for row in finest if not row.may_be_hidden] or finest
-    for place, column in enumerate(result.columns):
-        if column.bucket is None:
-            # A rest is mostly empty: only one that is more than noise says something
-            cells = [(row, row.estimates[place]) for row in shown]
-            told = [(row, one) for row, one in cells if REST not in row.group or one.low > 0]
-            yield _panel_of_cells(
-                result,
-                told or cells,
-                of=len(finest),
-                name=column.name,
-                unit="reports" if column.value == COUNT else column.name,
-                can_be_negative=column.sum_range[0] < 0,
-            )
-    for statistic in statistics:
-        known = [
-            (row, one)
-            for row, one in statistic.read(result)
-            if _is_finest(row) and not row.may_be_hidden and one.no_interval is None
-        ]
-        if known:
-            yield _panel_of_cells(
-                result,
-                known,
-                of=len(finest),
-                name=statistic.name,
-                unit=statistic.name,
-                can_be_negative=any(one.low < 0 for _, one in known),
-            )
-    for value in dict.fromkeys(column.value for column in result.columns if column.bucket is not None):
-        places = [
-            place
-            for place, column in enumerate(result.columns)
-            if column.value == value and column.bucket is not None
-        ]
-        # Buckets of every cell would be a picture a cell
-        first = result.rows[0]
-        yield _Panel(
-            title=f"reports by {value}"
-            + (f" in {' · '.join(first.group)}" if first.group else "")
-            + (f" where {result.conditions}" if result.conditions else ""),
-            unit="reports",
-            labels=[
-                f"{low}..{high}" for place in places for low, high in [result.columns[place].bucket or (0, 0)]
-            ],
-            estimates=[first.estimates[place] for place in places],
-            can_be_negative=False,
-        )
-
-
-def _is_finest(row: ResultRow) -> bool:
-    """Return whether a row is no sum of others: as bars beside them such would count twice."""
-    return row.group[-1:] != (ALL,)
-
-
-def _panel_of_cells(
-    result: AggregateResult,
-    cells: Sequence[tuple[ResultRow, Estimate]],
-    *,
-    of: int,
-    name: str,
-    unit: str,
-    can_be_negative: bool,
-) -> _Panel:
-    """Return a panel of the largest of these cells, which are some of so many."""
-    drawn = sorted(cells, key=lambda cell: -cell[1].value)[:_MOST_BARS]
-    by = f"{name} by {', '.join(result.group_by)}" if result.group_by else name
-    title = f"{by} where {result.conditions}" if result.conditions else by
-    if len(drawn) < of:
-        title += f": the largest {len(drawn)} of {of} cells"
-    return _Panel(
-        title=title,
-        unit=unit,
-        labels=[" · ".join(row.group) or "all" for row, _ in drawn],
-        estimates=[one for _, one in drawn],
-        can_be_negative=can_be_negative,
+    only = [f"only reports where {result.conditions}"] if result.conditions else []
+    return draw_result(
+        result,
+        [(one.name, one.estimates(result)) for one in statistics],
+        [*only, summary_lines(result)[-1], *clipped_lines(result)],
     )

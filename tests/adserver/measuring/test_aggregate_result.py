@@ -12,7 +12,6 @@ import pytest
 
 from adserver.measuring.intervals import half_width
 from adserver.measuring.result import (
-    ALL,
     NOT_KNOWN,
     AggregateResult,
     Column,
@@ -23,7 +22,6 @@ from adserver.measuring.result import (
 from adserver.messages.query import ResultMessage
 from adserver.views.query import (
     Statistic,
-    _panels,
     align_estimates,
     format_estimate,
     print_groups,
@@ -35,7 +33,6 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
-from maskedlark.terminal.pictures import new_figure
 
 BUCKETS = ((0, 9), (10, 19), (20, 49), (50, 100))
 
@@ -289,42 +286,6 @@ def test_a_group_with_a_sure_sum_is_shown_though_a_mean_of_it_is_unknown(
     _names, group, left_out = capsys.readouterr().out.splitlines()
     assert group.split() == ["b", "900.0", "±", "3.0", "2.0", "±", "3.0", "unknown"]
     assert left_out.startswith("1 group not shown")
-
-
-def test_a_picture_has_the_largest_cells_first_and_nothing_below_0_of_what_cannot_be() -> None:
-    many = result({"paid": [5.0, 7.0], "count": [-1.0, 9.0]})
-    paid, count = many.columns
-    rows = (*many.rows, replace(many.rows[1], group=("c",), may_be_hidden=True))
-    drawn = replace(many, columns=(paid, replace(count, report_range=(0, 1))), rows=rows)
-    sums, counts = _panels(drawn, ())
-    assert (sums.labels, counts.labels) == (["b", "a"], ["b", "a"])
-    assert (sums.can_be_negative, counts.can_be_negative) == (True, False)
-    assert counts.title == "count by key: the largest 2 of 3 cells"
-    axes = new_figure(4, 4).subplots()
-    counts.draw(axes)
-    assert axes.get_xlim()[0] == 0
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
-
-
-def test_a_picture_has_a_panel_of_each_mean_that_is_known() -> None:
-    many = result({"paid": [5000.0, 900.0], "count": [100.0, 300.0]})
-    rows = (replace(many.rows[0], group=(ALL,)), *many.rows, replace(many.rows[1], group=("c",)))
-    unclear = replace(rows[3], estimates=(estimate(3.0), estimate(1.0)))
-    *_, mean = _panels(replace(many, rows=(*rows[:3], unclear)), [Statistic.mean("paid")])
-    assert (mean.title, mean.unit) == ("mean of paid by key: the largest 2 of 3 cells", "mean of paid")
-    assert mean.labels == ["a", "b"]
-    assert [round(one.value) for one in mean.estimates] == [50, 3]
-    assert not mean.can_be_negative
-    unknown = replace(many, rows=(unclear, replace(rows[1], may_be_hidden=True)))
-    assert [one.unit for one in _panels(unknown, [Statistic.mean("paid")])] == ["paid", "reports"]
-
-
-def test_a_bar_may_lie_outside_its_interval(tmp_path: Path) -> None:
-    one = result({"count": [-8.0, 9.0]})
-    row = replace(one.rows[0], estimates=(estimate(-8.0).within(0.0, math.inf),))
-    drawn = replace(one, columns=(replace(one.columns[0], report_range=(0, 1)),), rows=(row, one.rows[1]))
-    write_result(drawn, tmp_path / "r.png")
-    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_estimate_outside_its_interval_is_explained_once_and_only_where_there_is_one() -> None:
