@@ -116,7 +116,8 @@ def write_result(result: AggregateResult, path: Path, statistics: Sequence[Stati
     """Write a result in the form that the file's name ends with: .json, .csv, .parquet or .png.
 
     A file has only what was released, so that its epsilon covers all figures in it. Statistics follow the
-    sums, with their intervals. A figure that is not known is an empty cell in tables, and no bar in pictures.
+    sums, with their intervals. A figure that is not known is an empty cell in tables, and no bar in pictures,
+    which have the largest groups alone.
 
     Raises:
         InvalidTask: another ending.
