@@ -242,11 +242,12 @@ def _evaluate_command(
 ) -> None:
     """Measure a model's loss, a classifier's accuracy and base rate, and its AUC, on plain examples."""
     from adserver.cli.heads import read_loss
+    from adserver.records.scored_loss import scored_loss
     from adserver.training.eval_set import read_eval_set
     from adserver.training.inference import evaluate, evaluate_heads
     from adserver.training.model_file import read_model
     from adserver.training.pipeline import LOSS_IS, encoder_of, notes_of, without_encoder
-    from maskedlark.model.heads import Heads, check_trained, scored_loss, trained_loss
+    from maskedlark.model.heads import Heads, check_trained, trained_loss
     from maskedlark.model.onnx_file import parse
 
     examples = read_eval_set(eval_set.read_bytes())

@@ -9,11 +9,11 @@ from adserver.records.job_state import STOPPED, JobEvent, JobState
 from adserver.records.local_plan import LocalPlan
 from adserver.records.plans import read_plan
 from adserver.records.round_figures import RoundFigures
+from adserver.records.scored_loss import scored_loss
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
 from maskedlark.canonical import encode
 from maskedlark.frozen import pick_attributes
-from maskedlark.model.heads import scored_loss
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task_kinds import PrivacyUnit

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from adserver.records.exported_model import CalibratedModel, ExportedModel
+from adserver.records.scored_loss import scored_loss
 from adserver.training.defaults import CALIBRATING
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import check_loads, predict
 from adserver.training.logit_scaling import Calibration, logits_of
 from adserver.training.pipeline import encoder_of
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
-from maskedlark.model.heads import Heads, TrainedLoss, scored_loss
+from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 

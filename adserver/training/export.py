@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from adserver.records.exported_model import ExportedModel, InputForm, ModelWeights
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.local_plan import LocalPlan
+from adserver.records.scored_loss import scored_loss
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_files import JobFiles
 from adserver.training.any_records import take_any_records
@@ -28,7 +29,7 @@ from adserver.training.trainer import BestWeights, Checkpoint, Masters
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
-from maskedlark.model.heads import Heads, scored_loss
+from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.releases.instructions import read_instructions

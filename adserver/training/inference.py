@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.records.round_figures import RoundFigures
+from adserver.records.scored_loss import scored_loss
 from adserver.training.logit_scaling import chances_of, least_loss, logits_of
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind, scored_loss
+from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 

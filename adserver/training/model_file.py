@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError, Message
 
+from adserver.records.scored_loss import scored_loss
 from adserver.training.column_uses import check_vocabulary
 from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_parameters
 from adserver.training.panel_note import PANELS_ARE
@@ -24,7 +25,7 @@ from adserver.training.pipeline import LOSS_IS, check_is_scaled, notes_of
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import AttributeValue, Model
-from maskedlark.model.heads import TrainedLoss, scored_loss
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.limits import Limits
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import count_inputs, parse

@@ -27,6 +27,7 @@ from typing import Final, assert_never
 import numpy as np
 
 from adserver.records.dataset_state import DatasetState
+from adserver.records.scored_loss import scored_loss
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
@@ -52,7 +53,7 @@ from adserver.training.standardising import standardise_submission
 from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.model.heads import Heads, TrainedLoss, scored_loss, trained_loss
+from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent

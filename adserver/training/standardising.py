@@ -24,6 +24,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from adserver.records.scored_loss import class_weights, scored_loss
 from adserver.records.submissions import Submission
 from adserver.training.calibration import fold
 from adserver.training.column_uses import lookups
@@ -37,7 +38,7 @@ from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import Heads, TrainedLoss, class_weights, scored_loss, trained_loss
+from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 

@@ -12,6 +12,7 @@ from adserver.budgets.planned_tests import PlannedTests
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.plan import submit_options
 from adserver.records.plans import AnyPlan
+from adserver.records.scored_loss import class_weights, scored_loss
 from adserver.records.submissions import AnySubmission, Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.planning import GeneralPath
@@ -20,7 +21,7 @@ from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import MaskedLarkError
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen
-from maskedlark.model.heads import TrainedLoss, class_weights, scored_loss
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.reports.task import Task

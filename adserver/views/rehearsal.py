@@ -9,6 +9,7 @@ from typing import Final
 
 import typer
 
+from adserver.records.scored_loss import scored_loss
 from adserver.records.submissions import Submission
 from adserver.training.eval_set import EvalSet
 from adserver.training.merged_parameters import separate_parameters
@@ -20,7 +21,7 @@ from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
 from adserver.views.plan import Remark, remarks_of_columns, remarks_of_loss
 from adserver.views.printing import print_table, progress_bars, write_as
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.model.heads import scored_loss, trained_loss
+from maskedlark.model.heads import trained_loss
 from maskedlark.reports.task import Task
 from maskedlark.terminal.pictures import as_png, new_figure
 

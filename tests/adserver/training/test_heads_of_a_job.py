@@ -16,6 +16,7 @@ from adserver.messages.plan import PlanJob
 from adserver.messages.submission import SubmitJob
 from adserver.records.exported_model import ExportedModel
 from adserver.records.plans import read_plan
+from adserver.records.scored_loss import class_weights, scored_loss
 from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel
 from adserver.training.eval_set import read_eval_set
@@ -26,7 +27,7 @@ from adserver.training.submission import plan_job
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
-from maskedlark.model.heads import Heads, class_weights, scored_loss
+from maskedlark.model.heads import Heads
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
