@@ -148,7 +148,7 @@ def _make_project(
         forecast_groups,
         suggest_values,
     )
-    from adserver.quickstart.people import count_reported
+    from adserver.quickstart.people import count_reported, warn_of_repeated_people
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
     from adserver.quickstart.settings import (
@@ -197,6 +197,7 @@ def _make_project(
         warnings = (
             *report.warn_of_leaks(learned - secret),
             *report.warn_of_spellings(learned | {*measure.columns}),
+            *(() if person else warn_of_repeated_people(table, label)),
         )
         no_feature = ", and the model does not learn from it" if label else ""
         found_in_table += [

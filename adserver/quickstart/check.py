@@ -35,7 +35,7 @@ from adserver.quickstart.model_check import (
     read_own_model,
     warn_of_own_model,
 )
-from adserver.quickstart.people import count_use
+from adserver.quickstart.people import count_use, warn_of_repeated_people
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TaskSettings, TrainingSettings
 from adserver.quickstart.table_report import read_report, warn_of_spellings
@@ -79,8 +79,8 @@ class Checked:
             train it, and where there are problems.
         warnings: One line for each kind of column that the project's own model reads as another, and for a
             loss that gives no chances.
-        table_warnings: One line for each column that becomes a feature and tells the label by itself, and
-            for what is too few or too many.
+        table_warnings: One line for each column that becomes a feature and tells the label by itself, for
+            what is too few or too many, and for people who have several rows.
         forecasts: How wide the intervals of the measured sums will be; empty where there are problems.
         measured_notes: What the table tells of those sums, as of `describe_measurement`.
     """
@@ -151,6 +151,7 @@ def check(project: Project) -> Checked:
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
             *warn_of_codes(report, settings.data, kept),
             *warn_of_panel(settings.data, rows - reported),
+            *(() if settings.federated.person else warn_of_repeated_people(table, settings.data.label)),
         )
         if not problems:
             planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
@@ -227,7 +228,10 @@ def _check_measured_alone(project: Project) -> Checked:
         loss=None,
         encoder=None,
         why_general=None,
-        table_warnings=warn_of_spellings(table, settings.measure.columns),
+        table_warnings=(
+            *warn_of_spellings(table, settings.measure.columns),
+            *warn_of_repeated_people(table, ""),
+        ),
         forecasts=forecasts,
         measured_notes=measured_notes,
     )

@@ -327,6 +327,7 @@ def test_an_error_of_new_is_all_that_is_said(tmp_path: Path) -> None:
 
 def new_on_devices(folder: Path) -> Result:
     """A project of 200 people with two visits each."""
+    folder.mkdir(exist_ok=True)
     rows = [(f"p{row % 200}@mail.example", *cells) for row, cells in enumerate(visits())]
     (folder / "visits.csv").write_text(text(rows, header=("who", *HEADER)))
     return invoke(
@@ -342,6 +343,25 @@ def test_a_project_of_devices_counts_people_and_their_column_is_no_feature(tmp_p
     assert (found.problems, found.devices, found.reported, found.num_features) == ((), 160, 320, 3)
     assert found.loss is Loss.CROSS_ENTROPY
     assert "320 of them on 160 people's devices" in invoke("check", tmp_path / "play").output
+
+
+def new_of_people(folder: Path, *options: str) -> Result:
+    """A project of reports of a table in which 250 people have one row to three."""
+    rows = [(f"p{row % 250 if row < 350 else row % 50}", *cells) for row, cells in enumerate(visits())]
+    (folder / "visits.csv").write_text(text(rows, header=("user_id", *HEADER)))
+    return invoke("new", folder / "play", "--csv", folder / "visits.csv", *options)
+
+
+@pytest.mark.parametrize("options", [("--label", "bought"), ("--value", "pages", "--key", "device")])
+def test_epsilon_is_said_to_be_of_one_row_where_people_have_several(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = new_of_people(tmp_path, *options)
+    assert made.exit_code == 0, made.output
+    for said in (made.output, invoke("check", tmp_path / "play").output):
+        assert said.count("column 'user_id' repeats, up to 3 rows each (250 different in 400 rows)") == 1
+    home = new_on_devices(tmp_path / "home")
+    assert "repeats" not in home.output + invoke("check", tmp_path / "home" / "play").output
 
 
 @pytest.mark.parametrize(
