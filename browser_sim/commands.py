@@ -108,6 +108,11 @@ def _run_command(
         raise typer.BadParameter("--holdout-fraction requires --holdout: give both, or neither")
     if holdout is None and holdout_seed is not None:
         raise typer.BadParameter("--holdout-seed requires --holdout: give both, or neither")
+    are_named = source.table is not None and source.table.person is not None
+    if are_named and (people is not None or impressions_per_person != 1):
+        raise typer.BadParameter(
+            "--user says whose each row is: leave out --people and --impressions-per-person"
+        )
     settings = RunSettings(
         task=task,
         destination=to,
@@ -141,7 +146,7 @@ def _run_command(
 
 
 @reporting_errors()
-@takes(source=source_settings, without=["value", "key", "gaps_as_zero"])
+@takes(source=source_settings, without=["value", "key", "gaps_as_zero", "user"])
 def _describe_command(
     *, source: "SourceSettings", seed: SeedOption = None, as_json: JsonOption = False
 ) -> None:

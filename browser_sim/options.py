@@ -161,6 +161,13 @@ def source_settings(
         bool,
         _source("csv: a row without a measured number reports 0; default: it is left out.", "--gaps-as-zero"),
     ] = False,
+    user: Annotated[
+        str | None,
+        _source(
+            "csv: the column that identifies the person, whose browser reports all of the person's rows; it "
+            "is no feature."
+        ),
+    ] = None,
     mnist_dir: MnistDirOption = None,
     synthetic_features: Annotated[int, _source("synthetic: number of features.", min=1, max=65_536)] = 8,
     synthetic_rows: Annotated[int, _source("synthetic: number of records.", min=1)] = 10_000,
@@ -174,7 +181,9 @@ def source_settings(
         if csv is None:
             raise typer.BadParameter("source csv needs --csv FILE")
         fitted = None if encoder is None else load_encoder(encoder)
-        settings = replace(table(csv), encoder=fitted, keys=_columns(key), are_gaps_zero=gaps_as_zero)
+        settings = replace(
+            table(csv), encoder=fitted, keys=_columns(key), are_gaps_zero=gaps_as_zero, person=user
+        )
     return SourceSettings(
         kind=source,
         table=settings,

@@ -140,7 +140,13 @@ _BY_TIME: Final = itemgetter(0)
 
 
 def live_through(
-    converts: NDArray[np.bool_], habits: Habits, *, starts_at_s: float, expires_at_s: float, draws: Draws
+    converts: NDArray[np.bool_],
+    habits: Habits,
+    *,
+    starts_at_s: float,
+    expires_at_s: float,
+    draws: Draws,
+    people: NDArray[np.int64] | None = None,
 ) -> Campaign:
     """Give every record to one person, once.
 
@@ -150,8 +156,9 @@ def live_through(
         starts_at_s: When the simulated clock starts (Unix seconds).
         expires_at_s: When the task expires; no report is sent from then on.
         draws: Records are dealt to people, and everything else is drawn, from here.
+        people: int64 (n,), equal for records of one person; None: they are dealt.
     """
-    world = _World(converts, habits, expires_at_s, draws)
+    world = _World(converts, habits, expires_at_s, draws, people)
     return world.run(starts_at_s)
 
 
@@ -163,7 +170,12 @@ class _World:
     """
 
     def __init__(
-        self, converts: NDArray[np.bool_], habits: Habits, expires_at_s: float, draws: Draws
+        self,
+        converts: NDArray[np.bool_],
+        habits: Habits,
+        expires_at_s: float,
+        draws: Draws,
+        people: NDArray[np.int64] | None,
     ) -> None:
         self._converts = converts.tolist()
         self._habits = habits
@@ -173,15 +185,16 @@ class _World:
         self._delays = _chances(draws.stream("delays"))
         self._fake_coin = _chances(draws.stream("fake coin"))
         self._shown_at = uniform(len(converts), draws.stream("impression times")) * habits.duration_s
-        # Dealt at random: rows that stand together in a file are not one person's.
-        person_of_place = np.arange(len(converts)) // habits.impressions_per_person
-        person_of = np.empty_like(person_of_place)
-        person_of[draws.permutation(len(converts), "people")] = person_of_place
-        people = int(person_of_place[-1]) + 1 if len(converts) else 0
+        if people is None:
+            # Dealt at random: rows that stand together in a file are not one person's.
+            people = np.empty(len(converts), np.int64)
+            dealt = np.arange(len(converts)) // habits.impressions_per_person
+            people[draws.permutation(len(converts), "people")] = dealt
+        names, person_of = np.unique(people, return_inverse=True)
         self._person_of = person_of.tolist()
-        self._reports_of = [0] * people
-        self._consents = (uniform(people, draws.stream("consent")) < habits.consent_rate).tolist()
-        self._counts = PeopleCounts(people=people, impressions=len(converts))
+        self._reports_of = [0] * len(names)
+        self._consents = (uniform(len(names), draws.stream("consent")) < habits.consent_rate).tolist()
+        self._counts = PeopleCounts(people=len(names), impressions=len(converts))
 
     def run(self, starts_at_s: float) -> Campaign:
         """Yield impressions, their reports, and the uploads; of two at once the older first."""

@@ -192,6 +192,7 @@ def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
         starts_at_s=starts_at_s,
         expires_at_s=float(task.expires_at),
         draws=settings.draws,
+        people=cast.split.reported.people,
     )
 
 

@@ -88,7 +88,8 @@ class SourceRecords:
     """n records in clear, as only the people themselves know them.
 
     Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a
-        task without measurement.
+        task without measurement; people int64 (n,), equal for records of one person, or None where each is
+        anybody's.
 
     Attributes:
         encoder: The digest of the encoder that made the features; None: no encoder did.
@@ -100,6 +101,7 @@ class SourceRecords:
     measured: MeasuredRecords | None = None
     encoder: bytes | None = None
     lines: NDArray[np.int64] | None = field(default=None, repr=False)
+    people: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -113,6 +115,7 @@ class SourceRecords:
             measured=measured and MeasuredRecords(keys=measured.keys[rows], values=measured.values[rows]),
             encoder=self.encoder,
             lines=None if self.lines is None else self.lines[rows],
+            people=None if self.people is None else self.people[rows],
         )
 
     def save(self, path: Path, kind: LabelKind) -> None:
@@ -188,17 +191,21 @@ class Source:
     def split_panel(self, fraction: float | None, draws: Draws) -> "PanelSplit":
         """Set the panel aside: the source's own test records, or a random fraction of all (0.2 if not said).
 
-        Guarantees: no record is in both parts; the same seed gives the same split.
+        A fraction is of the people where records name theirs, and else of the records.
+
+        Guarantees: no record, and no such person, is in both parts; the same seed gives the same split.
         """
         if fraction is None and self.own_test is not None:
             return PanelSplit(reported=self.records, panel=self.own_test)
         share = DEFAULT_PANEL_FRACTION if fraction is None else fraction
-        order = draws.permutation(len(self.records), "panel")
-        count = round(share * len(order))
+        records = self.records
+        people = np.arange(len(records)) if records.people is None else records.people
+        names = np.unique(people)
+        order = draws.permutation(len(names), "panel")
+        # Which rows are held back is drawn, their order in the file stays.
+        is_held = np.isin(people, names[order[: round(share * len(order))]])
         return PanelSplit(
-            # Sorted: which rows are held back is drawn, their order in the file stays.
-            reported=self.records.take(np.sort(order[count:])),
-            panel=self.records.take(np.sort(order[:count])),
+            reported=records.take(np.flatnonzero(~is_held)), panel=records.take(np.flatnonzero(is_held))
         )
 
     def check_fits(self, task: Task) -> None:

@@ -247,6 +247,7 @@ def _make_project(
 def _check_command(folder: FolderArgument) -> None:
     """Check every setting of `lark.toml` against the table and the model, without starting anything."""
     from adserver.quickstart.check import check, problems_of
+    from adserver.quickstart.people import describe_left_out
     from adserver.quickstart.project import Project
 
     project, wrong = Project.read(folder)
@@ -264,15 +265,16 @@ def _check_command(folder: FolderArgument) -> None:
         typer.echo("\n".join(describe_path(found.why_general)))
     show_warnings((*found.table_warnings, *found.warnings))
     show_forecasts(found.forecasts, project.settings.measure, found.measured_notes)
+    for line in (*found.person_notes, *describe_left_out(found.left_out)):
+        typer.echo(escape(line))
+    by = "" if found.people is None else f" by {plural(found.people, 'person', 'people')}"
     if found.loss is None:
         typer.echo(
-            f"{plural(found.rows, 'row')}, all of them reported and measured; no model is trained, since "
+            f"{plural(found.rows, 'row')}, all of them reported{by} and measured; no model is trained, since "
             f"[data] label is empty: run it with `adserver quickstart run {folder}`"
         )
         return
-    whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
-    for reason, count in found.left_out.items():
-        typer.echo(escape(f"{plural(count, 'row is', 'rows are')} left out: {reason}"))
+    whose = f"reported{by}" if found.devices is None else f"on {found.devices} people's devices"
     typer.echo(
         f"{plural(found.rows, 'row')} of {plural(found.num_classes, 'class', 'classes')}, "
         f"{found.reported} of them {whose} and {found.rows - found.reported} in the panel; "
@@ -321,7 +323,7 @@ def _run_command(
         return
     print_table(("", ""), summary_rows(result))
     if result.measured:
-        show_measured(result.measured)
+        show_measured(result.measured, result.rows_per_person)
     if isinstance(result, Trained) and result.encoder:
         files = shlex.join([result.model, "--encoder", result.encoder])
         _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")

@@ -26,6 +26,7 @@ _NAMES: Final = {
     "auc": "AUC",
     "last_auc": "last AUC",
     "collusion_epsilon": "epsilon against the ad server with one helper",
+    "rows_per_person": "most rows of a person",
 }
 # A job's own figures, in `job show`, `job compare` and the dashboard, are those before calibration
 _NAMES_CALIBRATED: Final = {"loss": "loss, calibrated", "last_loss": "last loss, calibrated"}
@@ -35,11 +36,17 @@ _NAMES_WITH_MEASUREMENT: Final = {
     "epsilon_with_measurement": "epsilon of training and measurement",
     "collusion_epsilon_with_measurement": "the same against the ad server with one helper",
 }
-_NAMES_ON_DEVICES: Final = {
-    "reported": "rows on devices",
+_NAMES_OF_PERSON: Final = {
     "epsilon": "epsilon of a person",
     "collusion_epsilon": "the same against the ad server with one helper",
 }
+_NAMES_OF_PERSON_WITH_BOTH: Final = {
+    "epsilon": "epsilon of a person, for training",
+    "collusion_epsilon": "the same against the ad server with one helper",
+    "epsilon_with_measurement": "epsilon of a person, for training and measurement",
+    "collusion_epsilon_with_measurement": "both against the ad server with one helper",
+}
+_NAMES_ON_DEVICES: Final = {"reported": "rows on devices", **_NAMES_OF_PERSON}
 # Of what `status` knows of a run, what is no column of the table
 _BELOW_THE_RUNS: Final = (
     "epsilon_with_measurement",
@@ -48,6 +55,7 @@ _BELOW_THE_RUNS: Final = (
     "private_minus_panel_alone",
     "verdict",
     "measured_csv",
+    "rows_per_person",
     "why",
 )
 # Characters of a dataset's id that are shown
@@ -120,8 +128,8 @@ def show_warnings(warnings: Sequence[str]) -> None:
         typer.secho(f"warning: {escape(warning)}", fg="yellow", err=True)
 
 
-def show_measured(measured: Mapping[str, Any]) -> None:
-    """Print the groups of a measurement, and how it is read."""
+def show_measured(measured: Mapping[str, Any], rows_per_person: int | None = None) -> None:
+    """Print the groups of a measurement, and how it is read; of a person with so many rows, or of one row."""
     from adserver.messages.query import ResultMessage
     from adserver.views.query import kept_in, means_in, print_groups, summary_lines
 
@@ -133,6 +141,8 @@ def show_measured(measured: Mapping[str, Any]) -> None:
     print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
     for line in summary_lines(result, statistics):
         typer.echo(escape(line))
+    if rows_per_person is not None:
+        typer.echo(f"epsilon is of a person with up to {plural(rows_per_person, 'row')}")
     # A run that an older version began has no such file
     own_table = measured.get("own_table")
     notes = json.loads(Path(own_table).read_bytes())["notes"] if own_table else []
@@ -166,7 +176,9 @@ def summary_rows(result: "RunResult") -> list[tuple[str, object]]:
         # Devices send no reports and there is no dataset: zeros would read as a failure
         del told["reports"], told["dataset_size"]
     if told.pop("measured") and told.get("epsilon_with_measurement") is not None:
-        names |= _NAMES_WITH_MEASUREMENT
+        names |= _NAMES_WITH_MEASUREMENT if told["rows_per_person"] is None else _NAMES_OF_PERSON_WITH_BOTH
+    elif told["rows_per_person"] is not None:
+        names |= _NAMES_OF_PERSON
     return [
         *((names[name], rows[name]) for name in ("read", "reported", "panel")),
         *((f"rows left out: {reason}", count) for reason, count in rows["left_out"].items()),
@@ -195,8 +207,9 @@ def _cell_of_run(one: Mapping[str, Any], name: str) -> object:
         return (value or "")[:_ID]
     if name == "loss" and one["is_calibrated"]:
         return f"{_figure(value)}, calibrated"
-    if name == "epsilon" and both is not None:
-        return f"{_figure(value)}, with measurement {_figure(both)}"
+    if name == "epsilon":
+        whole = "" if both is None else f", with measurement {_figure(both)}"
+        return f"{_figure(value)}{whole}{' of a person' if one['rows_per_person'] else ''}"
     return _figure(value)
 
 

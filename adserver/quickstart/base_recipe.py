@@ -7,8 +7,8 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import cached_property
+from dataclasses import asdict, replace
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -16,13 +16,21 @@ from typing import Any, Final, Generic, TypeVar
 from adserver.quickstart.check import read_table
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
-from adserver.quickstart.people import take_reported
+from adserver.quickstart.people import (
+    Division,
+    describe_left_out,
+    divide_by_settings,
+    settle,
+    take_reported,
+    write_table,
+)
 from adserver.quickstart.project import Project
 from adserver.quickstart.runs import NOTHING_ASKED, REPORTED, Rows, RunOptions, RunResult, Steps
-from adserver.quickstart.settings import DataSettings
+from adserver.quickstart.settings import DataSettings, Settings, TaskSettings
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobState
 from adserver.views.printing import check_parts
+from maskedlark.encoding.encoder import read_encoder
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -160,8 +168,12 @@ class BaseRecipe(ABC, Generic[_Result]):
         """
         steps = self._steps
         task = steps.do("task", lambda: self._task(described))
+        report = partial(self._report, task, panel)
+        if self._settings.person:
+            held = steps.do("panel", partial(self._encode_panel, panel)) if panel else 0
+            report = partial(self._report_people, task, held)
         # Sent again, each row would be reported twice: a run that was cut off here is not gone on with.
-        sent = steps.do("reports", lambda: self._report(task, panel), is_begun_once=True)
+        sent = steps.do("reports", report, is_begun_once=True)
         dataset = steps.do("dataset", lambda: self._seal(task))
         measured = (
             steps.do("measured", lambda: self._measure(task, dataset, panel)) if self._measured else None
@@ -169,7 +181,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         return SealedReports(task_id=task, sent=sent, dataset=dataset, measured=measured)
 
     def _task(self, described: tuple[str, ...], *updates: str) -> str:
-        task = self._project.settings.task
+        task = self._settings.task
         made: str = self._commands.read(
             "adserver",
             "task",
@@ -182,6 +194,7 @@ class BaseRecipe(ABC, Generic[_Result]):
             *described,
             *self._declaration(),
             *updates,
+            *_unit_of(task),
             "--min-batch-size",
             str(task.min_batch_size),
             "--clip-norm",
@@ -195,21 +208,51 @@ class BaseRecipe(ABC, Generic[_Result]):
         return made
 
     def _report(self, task: str, panel: Path | None) -> Any:
-        data, at = self._project.settings.data, self._project.settings.servers
-        source = (
-            (
-                *("--source", "csv", "--csv", str(self._project.path(data.csv))),
-                *_classes_of(data),
-                *(self._measured.browser_options if self._measured else ()),
-            )
-            if data.csv
-            else ("--source", "wbcd")
-        )
+        data = self._settings.data
         held_out = (
             *("--holdout", str(panel), "--holdout-fraction", str(data.panel)),
             *("--holdout-seed", str(_PANEL_SEED)),
         )
-        told = self._commands.read(
+        source = self._source_of(self._project.path(data.csv)) if data.csv else ("--source", "wbcd")
+        told = self._send(task, *source, *(held_out if panel else ()))
+        held = f"; {plural(told['panel'], 'row is', 'rows are')} held out for testing" if panel else ""
+        self._tell_of_reports(told, held)
+        return told
+
+    def _report_people(self, task: str, panel: int) -> Any:
+        """Let the browsers of the people who are not in the panel report their rows.
+
+        Args:
+            task: The task's id.
+            panel: How many rows the panel's file has.
+        """
+        division = self._division
+        # In clear, and only until it is sent
+        path = self._steps.folder / "reported.csv"
+        try:
+            write_durably(path, self._written(division.reported))
+            sent = self._send(task, *self._source_of(path), "--user", self._settings.person)
+        finally:
+            path.unlink(missing_ok=True)
+        left_out = Counter(division.left_out) + Counter(sent["left_out"])
+        left_out["the panel did not take the row"] += len(division.panel) - panel
+        told = {**sent, "read": len(self._table), "panel": panel, "left_out": dict(+left_out)}
+        held = f"; {plural(panel, 'row of other people is', 'rows of other people are')} held out for testing"
+        by = f", by the browsers of {plural(division.people, 'person', 'people')}"
+        self._tell_of_reports(told, by + held * bool(panel))
+        return told
+
+    def _source_of(self, table: Path) -> tuple[str, ...]:
+        """Return the options of `browser-sim run` that say which rows are reported, and what of them."""
+        return (
+            *("--source", "csv", "--csv", str(table)),
+            *_classes_of(self._settings.data),
+            *(self._measured.browser_options if self._measured else ()),
+        )
+
+    def _send(self, task: str, *source: str) -> dict[str, Any]:
+        at = self._settings.servers
+        told: dict[str, Any] = self._commands.read(
             "browser-sim",
             "run",
             "--task",
@@ -217,18 +260,18 @@ class BaseRecipe(ABC, Generic[_Result]):
             "--to",
             at.adserver_grpc,
             *source,
-            *(held_out if panel else ()),
             *(("--train-out", str(self._steps.folder / REPORTED)) if self._is_compared else ()),
             "--insecure",
         )
-        held = f"; {plural(told['panel'], 'row is', 'rows are')} held out for testing" if panel else ""
+        return told
+
+    def _tell_of_reports(self, told: dict[str, Any], more: str) -> None:
         self._tell(
             f"browsers sealed and sent {plural(told['accepted'], 'report')} of "
-            f"{plural(told['read'], 'row')}{held}"
+            f"{plural(told['read'], 'row')}{more}"
         )
-        for reason, count in told["left_out"].items():
-            self._tell(f"{plural(count, 'row is', 'rows are')} left out: {reason}")
-        return told
+        for line in describe_left_out(told["left_out"]):
+            self._tell(line)
 
     def _seal(self, task: str) -> Any:
         """Seal the reports into a dataset, unless an interrupted run has done so."""
@@ -242,6 +285,44 @@ class BaseRecipe(ABC, Generic[_Result]):
         return dataset
 
     @cached_property
+    def _settings(self) -> Settings:
+        """The project's settings, settled."""
+        settings = self._project.settings
+        return settle(self._table, settings) if settings.task.person else settings
+
+    @cached_property
+    def _division(self) -> Division:
+        """The rows of the people who report or train, and those of the panel's people."""
+        return divide_by_settings(self._table, self._settings)
+
+    def _encode_panel(self, panel: Path) -> int:
+        """Write the features and labels of the panel's people; return the number of rows."""
+        rows = self._steps.folder / "panel.csv"
+        write_durably(rows, self._written(self._division.panel))
+        encoded = self._encode(rows, panel)
+        # In clear, and no longer needed.
+        rows.unlink()
+        return encoded
+
+    @property
+    def _encoder(self) -> Path:
+        return self._steps.folder / "encoder.json"
+
+    def _written(self, side: Table) -> bytes:
+        """Return the file of some rows, whose few amounts may not show by themselves how they are meant."""
+        values = self._settings.measure.values
+        words = {one.column for one in values if one.word}
+        summed = {one.column: side.numbers(one.column) for one in values if one.column not in words}
+        if self._settings.data.label:
+            side = side.read_by(read_encoder(self._encoder.read_bytes()))
+        return write_table(replace(side, columns={**side.columns, **summed}))
+
+    def _encode(self, table: Path, out: Path) -> int:
+        """Write a table's features and labels; return its number of rows."""
+        arguments = ("--csv", str(table), "--encoder", str(self._encoder), "-o", str(out))
+        return int(self._commands.read("browser-sim", "encode", *arguments)["rows"])
+
+    @cached_property
     def _table(self) -> Table:
         """The project's table, with the rows that are not reported."""
         return read_table(self._project.path(self._project.settings.data.csv))
@@ -249,7 +330,7 @@ class BaseRecipe(ABC, Generic[_Result]):
     @cached_property
     def _measured(self) -> MeasurementPlan | None:
         """The columns to measure, with `[measure]`'s words for them."""
-        settings = self._project.settings
+        settings = self._settings
         if not settings.measure.is_asked:
             return None
         return plan_measurement(self._table, settings.data, settings.measure)
@@ -264,17 +345,19 @@ class BaseRecipe(ABC, Generic[_Result]):
 
     def _reported(self, panel: Path | None) -> Table:
         """Return the rows of the table that browsers reported: those that the panel's file does not have."""
+        if self._settings.person:
+            return self._division.reported
         import numpy as np
 
         lines = np.load(panel, allow_pickle=False)["lines"].tolist() if panel else ()
-        return take_reported(self._table, self._project.settings.data, frozenset(lines))
+        return take_reported(self._table, self._settings.data, frozenset(lines))
 
     def _measure(self, task: str, dataset: dict[str, Any], panel: Path | None) -> dict[str, Any]:
         """Measure the dataset, write table and picture, and return what the summary says of it."""
         from adserver.messages.query import ResultMessage
         from adserver.views.query import Statistic, means_in, write_result
 
-        settings, plan = self._project.settings, self._measured
+        settings, plan = self._settings, self._measured
         if plan is None:
             raise AssertionError("only a project with [measure] is measured")
         # Before the query: what fails here has cost nothing
@@ -295,8 +378,8 @@ class BaseRecipe(ABC, Generic[_Result]):
         for path in files.values():
             write_result(result, path, statistics)
         self._tell(
-            f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}: "
-            f"see {files['csv']}"
+            f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}"
+            f"{' of a person' if settings.person else ''}: see {files['csv']}"
         )
         return {
             **{kind: str(path) for kind, path in files.items()},
@@ -311,7 +394,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         """Write what the owner's table tells of the results; apart from them, since it is not private."""
         from adserver.quickstart.measurement_forecast import describe_own_table
 
-        settings, path = self._project.settings, self._steps.folder / "own-table-not-private.json"
+        settings, path = self._settings, self._steps.folder / "own-table-not-private.json"
         told = describe_own_table(self._reported(panel), settings.data, settings.measure, settings.task, plan)
         write_durably(path, (json.dumps(told, indent=2) + "\n").encode())
         return path
@@ -340,6 +423,11 @@ def _rows(sent: dict[str, Any], dataset: dict[str, Any]) -> Rows:
         panel=sent["panel"],
         left_out={reason: count for reason, count in left_out.items() if count},
     )
+
+
+def _unit_of(task: TaskSettings) -> tuple[str, ...]:
+    """Return the options of `task create` for a budget of a person, where settled settings name one."""
+    return ("--unit", "user", "--reports-per-user", str(task.rows_per_person)) if task.person else ()
 
 
 def _classes_of(data: DataSettings) -> tuple[str, ...]:

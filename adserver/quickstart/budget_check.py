@@ -39,7 +39,7 @@ def unsigned_task(
     """Return the task of a run as far as noise follows from it; its helpers are nobody.
 
     Args:
-        settings: Its budgets.
+        settings: Its budgets, settled: of a person's rows, their number is known.
         measurement: What it declares to measure.
         devices: How many people's devices send updates; None for a task of reports.
     """
@@ -49,8 +49,13 @@ def unsigned_task(
     from maskedlark.canonical import build
     from maskedlark.frozen import pick_attributes
     from maskedlark.reports.task import Task
+    from maskedlark.reports.task_kinds import PrivacyUnit
 
     given = pick_attributes(settings, ("min_batch_size", "clip_norm", "epsilon", "collusion_epsilon"))
+    if settings.person:
+        if settings.rows_per_person is None:
+            raise AssertionError("settled settings have the rows of a person")
+        given |= {"unit": PrivacyUnit.USER, "reports_per_user": settings.rows_per_person}
     if devices is not None:
         parameters = (_SMALL[0] + 1) * _SMALL[1]
         given |= {"updates": {"num_parameters": parameters}, "frac_bits": FRAC_BITS_OF_UPDATES}
@@ -128,6 +133,30 @@ def why_over_budget(
             return True
 
         yield _describe(settings, left, measurement_left=_find_most(fits, settings.measure.epsilon))
+
+
+def compare_noise(settings: Settings, *, reports: int) -> float:
+    """Return how many times the noise of training is that of an epsilon of one row.
+
+    Args:
+        settings: The project's, settled, whose task names the person.
+        reports: How many the job trains on.
+
+    Raises:
+        JobRefused: as `why_over_budget` would yield.
+    """
+    # Loads numpy, which light commands do without.
+    from adserver.budgets.headroom import JobLimits, default_batch_size
+
+    training = settings.training
+    of_row = replace(settings.task, person="", rows_per_person=None)
+    person, row = (
+        JobLimits(task=unsigned_task(one), dataset_size=reports, epsilon=training.epsilon).noise_asked_for(
+            rounds=training.rounds, batch_size=training.batch_size or default_batch_size(reports)
+        )
+        for one in (settings.task, of_row)
+    )
+    return person / row
 
 
 def _find_most(fits: Callable[[float], bool], refused: float) -> float:

@@ -12,19 +12,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
+from adserver.quickstart.budget_check import (
+    compare_noise,
+    unsigned_task,
+    why_devices_over_budget,
+    why_over_budget,
+)
 from adserver.quickstart.column_check import (
     feature_columns,
     find_named_problems,
+    find_person_problems,
     find_table_problems,
     fit_encoder,
     plan_measured,
     warn_of_codes,
     warn_of_panel,
+    warn_of_rows_per_person,
 )
 from adserver.quickstart.measurement import MeasurementPlan
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
+    compare_intervals,
     describe_measurement,
     forecast_groups,
     plan_measured_query,
@@ -35,7 +43,7 @@ from adserver.quickstart.model_check import (
     read_own_model,
     warn_of_own_model,
 )
-from adserver.quickstart.people import count_use, warn_of_repeated_people
+from adserver.quickstart.people import count_use, divide_by_settings, settle, warn_of_repeated_people
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TaskSettings, TrainingSettings
 from adserver.quickstart.table_report import read_report, warn_of_spellings
@@ -67,10 +75,11 @@ class Checked:
 
     Attributes:
         problems: One line for each wrong setting, with its name and the remedy.
-        rows: Rows that are used: they have a label that is learned, and where devices train a person.
+        rows: Rows that are used: they have a label that is learned and, where people are named, a person.
         reported: Those that browsers report, or people's devices hold; the rest is the panel.
         left_out: How many rows of the table are not used, by column and reason.
         devices: How many people's devices train; None where browsers report.
+        people: How many people's browsers report the rows, where `[task]` names the person; else None.
         num_features: Bytes of a report.
         num_classes: Classes of the label.
         loss: The loss that is trained; None where columns are measured alone.
@@ -83,6 +92,8 @@ class Checked:
             what is too few or too many, and for people who have several rows.
         forecasts: How wide the intervals of the measured sums will be; empty where there are problems.
         measured_notes: What the table tells of those sums, as of `describe_measurement`.
+        person_notes: What it costs that epsilon is of a person; empty where it is of one row, and where there
+            are problems.
     """
 
     problems: tuple[str, ...]
@@ -94,11 +105,13 @@ class Checked:
     loss: Loss | None
     encoder: Encoder | None
     why_general: tuple[str, ...] | None
+    people: int | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     table_warnings: tuple[str, ...] = ()
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
+    person_notes: tuple[str, ...] = ()
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""
@@ -129,7 +142,7 @@ def check(project: Project) -> Checked:
         return _check_measured_alone(project)
     problems = list(_problems_of_names(settings))
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
-    reported, devices = settings.data.count_reported(rows), None
+    reported, people = settings.data.count_reported(rows), None
     encoder: Encoder | None = None
     table_warnings: tuple[str, ...] = ()
     left_out: Mapping[str, int] = {}
@@ -139,11 +152,12 @@ def check(project: Project) -> Checked:
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
+        settings = settle(table, settings)
         kept = feature_columns(table, settings)
-        problems += find_table_problems(table, report, settings, kept)
+        problems += find_table_problems(table, report, project.settings, kept)
         classes = len(settings.data.classes or {**report.classes, **report.other_labels})
         use = count_use(table, settings)
-        rows, reported, devices, left_out = use.rows, use.reported, use.devices, use.left_out
+        rows, reported, people, left_out = use.rows, use.reported, use.people, use.left_out
         plan, refused = plan_measured(table, settings, reported)
         problems += refused
         table_warnings = (
@@ -151,20 +165,22 @@ def check(project: Project) -> Checked:
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
             *warn_of_codes(report, settings.data, kept),
             *warn_of_panel(settings.data, rows - reported),
-            *(() if settings.federated.person else warn_of_repeated_people(table, settings.data.label)),
+            *(() if settings.person else warn_of_repeated_people(table, settings.data.label)),
+            *warn_of_rows_per_person(table, settings),
         )
         if not problems:
-            planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
+            planned = PlannedTraining(reports=reported, epsilon=settings.epsilon_of_row)
             encoder = fit_encoder(table, kept, settings.data, planned)
             features = encoder.num_features
     loss = choose_loss(project, features, classes)
     problems += _problems_of_epsilons(settings)
     problems += _problems_of_training(settings, reported)
+    devices = people if settings.federated.person else None
     problems += _problems_of_rows(settings.task, reported, devices, is_labelled=bool(settings.data.label))
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
     if table is not None and plan is not None and not problems:
-        forecasts, measured_notes, refused = _forecast(table, plan, settings, reported)
+        forecasts, measured_notes, refused = _forecast(table, plan, settings)
         problems += refused
     # How many features a table has is known once its columns are right
     if encoder is not None or not settings.data.csv:
@@ -189,6 +205,7 @@ def check(project: Project) -> Checked:
         devices=devices,
         num_features=features,
         num_classes=classes,
+        people=people if settings.task.person else None,
         loss=loss,
         encoder=encoder,
         why_general=None if problems else why_general,
@@ -197,18 +214,21 @@ def check(project: Project) -> Checked:
         table_warnings=table_warnings,
         forecasts=forecasts,
         measured_notes=measured_notes,
+        person_notes=() if problems else tuple(_describe_person(settings, plan, reported)),
     )
 
 
 def _check_measured_alone(project: Project) -> Checked:
-    """Find every wrong setting of a project without a label, whose rows are all reported."""
-    settings = project.settings
-    table = read_table(project.path(settings.data.csv))
-    reported = len(table)
+    """Find every wrong setting of a project without a label, which has no panel."""
+    table = read_table(project.path(project.settings.data.csv))
+    settings = settle(table, project.settings)
+    use = count_use(table, settings)
+    reported = use.reported
     plan, refused = plan_measured(table, settings, reported)
     problems = [
         *_problems_without_label(settings),
         *find_named_problems(table, settings.data),
+        *find_person_problems(table, project.settings),
         *refused,
         *_problems_of_epsilons(settings),
         *_problems_of_rows(settings.task, reported, None, is_labelled=False),
@@ -216,13 +236,15 @@ def _check_measured_alone(project: Project) -> Checked:
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
     if plan is not None and not problems:
-        forecasts, measured_notes, refused = _forecast(table, plan, settings, reported)
+        forecasts, measured_notes, refused = _forecast(table, plan, settings)
         problems += refused
     return Checked(
         problems=tuple(problems),
         rows=reported,
         reported=reported,
         devices=None,
+        people=use.people,
+        left_out=use.left_out,
         num_features=MEASURED_FEATURES,
         num_classes=MEASURED_CLASSES,
         loss=None,
@@ -230,18 +252,42 @@ def _check_measured_alone(project: Project) -> Checked:
         why_general=None,
         table_warnings=(
             *warn_of_spellings(table, settings.measure.columns),
-            *warn_of_repeated_people(table, ""),
+            *(() if settings.person else warn_of_repeated_people(table, "")),
+            *warn_of_rows_per_person(table, settings),
         ),
         forecasts=forecasts,
         measured_notes=measured_notes,
+        person_notes=() if problems else tuple(_describe_person(settings, plan, reported)),
+    )
+
+
+def _describe_person(settings: Settings, plan: MeasurementPlan | None, reported: int) -> Iterator[str]:
+    """Yield a line on what it costs that epsilon is of a person, where settled settings name one."""
+    task, most = settings.task, settings.task.rows_per_person
+    if not task.person or most is None:
+        return
+    costs = []
+    if not settings.is_measured_alone:
+        costs.append(f"the noise of training {compare_noise(settings, reports=reported):.3g} times that")
+    if plan is not None:
+        width = compare_intervals(plan, task, settings.measure, reported=reported)
+        costs.append(f"[measure] intervals {width:.3g} times as wide as those")
+    yield (
+        f"[task] epsilon is of a person {task.person!r} with up to {plural(most, 'row')}"
+        + (f", which makes {' and '.join(costs)} of an epsilon of one row" if most > 1 else "")
+        + "; fewer rows_per_person make it less, and leave out more rows" * (most > 1)
     )
 
 
 def _forecast(
-    table: Table, plan: MeasurementPlan, settings: Settings, reported: int
+    table: Table, plan: MeasurementPlan, settings: Settings
 ) -> tuple[tuple[GroupForecast, ...], tuple[str, ...], tuple[str, ...]]:
     """Return `forecasts` and `measured_notes`, as of `Checked`, and why the measurement is refused."""
     data, measure, task = settings.data, settings.measure, settings.task
+    reported = count_use(table, settings).reported
+    if task.person:
+        # Not a fair part of all rows: those who have many rows report some of them
+        table = divide_by_settings(table, settings).reported
     try:
         forecasts = forecast_groups(table, data, measure, task, reported=reported, plan=plan)
         return forecasts, describe_measurement(table, data, measure, forecasts, plan), ()
@@ -264,7 +310,9 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
     hidden = frozenset[str]().union(*(one.hides for one in wrong))
     told = [one.text for one in wrong]
     for problem in others:
-        is_of_names = problem.startswith(("[data]", "[measure] values", "[measure] keys", "[federated]"))
+        is_of_names = problem.startswith(
+            ("[data]", "[measure] values", "[measure] keys", "[federated]", "[task] person")
+        )
         # Columns and rows decide about features, and about how many rows are reported
         is_of_rows = problem not in epsilons and (not is_of_names or "identifiers" in problem)
         if is_of_rows and not hidden.isdisjoint(_DECIDE_OF_ROWS):
@@ -275,9 +323,12 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
 
 
 def _problems_of_names(settings: Settings) -> Iterator[str]:
-    data, person = settings.data, settings.federated.person
-    if person and not data.csv:
-        yield f"[federated] person is {person!r}, but [data] csv is empty: name your table, or empty person"
+    data = settings.data
+    for section, person in (("federated", settings.federated.person), ("task", settings.task.person)):
+        if person and not data.csv:
+            yield (
+                f"[{section}] person is {person!r}, but [data] csv is empty: name your table, or empty person"
+            )
     if data.has_no_label:
         yield (
             "[data] label is empty: set it to the label column of your table, or to measure without training "

@@ -4,6 +4,7 @@ problems = list(find_table_problems(table, report, settings, kept))
 # ("[data] ignore names 'agee', but visits.csv has no such column; did you mean 'age'? ...",)
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,6 +43,7 @@ def find_table_problems(
     yield from _problems_of_columns(table, report, settings.data, kept)
     yield from _problems_of_words(settings.data)
     yield from _problems_of_federated(table, settings)
+    yield from find_person_problems(table, settings)
     yield from _problems_of_classes({**report.classes, **report.other_labels}, settings.data)
 
 
@@ -49,7 +51,7 @@ def feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
     """Return the columns that become features: those that are measured are secret."""
     data, measured = settings.data, {one.column for one in settings.measure.values}
     others = {data.label, *data.ignore, *measured}
-    others |= {settings.federated.person} - {""}
+    others |= {settings.person} - {""}
     return tuple(name for name in table.columns if name not in others)
 
 
@@ -137,6 +139,45 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
             yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
     if find_spec("torch") is None:
         yield f"[federated] person: {how_to_install('torch', __name__, needs='training on devices')}"
+
+
+def find_person_problems(table: Table, settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the column of the person in `[task]`, and with the most rows of one."""
+    task, measure = settings.task, settings.measure
+    person = task.person
+    if not person:
+        if task.rows_per_person is not None:
+            yield (
+                f"[task] rows_per_person is {task.rows_per_person}, but person is empty: name the column of "
+                "the person, or remove rows_per_person"
+            )
+        return
+    if person not in table.columns:
+        known = list_known(person, table.columns)
+        yield f"[task] person names {person!r}, but {table.name} has no such column; {known}"
+    elif person == settings.data.label:
+        yield f"[task] person names {person!r}, which is the label: name the column of the person"
+    if settings.federated.person:
+        yield (
+            "[task] person is for reports, and [federated] person for devices, whose epsilon is of a person "
+            "anyway: empty one of them"
+        )
+    for setting, names in (("values", [one.column for one in measure.values]), ("keys", measure.keys)):
+        if person in names:
+            yield f"[task] person names {person!r}, which [measure] {setting} names too: remove it there"
+
+
+def warn_of_rows_per_person(table: Table, settings: Settings) -> Iterator[str]:
+    """Yield a line if nobody has as many rows as settled settings allow a person, as noise follows them."""
+    person, allowed = settings.task.person, settings.task.rows_per_person
+    if not person or allowed is None:
+        return
+    counts = Counter(name for name in table.columns[person] if name is not None)
+    if (most := max(counts.values(), default=allowed)) < allowed:
+        yield (
+            f"[task] rows_per_person is {allowed}, but nobody has more than {plural(most, 'row')}: lower it "
+            f"to {most}, for less noise"
+        )
 
 
 def _named_columns(data: DataSettings) -> list[tuple[str, str]]:

@@ -6,18 +6,15 @@ From the user's table to a trained model: encode, divide by people, task, job, d
 import json
 from collections import Counter
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from adserver.quickstart.base_recipe import TableDescription
 from adserver.quickstart.budget_check import FRAC_BITS_OF_UPDATES, strategy_settings
-from adserver.quickstart.people import Division, divide, write_table
+from adserver.quickstart.people import describe_left_out
 from adserver.quickstart.recipe import FinishedJob, Recipe
 from adserver.quickstart.runs import REPORTED, Rows
 from adserver.training.defaults import Network
-from maskedlark.encoding.encoder import read_encoder
-from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
@@ -35,12 +32,12 @@ class DeviceRecipe(Recipe):
 
     def _train(self, described: TableDescription, _loss: Loss) -> FinishedJob:
         steps, division = self._steps, self._division
-        panel = steps.do("panel", self._encode_panel)
+        panel = steps.do("panel", self._hold_out)
         # No step of its own: the file is deleted at the end, and a run that is gone on with needs it again.
-        write_durably(self._held, self._written(division.on_devices))
+        write_durably(self._held, self._written(division.reported))
         if self._is_compared:
             self._encode(self._held, self._steps.folder / REPORTED)
-        untrained = self._model(described, rows=len(division.on_devices))
+        untrained = self._model(described, rows=len(division.reported))
         # After the model, because helpers sign how many parameters an update has.
         task = steps.do("task", lambda: self._task(described.arguments, *self._updates(untrained)))
         job_id = steps.do("job", lambda: self._submit_rounds(task, untrained))
@@ -51,7 +48,7 @@ class DeviceRecipe(Recipe):
             file.unlink(missing_ok=True)
         left_out = Counter(division.left_out)
         left_out["devices and panel did not take the row"] += (
-            len(division.on_devices) + len(division.panel) - told["examples"] - panel
+            len(division.reported) + len(division.panel) - told["examples"] - panel
         )
         return FinishedJob(
             task_id=task,
@@ -66,11 +63,6 @@ class DeviceRecipe(Recipe):
             devices=told["devices"],
         )
 
-    @cached_property
-    def _division(self) -> Division:
-        settings = self._project.settings
-        return divide(self._table, settings.data, settings.federated.person)
-
     @property
     def _held(self) -> Path:
         """The rows that simulated devices hold, while they train."""
@@ -81,38 +73,21 @@ class DeviceRecipe(Recipe):
         """The devices' stored answers, while they train."""
         return self._steps.folder / "answers.sqlite3"
 
-    def _encode_panel(self) -> int:
+    def _hold_out(self) -> int:
         """Write the panel's features and labels; return its number of rows."""
-        rows, division = self._steps.folder / "panel.csv", self._division
-        write_durably(rows, self._written(division.panel))
-        encoded = self._encode(rows, self._panel)
-        # In clear, and no longer needed.
-        rows.unlink()
+        division, encoded = self._division, self._encode_panel(self._panel)
         self._tell(
-            f"{plural(len(division.on_devices), 'row is', 'rows are')} on the devices of "
+            f"{plural(len(division.reported), 'row is', 'rows are')} on the devices of "
             f"{plural(division.people, 'person', 'people')}; "
             f"{plural(encoded, 'row of other people is', 'rows of other people are')} held out for testing"
         )
-        for reason, count in division.left_out.items():
-            self._tell(f"{plural(count, 'row is', 'rows are')} left out: {reason}")
+        for line in describe_left_out(division.left_out):
+            self._tell(line)
         return encoded
-
-    @property
-    def _encoder(self) -> Path:
-        return self._steps.folder / "encoder.json"
-
-    def _written(self, side: Table) -> bytes:
-        """Return the file of some rows, whose few amounts may not show by themselves how they are meant."""
-        return write_table(side.read_by(read_encoder(self._encoder.read_bytes())))
-
-    def _encode(self, table: Path, out: Path) -> int:
-        """Write a table's features and labels; return its number of rows."""
-        arguments = ("--csv", str(table), "--encoder", str(self._encoder), "-o", str(out))
-        return int(self._commands.read("browser-sim", "encode", *arguments)["rows"])
 
     def _network(self, rows: int) -> Network:
         """Return a linear network over words' tables and numbers, with the hidden layers that are named."""
-        return Network(hidden=self._project.settings.model.hidden or (), are_numbers_in_tables=False)
+        return Network(hidden=self._settings.model.hidden or (), are_numbers_in_tables=False)
 
     def _updates(self, model: Path) -> tuple[str, ...]:
         """Return the options of `task create` for updates of this model, one from each person in a round."""
@@ -125,8 +100,8 @@ class DeviceRecipe(Recipe):
         """Submit the job, unless an interrupted run has done so; return its id."""
         if (submitted := self._submitted(task)) is not None:
             return submitted
-        training = self._project.settings.training
-        settings = strategy_settings(self._project.settings.federated, devices=self._division.people)
+        training = self._settings.training
+        settings = strategy_settings(self._settings.federated, devices=self._division.people)
         path = self._steps.folder / "strategy.json"
         write_durably(path, json.dumps(settings).encode())
         job = self._commands.read(
@@ -139,7 +114,7 @@ class DeviceRecipe(Recipe):
 
     def _answer_rounds(self, task: str, job_id: str) -> dict[str, Any]:
         """Let all devices answer the rounds that the job has left; return what became of their answers."""
-        job, data = self._commands.read("adserver", "job", "show", job_id), self._project.settings
+        job, data = self._commands.read("adserver", "job", "show", job_id), self._settings
         left = job["rounds"] - job["rounds_done"]
 
         def tell_rounds() -> None:

@@ -10,6 +10,7 @@ from adserver.quickstart.settings import (
     ModelSettings,
     Servers,
     Settings,
+    TaskSettings,
     TrainingSettings,
 )
 from maskedlark.escape import DELETE, escape
@@ -47,7 +48,7 @@ publish = {_list(data.publish, notes)}          # columns of identifiers whose w
 panel = {data.panel:g}            # the share of rows (with person: of people) kept back to test the model
 
 [task]                 # what both helpers sign, for good
-min_batch_size = {task.min_batch_size}
+{"" if federated.person else _person(task)}min_batch_size = {task.min_batch_size}
 {_clip(settings)}
 epsilon = {task.epsilon:g}            # the budget of a {_whose(settings)} against the ad server
 collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
@@ -83,8 +84,8 @@ label = ""             # its columns are measured and no model is trained, so ev
 publish = {_list(data.publish, {})}          # keys that look like identifiers, whose words may be public
 
 [task]                 # what both helpers sign, for good
-min_batch_size = {task.min_batch_size}
-epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
+{_person(task)}min_batch_size = {task.min_batch_size}
+epsilon = {task.epsilon:g}            # the budget of a {_whose(settings)} against the ad server
 collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
 
 {_measure(settings.measure, f": {_HALF}")}
@@ -126,8 +127,17 @@ epsilon = {measure.epsilon:g}          # what this may cost{why}
 """
 
 
+def _person(task: TaskSettings) -> str:
+    most = task.rows_per_person
+    said = "# rows_per_person = 4 " if most is None else f"rows_per_person = {most}"
+    return f"""\
+person = {_text(task.person)}            # a column of people: epsilons are then of a person, not of a row
+{said} # the most that a person reports, which noise follows; without it: nine of ten rows stay
+"""
+
+
 def _whose(settings: Settings) -> str:
-    return "person, over all rounds," if settings.federated.person else "dataset"
+    return "person, over all rounds," if settings.person else "dataset"
 
 
 def _clip(settings: Settings) -> str:

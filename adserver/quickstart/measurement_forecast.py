@@ -69,6 +69,7 @@ class GroupForecast:
         half_width: Of the group's 99 % interval, in the column's own unit; without keys, of the total's.
         typical: The median over the groups of the table that are shown, of the sum of the rows, each counted
             as far as `most`; without keys, the total.
+        rows_per_person: The most rows of a person, all of which epsilon is of; None: of one row.
         clipping: What that bound cuts off; None if nothing.
         quantiles: By what results call them, those of the group with the median number of rows, each with
             the interval that it will have at that noise.
@@ -78,6 +79,7 @@ class GroupForecast:
     reported: int
     half_width: float
     typical: float
+    rows_per_person: int | None = None
     clipping: Clipping | None = None
     quantiles: Mapping[str, Estimate] = field(default_factory=dict)
 
@@ -102,7 +104,7 @@ def forecast_groups(
         table: The project's table.
         data: Its columns.
         measure: What is measured.
-        task: What both helpers sign: the budgets.
+        task: What both helpers sign: the budgets, and the rows of a person if they are of one.
         reported: Rows that browsers will report.
         plan: As a run had it, of which the table has some rows; None: as of this table.
 
@@ -153,6 +155,7 @@ def forecast_groups(
                 reported=reported,
                 half_width=width,
                 typical=median(sums),
+                rows_per_person=task.rows_per_person,
                 clipping=clipping,
                 quantiles=quantiles,
             )
@@ -222,7 +225,8 @@ def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSetti
         for one in forecasts
     )
     rows = f"over {plural(forecasts[0].reported, 'reported row')}"
-    return f"[measure] at epsilon {measure.epsilon:g}, {rows}, {whose} 99 % interval is about: {told}"
+    of = " of a person" if forecasts[0].rows_per_person else ""
+    return f"[measure] at epsilon {measure.epsilon:g}{of}, {rows}, {whose} 99 % interval is about: {told}"
 
 
 def _describe_quantile(of: Estimate) -> str:
@@ -418,6 +422,20 @@ def suggest_bounds(
         most = suggest_most(list(of.values()), reported / len(table))
         found.append(replace(one, most=most))
     return tuple(found)
+
+
+def compare_intervals(
+    plan: MeasurementPlan, task: TaskSettings, measure: MeasureSettings, *, reported: int
+) -> float:
+    """Return how many times as wide intervals are as those of an epsilon of one row.
+
+    Args and errors as of `forecast_groups`; the task names the person.
+    """
+    person, row = (
+        _plan_errors(plan, one, measure.epsilon, reported)[-1][0]
+        for one in (task, replace(task, person="", rows_per_person=None))
+    )
+    return person / row
 
 
 def _plan_errors(

@@ -38,4 +38,5 @@ class MeasuringRecipe(BaseRecipe[MeasuredRun]):
             measured=sealed.measured,
             name=steps.options.name,
             note=steps.options.note,
+            rows_per_person=self._settings.task.rows_per_person,
         )

@@ -1,15 +1,17 @@
-"""A table divided by people: most of them train on their own devices, and the rest are the panel.
+"""A table divided by people: most of them report, or train on their devices, and the rest are the panel.
 
     division = divide(table, data, person="customer")
-    division.people, len(division.on_devices), len(division.panel)     # 320, 4812, 1207
+    division.people, len(division.reported), len(division.panel)     # 320, 4812, 1207
 
 A person is on one side only, so that the panel tests what the model does for people it has not met.
 """
 
 import csv
+import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Final
 
@@ -20,9 +22,14 @@ from maskedlark.encoding.table import Table
 from maskedlark.federated.local_training import shuffle
 from maskedlark.frozen import frozen
 from maskedlark.randomness import seeded
+from maskedlark.terminal.plural import plural
 
 # Of the panel: runs of one table are compared on the same people.
 _SEED: Final = 1
+MOST_ROWS_PER_PERSON: Final = 1 << 10
+"""The most that a task takes."""
+# The share of rows that the default number of rows of a person keeps
+_KEPT: Final = 0.9
 # Last words of the names of columns that name people: `user_id`, `CustomerNo`, `ad_visitor_key`
 _PEOPLE: Final = frozenset(
     {
@@ -42,22 +49,29 @@ class Division:
     """What became of a table's rows.
 
     Attributes:
-        people: Those whose devices train.
-        on_devices: Their rows.
+        people: Those whose browsers report, or whose devices train.
+        reported: Their rows, with which they do.
         panel: The rows of the others.
         left_out: How many rows are on neither side, by column and reason.
     """
 
     people: int
-    on_devices: Table
+    reported: Table
     panel: Table
     left_out: Mapping[str, int]
 
 
-def divide(table: Table, data: DataSettings, person: str) -> Division:
+def divide(table: Table, data: DataSettings, person: str, most: int | None = None) -> Division:
     """Divide the rows that have a label and a person; of the people, `data.panel` is the panel's share.
 
     Guarantees: each row is on one side or counted as left out; the same table is divided in the same way.
+
+    Args:
+        table: The project's.
+        data: Its columns; without a label there is no panel.
+        person: The column of the person.
+        most: The most rows of a person that are reported, drawn without a look at any other column; None: all
+            are. The panel's people have all of theirs.
     """
     rows_of: dict[str, list[int]] = {}
     left_out = Counter[str]()
@@ -69,16 +83,67 @@ def divide(table: Table, data: DataSettings, person: str) -> Division:
     # By name and not by first row: a table in another order is divided in the same way.
     names = sorted(rows_of)
     order = shuffle(len(names), seeded(_SEED, "panel of people")).tolist()
-    of_panel = {names[place] for place in order[: round(data.panel * len(names))]}
-    sides: tuple[list[int], list[int]] = ([], [])
+    of_panel = {names[place] for place in order[: 0 if data.has_no_label else round(data.panel * len(names))]}
+    ranks = shuffle(len(table), seeded(_SEED, "rows of people")).tolist()
+    reported, panel = list[int](), list[int]()
     for name, rows in rows_of.items():
-        sides[name in of_panel].extend(rows)
+        if name in of_panel:
+            panel += rows
+            continue
+        # Drawn: the first rows of a file that is sorted by the label would all have the same one
+        kept = rows if most is None else sorted(rows, key=ranks.__getitem__)[:most]
+        reported += kept
+        left_out[f"column {person!r}: beyond {plural(most or 0, 'row')} of a person"] += len(rows) - len(kept)
     return Division(
         people=len(names) - len(of_panel),
-        on_devices=table.take(sorted(sides[False])),
-        panel=table.take(sorted(sides[True])),
-        left_out=left_out,
+        reported=table.take(sorted(reported)),
+        panel=table.take(sorted(panel)),
+        left_out=+left_out,
     )
+
+
+def choose_rows_per_person(table: Table, data: DataSettings, person: str) -> int:
+    """Return the fewest rows of a person with which nine of ten rows are reported.
+
+    Noise follows this number, so that rows of the few people who have the most are worth less than they cost.
+    """
+    learned = zip(why_not_learned(table, data), table.columns[person], strict=True)
+    rows_of = Counter(name for why, name in learned if name is not None and not why)
+    sizes, most = Counter(rows_of.values()), 1
+    while most < MOST_ROWS_PER_PERSON:
+        kept = sum(min(rows, most) * people for rows, people in sizes.items())
+        if kept >= _KEPT * rows_of.total():
+            break
+        most += 1
+    return most
+
+
+def settle(table: Table, settings: Settings) -> Settings:
+    """Return settings with the rows of a person that a task is signed for, where `[task]` names the person.
+
+    Its column is then nothing else: `new` may have suggested it as codes or words. A column that the table
+    lacks, or that is the label or measured, counts as none: what is wrong with it has a line of its own.
+    """
+    task, data = settings.task, settings.data
+    person = task.person
+    known = {name for name in table.columns if name}  # a column of row numbers often has no name
+    if person not in known - {data.label, *settings.measure.columns}:
+        return replace(settings, task=replace(task, person="", rows_per_person=None))
+
+    def keep(columns: Sequence[str]) -> tuple[str, ...]:
+        return tuple(one for one in columns if one != person)
+
+    words = tuple(one for one in data.words if one.rpartition("=")[0] != person)
+    data = replace(
+        data, dates=keep(data.dates), codes=keep(data.codes), words=words, publish=keep(data.publish)
+    )
+    most = task.rows_per_person or choose_rows_per_person(table, data, person)
+    return replace(settings, data=data, task=replace(task, rows_per_person=most))
+
+
+def divide_by_settings(table: Table, settings: Settings) -> Division:
+    """Divide a table by the person that settled settings name."""
+    return divide(table, settings.data, settings.person, settings.task.rows_per_person)
 
 
 def count_rows(table: Table, data: DataSettings) -> tuple[int, Mapping[str, int]]:
@@ -93,37 +158,43 @@ def count_reported(table: Table, data: DataSettings) -> int:
     return data.count_reported(rows)
 
 
+def describe_left_out(left_out: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line for each reason why rows are left out."""
+    for reason, count in left_out.items():
+        yield f"{plural(count, 'row is', 'rows are')} left out: {reason}"
+
+
 @frozen
 class RowUse:
     """What a project uses a table's rows for.
 
     Attributes:
-        rows: Rows that are used: they have a label that is learned, and where devices train a person.
+        rows: Rows that are used: they have a label that is learned and, where people are named, a person.
         reported: Those that browsers report, or people's devices hold; the rest is the panel.
-        devices: How many people's devices train; None where browsers report.
+        people: How many people's browsers report or devices train; None where nobody is named.
         left_out: How many rows are not used, by column and reason.
     """
 
     rows: int
     reported: int
-    devices: int | None
+    people: int | None
     left_out: Mapping[str, int]
 
 
 def count_use(table: Table, settings: Settings) -> RowUse:
-    """Count the rows that a project uses, and for what."""
-    data, person = settings.data, settings.federated.person
+    """Count the rows that a project uses, and for what; its settings are settled."""
+    data, person = settings.data, settings.person
     if person and person in table.columns:  # a column of row numbers often has an empty name
-        division = divide(table, data, person)
-        reported = len(division.on_devices)
+        division = divide_by_settings(table, settings)
+        reported = len(division.reported)
         return RowUse(
             rows=reported + len(division.panel),
             reported=reported,
-            devices=division.people,
+            people=division.people,
             left_out=division.left_out,
         )
     rows, left_out = count_rows(table, data)
-    return RowUse(rows=rows, reported=data.count_reported(rows), devices=None, left_out=left_out)
+    return RowUse(rows=rows, reported=data.count_reported(rows), people=None, left_out=left_out)
 
 
 def take_reported(table: Table, data: DataSettings, panel: Collection[int]) -> Table:
@@ -168,7 +239,8 @@ def warn_of_repeated_people(table: Table, label: str) -> tuple[str, ...]:
     named = [
         (len(counts), name, counts)
         for name, cells in table.columns.items()
-        if name != label and _names_people(name)
+        if name != label
+        and _names_people(name)
         # Of few words, a column `user` holds kinds of users
         and len(counts := Counter(cell for cell in cells if cell is not None)) >= FEWEST_ROWS
     ]
@@ -178,10 +250,11 @@ def warn_of_repeated_people(table: Table, label: str) -> tuple[str, ...]:
     most = max(counts.values())
     if most == 1:
         return ()
+    setting = f"person = {json.dumps(name, ensure_ascii=False)}"
     return (
         f"column {name!r} repeats, up to {most} rows each ({people:,} different in {counts.total():,} rows): "
-        "epsilon is of one row, and of all rows of one such person more; for an epsilon of a person, make a "
-        "task by `adserver task create --unit user`",
+        f"epsilon is of one row, and of all rows of one such person more; [task] {setting} makes it of a "
+        "person",
     )
 
 

@@ -56,8 +56,8 @@ class Recipe(BaseRecipe[Trained]):
             folder=folder,
             panel=self._panel,
             loss=loss,
-            is_own_model=bool(self._project.settings.model.onnx),
-            are_people=self._are_devices,
+            is_own_model=bool(self._settings.model.onnx),
+            are_people=bool(self._settings.person),
             tell=self._tell,
         )
         trained, curves = folder / "trained.onnx", self._picture("curves")
@@ -125,6 +125,7 @@ class Recipe(BaseRecipe[Trained]):
             plain=plain,
             name=steps.options.name,
             note=steps.options.note,
+            rows_per_person=self._settings.task.rows_per_person,
         )
 
     def _train(self, described: TableDescription, loss: Loss) -> FinishedJob:
@@ -165,11 +166,11 @@ class Recipe(BaseRecipe[Trained]):
 
     @property
     def _are_devices(self) -> bool:
-        return bool(self._project.settings.federated.person)
+        return bool(self._settings.federated.person)
 
     def _describe(self, folder: Path) -> TableDescription:
         """Fit an encoder to the user's table, or take the sample as it is."""
-        data = self._project.settings.data
+        data = self._settings.data
         if not data.csv:
             told = self._steps.do(
                 "table", lambda: self._commands.read("browser-sim", "describe", "--source", "wbcd")
@@ -196,8 +197,8 @@ class Recipe(BaseRecipe[Trained]):
         table = str(self._project.path(data.csv))
         # Measured columns are secret and a person's is no feature: neither may stand in the public encoder.
         secret = self._measured.table_options if self._measured else ()
-        if self._are_devices:
-            secret = (*secret, "--ignore", self._project.settings.federated.person)
+        if self._settings.person:
+            secret = (*secret, "--ignore", self._settings.person)
         options = (*_options_of(data), *secret, *self._planning(data), "-o", str(encoder))
         told = self._commands.read("browser-sim", "encode", "--fit", table, *options)
         words = told["categories"] + told["ids"]
@@ -211,18 +212,18 @@ class Recipe(BaseRecipe[Trained]):
         """Return the options that say what vocabularies are planned for, if any is."""
         if None not in data.vocabularies().values():
             return ()
-        settings = self._project.settings
+        settings = self._settings
         # Planned for what browsers will report, not for the rows of the file: a part of them is the panel.
-        reports, epsilon = count_use(self._table, settings).reported, settings.training.epsilon
+        reports, epsilon = count_use(self._table, settings).reported, settings.epsilon_of_row
         return ("--planned-reports", str(reports), "--planned-epsilon", str(epsilon))
 
     def _network(self, rows: int) -> Network:
         """Return the network for so many rows, with the project's hidden layers if it names them."""
-        settings = self._project.settings
+        settings = self._settings
         rate = self._base_rate
         network = choose_network(
             rows=rows,
-            epsilon=settings.training.epsilon,
+            epsilon=settings.epsilon_of_row,
             columns=self._steps.done["table"]["features"],
             rarest=0.5 if rate is None else min(rate, 1 - rate),
         )
@@ -249,7 +250,7 @@ class Recipe(BaseRecipe[Trained]):
         from adserver.views.plan import describe_path
         from maskedlark.model.exactness import why_general
 
-        settings = self._project.settings.model
+        settings = self._settings.model
         path, untrained = self._project.path(settings.onnx), self._steps.folder / "untrained.onnx"
         given, encoder = read_model(path), encoder_from(described.encoder)
         prepared = prepare_model(given, num_features=described.num_features, encoder=None)
@@ -272,7 +273,7 @@ class Recipe(BaseRecipe[Trained]):
 
         The project's is standardised for a loss; devices train it as it is.
         """
-        model = self._project.settings.model
+        model = self._settings.model
         if model.onnx:
             return self._own_model(described, loss)
         network = self._network(rows)
@@ -295,14 +296,14 @@ class Recipe(BaseRecipe[Trained]):
 
     def _steps_of(self, rows: int, model: Path) -> list[str]:
         """Return the options of the learning rate and the clip for so many rows and a model's file."""
-        settings = self._project.settings
+        settings = self._settings
         network = None if settings.model.onnx else self._network(rows)
         rate, clip = settings.training.learning_rate, None if network is None else network.clip_norm
         if rate is None:
             parameters = self._parameters(model)
             rate = choose_learning_rate(
                 rows=rows,
-                epsilon=settings.training.epsilon,
+                epsilon=settings.epsilon_of_row,
                 parameters=parameters,
                 network=network,
             )
@@ -341,7 +342,7 @@ class Recipe(BaseRecipe[Trained]):
         """Submit the job, unless an interrupted run has done so; return its id."""
         if (submitted := self._submitted(task)) is not None:
             return submitted
-        training = self._project.settings.training
+        training = self._settings.training
         batch = () if training.batch_size is None else ("--batch-size", str(training.batch_size))
         job = self._commands.read(
             "adserver",
@@ -375,7 +376,7 @@ class Recipe(BaseRecipe[Trained]):
 
     def _tell_of_training(self, job_id: str) -> None:
         self._tell(
-            f"training for {plural(self._project.settings.training.rounds, 'round')}; "
+            f"training for {plural(self._settings.training.rounds, 'round')}; "
             "to follow it from another "
             "shell, run "
             f"`. {self._project.environment_file}`, then `adserver job watch {job_id[:12]}`"

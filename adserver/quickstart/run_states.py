@@ -23,7 +23,7 @@ from maskedlark.frozen import pick_attributes
 _FIGURES: Final = (
     "name", "dataset_id", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon",
     "note", "is_calibrated", "private_minus_plain", "private_minus_panel_alone", "verdict",
-    "measured_csv", "epsilon_with_measurement",
+    "measured_csv", "epsilon_with_measurement", "rows_per_person",
 )  # fmt: skip
 
 
@@ -35,8 +35,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
     and what the next run does; empty where the run is done. `dataset_id` is None before there is a dataset,
     and where devices train. `loss` and `accuracy` are after calibration where
     `is_calibrated`; a run that trained no model has neither. `epsilon` is of training alone if a model was
-    trained. `measured_csv` is the file of the sums; None if there are none. What a comparison with plain
-    training has is as of `Trained.plain`.
+    trained, and of a person if `rows_per_person` is not None. `measured_csv` is the file of the sums; None if
+    there are none. What a comparison with plain training has is as of `Trained.plain`.
     """
     folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
     last, process = project.last_run(), running_process(project)

@@ -65,7 +65,7 @@ class Trained:
             privacy, with loss, accuracy, auc, auc_interval, `kind` (network or linear) and what the panel
             chose: learning_rate, weight_decay and epochs, or penalty and are_numbers_in_bins; None unless it
             was asked for. `panel_alone` in it has the same figures of training on the panel alone, each of
-            whose rows was scored by training on four fifths that it is not in; None where devices train,
+            whose rows was scored by training on four fifths that it is not in; None where people are named,
             since a person's rows would be on both sides. Each has `private_minus_this`: the metric (auc, or
             accuracy of more classes), the private model's less this one's, and `low` and `high` of its 95 %
             interval, paired on the same rows of the panel; None of numbers, and where a class has too few
@@ -90,6 +90,8 @@ class Trained:
         measured: What `[measure]` asked for: its files and its epsilons; None if nothing.
         name: What its owner calls the run.
         note: What its owner wants to remember of it.
+        rows_per_person: The most rows that a person reported, where each epsilon is of all of them; None
+            where it is of one row, or of a person's device.
     """
 
     run: str
@@ -126,6 +128,7 @@ class Trained:
     plain: dict[str, Any] | None = None
     name: str = ""
     note: str = ""
+    rows_per_person: int | None = None
 
 
 @frozen
@@ -148,6 +151,7 @@ class MeasuredRun:
     measured: dict[str, Any]
     name: str = ""
     note: str = ""
+    rows_per_person: int | None = None
 
 
 RunResult: TypeAlias = Trained | MeasuredRun

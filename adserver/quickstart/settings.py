@@ -90,8 +90,17 @@ class DataSettings:
 
 @canonical
 class TaskSettings:
-    """What both helpers sign. Of its budget, training leaves a part to measurements and evaluations."""
+    """What both helpers sign. Of its budget, training leaves a part to measurements and evaluations.
 
+    Attributes:
+        person: The column that names the person, which is no feature: epsilon is of all rows of one. Empty:
+            of one row.
+        rows_per_person: The most rows of a person that are reported; None: by
+            `adserver.quickstart.people.choose_rows_per_person`.
+    """
+
+    person: str = ""
+    rows_per_person: Annotated[int, Field(ge=1, le=1 << 10)] | None = None
     min_batch_size: Annotated[int, Field(ge=1)] = 100
     clip_norm: Positive = 10.0
     epsilon: Positive = 4.0
@@ -223,3 +232,16 @@ class Settings:
     def is_measured_alone(self) -> bool:
         """Return whether a table's columns are measured and no model is trained."""
         return self.measure.is_asked and self.data.has_no_label and not self.federated.person
+
+    @property
+    def person(self) -> str:
+        """The column of the person, whose rows browsers report or whose device trains; empty for none."""
+        return self.federated.person or self.task.person
+
+    @property
+    def epsilon_of_row(self) -> float:
+        """The epsilon of training at which as much noise would be added if it were of one row.
+
+        The defaults of model, rate and vocabularies are by that noise.
+        """
+        return self.training.epsilon / (self.task.rows_per_person or 1)

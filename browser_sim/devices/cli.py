@@ -216,8 +216,7 @@ def _id_of(typed: str) -> bytes:
 def _of_table(table: "TableSettings", user: str, least: int) -> "Holdings":
     from browser_sim.devices.device_data import table_by_user
 
-    # A name of the person as a feature would be learned by heart.
-    held = table_by_user(replace(table, ignore=(*table.ignore, user)), user, least=least)
+    held = table_by_user(table, user, least=least)
     for reason, count in held.rows.left_out.items() if held.rows else ():
         typer.echo(f"{plural(count, 'row is', 'rows are')} left out: {reason}", err=True)
     return held

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections import Counter
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,6 @@ from maskedlark.federated.local_training import Examples
 from maskedlark.federated.populations import Population
 from maskedlark.frozen import frozen
 
-_USER: Final = "user"
 CONTEXT: Final = 8
 """Characters that the next one is guessed from, in text."""
 CHARACTERS: Final = " abcdefghijklmnopqrstuvwxyz'-,.!?;:\n"
@@ -88,23 +86,15 @@ def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings
         InvalidSource: the file or the column is missing, or no row has a label and a person.
         InvalidTask: no person has `least` rows.
     """
-    # Declared as a measured key, because a source keeps the cells of those next to its records.
-    source = load_table(replace(settings, keys={**settings.keys, _USER: user}))
-    people = source.cells[_USER].cells
-    named = np.array([person is not None for person in people], np.bool_)
-    if not named.any():
-        raise InvalidSource(
-            f"{settings.path.name} has no row with a label and a person: column {user!r} is empty"
-        )
-    rows = (source.rows or RowCounts(read=len(people))).without(
-        +Counter({f"column {user!r}: no person": int((~named).sum())})
-    )
-    records = source.records.take(np.flatnonzero(named))
+    source = load_table(replace(settings, person=user))
+    records = source.records
+    if records.people is None:
+        raise AssertionError("a table of people says whose each row is")
     return Holdings(
         features=records.features,
         labels=records.labels.astype(np.int64),
-        population=Population.by_user([person for person in people if person is not None], least=least),
-        rows=rows,
+        population=Population.by_user(records.people.tolist(), least=least),
+        rows=source.rows,
     )
 
 

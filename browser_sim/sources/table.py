@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from browser_sim.source import Cells, InvalidCell, InvalidSource, RowCounts, Source, SourceRecords
 from maskedlark.encoding import dates
@@ -66,6 +67,8 @@ class TableSettings:
             100.
         are_gaps_zero: Whether a row without a measured number reports 0; else it is left out and counted.
         keys: The columns of measured keys, by their names in the task.
+        person: The column that names the person, which is no feature; a row without one is left out and
+            counted. None: each row is anybody's.
     """
 
     path: Path
@@ -85,6 +88,12 @@ class TableSettings:
     values: Mapping[str, str] = field(default_factory=dict)
     are_gaps_zero: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
+    person: str | None = None
+
+    @property
+    def people(self) -> tuple[str, ...]:
+        """The column of the person, if there is one."""
+        return () if self.person is None else (self.person,)
 
 
 @frozen
@@ -111,13 +120,15 @@ def load_table(settings: TableSettings) -> Source:
         return _load_measured_alone(whole, settings)
     label = _label(settings)
     columns = _measured_columns(whole, settings)
-    _check_columns(whole, (label, *settings.ignore, *settings.dates, *columns.values()))
-    table, rows = _select_labelled(whole, label, settings)
+    _check_columns(whole, (label, *settings.ignore, *settings.dates, *columns.values(), *settings.people))
+    _check_person(settings.person, {label, *columns.values()}, "the label, or measured")
+    table, rows, people = _select_named(*_select_labelled(whole, label, settings), settings.person)
     encoder = settings.encoder or _fit(table, settings, label)
     measured = {columns[name] for name in settings.values}
     # The label may be measured too: encoders keep it apart from the features.
     _check_secret(encoder, measured - {label})
     _check_keys(settings.keys.values(), measured | {label})
+    _check_person(settings.person, {column.name for column in encoder.columns}, "a feature of the encoder")
     with _locating(table, encoder):
         read = table.read_by(encoder).columns
         cells = {**read, **dates.with_parts(read, [column.name for column in encoder.columns])}
@@ -126,6 +137,7 @@ def load_table(settings: TableSettings) -> Source:
             labels=encoder.labels(cells),
             encoder=encoder.digest,
             lines=np.array(table.lines, np.int64),
+            people=people,
         )
     classes = encoder.label.classes if isinstance(encoder.label, ClassLabel) else ()
     return Source(
@@ -144,17 +156,20 @@ def load_table(settings: TableSettings) -> Source:
     )
 
 
-def _load_measured_alone(table: Table, settings: TableSettings) -> Source:
+def _load_measured_alone(whole: Table, settings: TableSettings) -> Source:
     """Return all rows with what is measured of them, and nothing else that tells one from another."""
-    columns = _measured_columns(table, settings)
-    _check_columns(table, (*settings.ignore, *settings.dates, *columns.values()))
+    columns = _measured_columns(whole, settings)
+    _check_columns(whole, (*settings.ignore, *settings.dates, *columns.values(), *settings.people))
     _check_keys(settings.keys.values(), {columns[name] for name in settings.values})
+    _check_person(settings.person, {*columns.values()}, "measured")
+    table, rows, people = _select_named(whole, RowCounts(read=len(whole)), settings.person)
     return Source(
         name=f"csv:{table.name} without a label",
         records=SourceRecords(
             features=np.zeros((len(table), 1), np.uint8),
             labels=np.zeros(len(table), np.float64),
             lines=np.array(table.lines, np.int64),
+            people=people,
         ),
         feature_names=("nothing",),
         label_names=("none", "unused"),
@@ -162,7 +177,7 @@ def _load_measured_alone(table: Table, settings: TableSettings) -> Source:
         scaling="no column is a feature",
         notes=(f"read as {table.written}",),
         cells=_measured_cells(table, settings),
-        rows=RowCounts(read=len(table)),
+        rows=rows,
     )
 
 
@@ -255,6 +270,29 @@ def _select_labelled(whole: Table, label: str | None, settings: TableSettings) -
     )
 
 
+def _select_named(
+    table: Table, rows: RowCounts, person: str | None
+) -> tuple[Table, RowCounts, NDArray[np.int64] | None]:
+    """Return the rows that have a person, the counts with those that have none, and whose each row is.
+
+    Raises:
+        InvalidSource: there are none.
+    """
+    if person is None:
+        return table, rows, None
+    cells = table.columns[person]
+    kept = [row for row, cell in enumerate(cells) if cell is not None]
+    if not kept:
+        raise InvalidSource(
+            f"{table.name} has no row with a label and a person: column {person!r} is empty there"
+        )
+    # In the order of their names: people have the same numbers however the rows are ordered
+    numbers = {name: number for number, name in enumerate(sorted({cells[row] or "" for row in kept}))}
+    people = np.array([numbers[cells[row] or ""] for row in kept], np.int64)
+    unnamed = {f"column {person!r}: no person": len(cells) - len(kept)}
+    return table.take(kept), rows.without(+Counter(unnamed)), people
+
+
 def _is_among(cell: str, classes: Collection[str]) -> bool:
     """Return True for a class by its text or as a number, as an encoder reads it."""
     value = number(cell)
@@ -324,6 +362,15 @@ def _check_keys(keys: Collection[str], secret: Collection[str | None]) -> None:
         )
 
 
+def _check_person(person: str | None, others: Collection[str], what: str) -> None:
+    """Check that the column of the person is nothing that a report holds."""
+    if person in others:
+        raise InvalidSource(
+            f"column {person!r} names the person and is {what}, which a report would hold: name another "
+            "column, or leave it out there"
+        )
+
+
 def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> None:
     """Refuse an encoder whose words look like identifiers, unless their column is named as published."""
     for column in encoder.columns:
@@ -351,6 +398,7 @@ def _holds_dates(cells: Iterable[str | None]) -> bool:
 def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
     # The label may be measured, too, and is no feature anyway.
     left_out = {*settings.ignore, *(_column(of, table) for of in settings.values.values())} - {label}
+    left_out |= {*settings.people}
     with _locating(table):
         parts = {
             one: dates.parts(table.columns, one)

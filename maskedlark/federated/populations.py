@@ -7,7 +7,7 @@ A network's devices and a simulation that partition alike train the same model.
 """
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples, shuffle
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
+
+_User = TypeVar("_User", str, int)
 
 
 @frozen
@@ -88,8 +90,8 @@ class Population:
         return cls(members=tuple(dealt))
 
     @classmethod
-    def by_user(cls, users: Sequence[str], *, least: int = 1) -> Self:
-        """Put all examples of a user on one device, users in the order of their names.
+    def by_user(cls, users: Sequence[_User], *, least: int = 1) -> Self:
+        """Put all examples of a user on one device, users in the order of their names or numbers.
 
         Args:
             users: Whose each example is.
@@ -98,7 +100,7 @@ class Population:
         Raises:
             InvalidTask: no user has enough examples.
         """
-        held: dict[str, list[int]] = {}
+        held: dict[_User, list[int]] = {}
         for number, user in enumerate(users):
             held.setdefault(user, []).append(number)
         # By name, not by first example: devices have the same numbers however the set was ordered.

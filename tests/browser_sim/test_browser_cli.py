@@ -160,6 +160,17 @@ def test_a_csv_of_words_and_classes_is_reported(tmp_path: Path) -> None:
     assert sorted(label for _, label in opened(ours, intake)) == [0] * 10 + [1] * 10 + [2] * 10
 
 
+def test_the_browser_of_each_person_of_a_table_keeps_to_the_tasks_cap(tmp_path: Path) -> None:
+    ours, intake = world(num_features=1, unit="user", reports_per_user=2), Intake()
+    table = tmp_path / "visits.csv"
+    table.write_text("who,pages,y\n" + "".join(f"u{row % 7},{row},{row % 2}\n" for row in range(30)))
+    options = ("--source", "csv", "--csv", table, "--label", "y", "--user", "who")
+    with grpc_sink(intake) as address:
+        summary = run(tmp_path, ours, address, *options)
+    assert (summary["people"], summary["accepted"], summary["over_cap"]) == (7, 14, 16)
+    assert summary["read"] == 30
+
+
 def test_real_valued_labels_are_reported_as_quantised_values(tmp_path: Path) -> None:
     ours = world(num_features=1, labels={"kind": "values", "size": 101, "num_buckets": 4})
     path = tmp_path / "table.csv"
@@ -235,6 +246,8 @@ def test_records_in_clear_are_not_written_beside_a_far_ad_server(tmp_path: Path)
         ["--source", "wbcd", "--holdout-fraction", "0.5"],
         ["--source", "wbcd", "--holdout-seed", "1"],
         ["--source", "wbcd", "--consent-rate", "2"],
+        ["--source", "csv", "--csv", "x.csv", "--user", "who", "--people", "3"],
+        ["--source", "csv", "--csv", "x.csv", "--user", "who", "--impressions-per-person", "2"],
     ],
 )
 def test_options_that_make_no_sense_together_are_usage_errors(arguments: list[str]) -> None:

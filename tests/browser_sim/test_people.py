@@ -175,6 +175,26 @@ def test_a_person_reports_no_more_often_than_the_cap() -> None:
     assert len(campaign([True, False] * 35, impressions_per_person=7).reported_rows()) == 70
 
 
+def test_records_that_name_their_people_are_reported_and_consented_to_by_these() -> None:
+    people = np.array([7, 3, 7, 7, 3, 9] * 20) + 10 * np.repeat(np.arange(20), 6)
+    lived = live_through(
+        np.ones(len(people), np.bool_),
+        Habits(reports_per_person=2, consent_rate=0.5),
+        starts_at_s=START,
+        expires_at_s=NEVER,
+        draws=Draws(seed=1),
+        people=people,
+    )
+    counts, reported = lived.counts, np.unique_counts(people[lived.reported_rows()])
+    assert counts.people == len(set(people.tolist())) == 60
+    assert 0 < len(reported.values) < counts.people
+    # Of those who consent, each reports all rows up to the cap
+    rows = dict(zip(*np.unique(people, return_counts=True), strict=True))
+    assert reported.counts.tolist() == [min(2, rows[one]) for one in reported.values.tolist()]
+    assert counts.over_cap == sum(max(0, rows[one] - 2) for one in reported.values.tolist()) > 0
+    assert counts.no_consent + counts.over_cap + reported.counts.sum() == len(people)
+
+
 @pytest.mark.parametrize(
     ("setting", "wrong", "reason"),
     [

@@ -2,6 +2,7 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from browser_sim.source import InvalidSource, RowCounts, Source, SourceRecords
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.synthetic import LogisticTruth
-from browser_sim.sources.table import TableSettings, load_table
+from browser_sim.sources.table import TableSettings, fit_counting, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from maskedlark.encoding.idx import TEST, TRAIN, parse_idx, unpack
 from maskedlark.errors import InvalidTask
@@ -264,6 +265,66 @@ def test_the_panel_and_the_reported_records_are_a_partition() -> None:
     assert other.panel is not None
     assert (again.panel.features == split.panel.features).all()
     assert (other.panel.features != split.panel.features).any()
+
+
+VISITS = "who,pages,kind,y\n" + "".join(
+    f"{'' if row % 11 == 0 else f'u{row % 17}'},{row % 5},{'ab'[row % 2]},{row % 3 % 2}\n"
+    for row in range(150)
+)
+
+
+def test_rows_of_a_table_are_of_people_whose_column_is_no_feature(tmp_path: Path) -> None:
+    source = table(tmp_path, VISITS, person="who")
+    assert source.feature_names == ("pages", "kind")
+    assert source.rows == RowCounts(read=150, left_out={"column 'who': no person": 14})
+    assert source.records.people is not None
+    assert source.records.lines is not None
+    names = [VISITS.splitlines()[line - 1].split(",")[0] for line in source.records.lines]
+    assert [sorted(set(names))[one] for one in source.records.people] == names
+
+
+def test_a_panel_of_people_has_whole_people(tmp_path: Path) -> None:
+    source = table(tmp_path, VISITS, person="who")
+    split = source.split_panel(0.25, DRAWS)
+    assert split.panel is not None
+    sides = [set((side.people if side.people is not None else np.zeros(0)).tolist()) for side in
+             (split.reported, split.panel)]  # fmt: skip
+    assert not sides[0] & sides[1]
+    assert [len(side) for side in sides] == [13, 4]
+    assert len(split.reported) + len(split.panel) == len(source.records)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"person": "y"}, "names the person and is the label, or measured"),
+        ({"person": "kind", "keys": {"kind": "kind"}}, "names the person and is the label, or measured"),
+        ({"person": "pages", "values": {"pages": "pages"}}, "names the person and is the label, or measured"),
+        ({"person": "whom"}, "has no column 'whom'"),
+    ],
+)
+def test_a_column_of_people_is_nothing_that_is_reported(
+    settings: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidSource, match=why):
+        table(tmp_path, VISITS, **settings)
+
+
+def test_a_column_of_people_that_the_encoder_reads_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(VISITS)
+    whole = TableSettings(path=tmp_path / "table.csv", label="y")
+    encoder = fit_counting(replace(whole, publish=("who",))).encoder
+    with pytest.raises(InvalidSource, match="column 'who' names the person and is a feature of the encoder"):
+        load_table(replace(whole, encoder=encoder, person="who"))
+
+
+def test_people_are_measured_without_a_label(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(VISITS)
+    settings = TableSettings(path=tmp_path / "table.csv", values={"pages": "pages"}, person="who")
+    source = load_table(settings)
+    assert source.rows == RowCounts(read=150, left_out={"column 'who': no person": 14})
+    assert source.records.people is not None
+    assert len(source.records.people) == len(source.cells["pages"].cells) == 136
 
 
 def test_the_panel_is_the_published_test_set_unless_a_fraction_is_said(tmp_path: Path) -> None:

@@ -364,6 +364,104 @@ def test_epsilon_is_said_to_be_of_one_row_where_people_have_several(
     assert "repeats" not in home.output + invoke("check", tmp_path / "home" / "play").output
 
 
+def name_person(folder: Path, *settings: str) -> Path:
+    """Name the person in `[task]` of a project of `new_of_people`, with more settings of it."""
+    change(folder / "play", 'person = ""            # a', "\n".join(('person = "user_id"', *settings, "#")))
+    return folder / "play"
+
+
+@pytest.mark.parametrize("column", ["user_id", "number"])
+def test_an_epsilon_of_a_person_is_checked_by_the_persons_budget(column: str, tmp_path: Path) -> None:
+    rows = [(str(7_000 + 13 * (row % 150)), *cells) for row, cells in enumerate(visits())]
+    (tmp_path / "visits.csv").write_text(text(rows, header=(column, *HEADER)))
+    options = ("--label", "bought", "--value", "pages", "--key", "device")
+    assert invoke("new", tmp_path / "play", "--csv", tmp_path / "visits.csv", *options).exit_code == 0
+    of_row = check(Project.open(tmp_path / "play"))
+    config = (tmp_path / "play" / CONFIG).read_text()
+    # Suggested as words that name things, which the person's column is not any more
+    assert ('"user_id",  # numbers that name things' in config) == (column == "user_id")
+    change(tmp_path / "play", 'person = ""            # a', f'person = "{column}" # a')
+    found = check(Project.open(tmp_path / "play"))
+    assert not found.problems
+    # 100 people have three rows and 50 two; nine of ten stay with three
+    assert (found.people, found.devices) == (120, None)
+    assert found.reported + sum(found.left_out.values()) < found.rows == 400
+    assert found.encoder is not None
+    assert {column.name for column in found.encoder.columns} == {"device", "minutes"}
+    [note] = found.person_notes
+    ratio = float(note.split("the noise of training ")[1].split(" times")[0])
+    assert ratio == pytest.approx(3, rel=0.02)
+    assert f"[measure] intervals {ratio:.3g} times as wide" in note
+    wider = found.forecasts[-1].half_width / of_row.forecasts[-1].half_width
+    assert wider == pytest.approx(3, rel=0.05)
+    said = invoke("check", tmp_path / "play").output
+    assert "[measure] at epsilon 0.5 of a person, over" in said
+    assert f"{found.reported} of them reported by 120 people" in said
+    assert "repeats, up to" not in said
+
+
+def test_rows_of_a_person_beyond_the_most_are_counted_by_check(tmp_path: Path) -> None:
+    assert new_of_people(tmp_path, "--value", "pages", "--key", "device").exit_code == 0
+    name_person(tmp_path, "rows_per_person = 1")
+    found = check(Project.open(tmp_path / "play"))
+    assert (found.problems, found.reported, found.people) == ((), 250, 250)
+    assert found.left_out == {"column 'user_id': beyond 1 row of a person": 150}
+    [note] = found.person_notes
+    assert note == "[task] epsilon is of a person 'user_id' with up to 1 row"
+    said = invoke("check", tmp_path / "play").output
+    assert "150 rows are left out: column 'user_id': beyond 1 row of a person" in said
+    assert "250 rows, all of them reported by 250 people and measured" in said
+
+
+def test_more_rows_of_a_person_than_anybody_has_are_warned_of(tmp_path: Path) -> None:
+    assert new_of_people(tmp_path, "--label", "bought").exit_code == 0
+    name_person(tmp_path, "rows_per_person = 9")
+    [warning] = check(Project.open(tmp_path / "play")).table_warnings
+    assert warning == (
+        "[task] rows_per_person is 9, but nobody has more than 3 rows: lower it to 3, for less noise"
+    )
+
+
+@pytest.mark.parametrize("label", ["bought", ""])
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("user_id", "user", "person names 'user', but visits.csv has no such column; did you mean 'user_id'"),
+        ("user_id", "minutes", "person names 'minutes', which [measure] values names too"),
+        ("user_id", "device", "person names 'device', which [measure] keys names too"),
+        ("rows_per_person = 2", "rows_per_person = 0", "rows_per_person is 0, but must be from 1 to 1024"),
+        ("rows_per_person = 2", "rows_per_person = 1.5", "rows_per_person is 1.5, but must be a whole"),
+        ('person = "user_id"', 'person = ""', "rows_per_person is 2, but person is empty"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_of_a_person_is_answered_in_one_line(
+    label: str, before: str, after: str, why: str, tmp_path: Path
+) -> None:
+    options = ("--value", "minutes", "--key", "device", *(("--label", label) if label else ()))
+    assert new_of_people(tmp_path, *options).exit_code == 0
+    name_person(tmp_path, "rows_per_person = 2")
+    config = tmp_path / "play" / CONFIG
+    head, task, rest = config.read_text().partition("[task]")
+    config.write_text(head + task + rest.replace(before, after, 1))
+    refused = invoke("check", tmp_path / "play")
+    assert refused.exit_code == 1
+    [line] = refused.output.strip().splitlines()
+    assert f"[task] {why}" in line
+
+
+def test_a_person_of_reports_is_not_the_label_and_not_of_devices(tmp_path: Path) -> None:
+    assert new_of_people(tmp_path, "--label", "bought").exit_code == 0
+    config = name_person(tmp_path) / CONFIG
+    text_of = config.read_text()
+    config.write_text(text_of.replace('person = "user_id"', 'person = "bought"', 1))
+    assert "[task] person names 'bought', which is the label" in invoke("check", tmp_path / "play").output
+    config.write_text(text_of.replace('person = ""', 'person = "user_id"', 1))
+    [problem] = check(Project.open(tmp_path / "play")).problems
+    assert problem.startswith("[task] person is for reports, and [federated] person for devices")
+    config.write_text(text_of.replace('csv = "', 'csv = "" # "').replace('label = "bought"', 'label = ""'))
+    assert "[task] person is 'user_id', but [data] csv is empty" in invoke("check", tmp_path / "play").output
+
+
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [

@@ -1,5 +1,7 @@
 """A table is divided by people: nobody is on both sides, and every row is on one or counted."""
 
+from collections import Counter
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -8,16 +10,18 @@ import pytest
 
 from adserver.quickstart.people import (
     Division,
+    choose_rows_per_person,
     count_reported,
     count_rows,
     count_use,
     divide,
+    settle,
     take_reported,
     warn_of_repeated_people,
     write_table,
 )
 from adserver.quickstart.sample_table import PEOPLE, sample_table
-from adserver.quickstart.settings import DataSettings, Settings
+from adserver.quickstart.settings import DataSettings, Settings, TaskSettings
 from browser_sim.devices.device_data import table_by_user
 from browser_sim.draws import Draws
 from browser_sim.sources.table import TableSettings, load_table
@@ -52,7 +56,7 @@ def division(table: Table) -> Division:
 
 
 def test_each_row_is_on_one_side_or_left_out_by_its_reason(table: Table, division: Division) -> None:
-    sides = [set(side.lines) for side in (division.on_devices, division.panel)]
+    sides = [set(side.lines) for side in (division.reported, division.panel)]
     assert not sides[0] & sides[1]
     assert len(sides[0]) + len(sides[1]) + sum(division.left_out.values()) == len(table)
     assert division.left_out.keys() == {
@@ -63,10 +67,72 @@ def test_each_row_is_on_one_side_or_left_out_by_its_reason(table: Table, divisio
 
 
 def test_a_person_is_on_one_side_only_and_the_same_one_each_time(table: Table, division: Division) -> None:
-    on_devices, panel = (set(side.columns["who"]) for side in (division.on_devices, division.panel))
+    on_devices, panel = (set(side.columns["who"]) for side in (division.reported, division.panel))
     assert not on_devices & panel
     assert (len(on_devices), len(panel)) == (division.people, round(0.25 * 37))
     assert divide(table, DATA, "who") == division
+
+
+@pytest.mark.parametrize("most", [1, 3, 1_000])
+def test_rows_of_a_person_beyond_the_most_are_left_out_and_counted_and_the_panel_stays(
+    most: int, table: Table, division: Division
+) -> None:
+    capped = divide(table, DATA, "who", most)
+    before, after = (Counter(one.reported.columns["who"]) for one in (division, capped))
+    assert after == {name: min(rows, most) for name, rows in before.items()}
+    assert set(capped.reported.lines) <= set(division.reported.lines)
+    assert capped.panel == division.panel
+    beyond = before.total() - after.total()
+    reason = f"column 'who': beyond {most} row{'s' if most > 1 else ''} of a person"
+    assert capped.left_out == {**division.left_out, **({reason: beyond} if beyond else {})}
+    assert divide(table, DATA, "who", most) == capped
+
+
+def test_the_rows_of_a_person_that_stay_do_not_follow_the_label() -> None:
+    lines = "".join(f"p{row % 40},{'no' if row < 400 else 'yes'}\n" for row in range(800))
+    table = parse_table(f"who,bought\n{lines}".encode(), "sorted.csv")
+    data = DataSettings(csv="sorted.csv", label="bought", panel=0.2)
+    kept = divide(table, data, "who", 5).reported
+    assert len(kept) == 32 * 5
+    assert 0.35 < kept.columns["bought"].count("yes") / len(kept) < 0.65
+    swapped = parse_table(
+        f"who,bought\n{lines.replace('no', 'x').replace('yes', 'no').replace('x', 'yes')}".encode(), "s.csv"
+    )
+    assert divide(swapped, data, "who", 5).reported.lines == kept.lines
+
+
+def test_without_a_label_people_have_no_panel(table: Table) -> None:
+    division = divide(table, DataSettings(csv="visits.csv"), "who", 2)
+    assert (len(division.panel), len(division.reported), division.people) == (0, 37 * 2, 37)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [([1] * 100, 1), ([1] * 90 + [10], 1), ([1] * 50 + [5] * 10, 4), ([7] * 20, 7), ([2_000] * 3, 1_024)],
+)
+def test_a_person_reports_the_fewest_rows_with_which_nine_of_ten_stay(sizes: list[int], most: int) -> None:
+    lines = "".join(f"p{person}\n" * rows for person, rows in enumerate(sizes))
+    table = parse_table(f"who\n{lines}".encode(), "shop.csv")
+    assert choose_rows_per_person(table, DataSettings(csv="shop.csv"), "who") == most
+
+
+def test_the_column_of_the_person_is_nothing_else_once_settings_are_settled(table: Table) -> None:
+    data = DataSettings(
+        csv="visits.csv", label="bought", codes=("who", "pages"), words=("who=planned", "pages=9"),
+        publish=("who",), dates=("who",),
+    )  # fmt: skip
+    settings = Settings(servers=SERVERS, data=data, task=TaskSettings(person="who"))
+    settled = settle(table, settings)
+    assert (settled.data.codes, settled.data.words) == (("pages",), ("pages=9",))
+    assert (settled.data.publish, settled.data.dates) == ((), ())
+    assert settled.task.rows_per_person == choose_rows_per_person(table, data, "who")
+    assert settled.epsilon_of_row == 3 / (settled.task.rows_per_person or 0)
+    said = replace(settings, task=TaskSettings(person="who", rows_per_person=2))
+    assert settle(table, said).task.rows_per_person == 2
+    unknown = replace(settings, task=TaskSettings(person="whom", rows_per_person=2))
+    assert settle(table, unknown).task == TaskSettings()
+    numbered = parse_table(b",pages\n0,3\n1,4\n", "frame.csv")
+    assert settle(numbered, Settings(servers=SERVERS)).task == TaskSettings()
 
 
 def test_rows_are_left_out_as_devices_leave_them_out(
@@ -79,13 +145,13 @@ def test_rows_are_left_out_as_devices_leave_them_out(
     held = table_by_user(settings, "who", least=1)
     assert held.rows is not None
     assert held.rows.left_out == division.left_out
-    (tmp_path / "devices.csv").write_bytes(write_table(division.on_devices))
+    (tmp_path / "devices.csv").write_bytes(write_table(division.reported))
     devices = table_by_user(
         TableSettings(path=tmp_path / "devices.csv", label="bought", ignore=("who",)), "who", least=1
     )
     assert devices.rows is not None
     assert devices.rows.left_out == {}
-    assert (len(devices.population), len(devices.labels)) == (division.people, len(division.on_devices))
+    assert (len(devices.population), len(devices.labels)) == (division.people, len(division.reported))
 
 
 def test_rows_that_are_reported_are_those_that_browsers_report(table: Table, tmp_path: Path) -> None:

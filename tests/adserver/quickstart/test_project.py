@@ -38,6 +38,24 @@ def change(folder: Path, before: str, after: str) -> None:
     (folder / CONFIG).write_text(said.replace(before, after))
 
 
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize("label", ["bought", ""])
+def test_the_file_says_whose_epsilon_it_is(label: str, rows: int | None, tmp_path: Path) -> None:
+    csv = tmp_path / "table.csv"
+    csv.touch()
+    settings = replace(
+        SETTINGS,
+        data=DataSettings(csv=str(csv), label=label),
+        task=TaskSettings(person='cust"omer', rows_per_person=rows),
+        measure=MeasureSettings(keys=("device",)),
+    )
+    new_project(tmp_path / "play", settings)
+    assert Project.open(tmp_path / "play").settings == settings
+    text = (tmp_path / "play" / CONFIG).read_text()
+    assert "the budget of a person" in text
+    assert "rows_per_person = " in text
+
+
 @pytest.mark.parametrize("person", ["", 'per"son'])
 def test_the_file_that_is_written_says_exactly_the_settings(person: str, tmp_path: Path) -> None:
     csv = tmp_path / 'my "table".csv'

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class Commands:
         self.shown: dict[str, Any] = {}
         self.devices = {"devices": 80, "examples": 160, "rounds": 5, "reasons": {"round_over": 1}}
         self.asked: list[tuple[str, ...]] = []
+        self.sent_table, self.admitted = "", 378
         self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
         self.chosen = 120
         self.calibrated: set[str] = set()
@@ -75,6 +77,10 @@ class Commands:
             Path(arguments[4]).write_bytes(dense_network([30, 1], "relu", seed=7, final="linear"))
         if "--fit" in arguments:
             Path(arguments[arguments.index("-o") + 1]).write_bytes(encode(ENCODER))
+        if "--user" in arguments and program == "browser-sim" and arguments[0] == "run":
+            self.sent_table = Path(arguments[arguments.index("--csv") + 1]).read_text()
+        if "--encoder" in arguments and arguments[-2].endswith("panel.npz"):
+            np.savez(arguments[-2], features=np.zeros((40, 1), np.uint8), labels=np.arange(40) % 2)
         if "--holdout" in arguments:
             drawn = np.random.default_rng(5).integers(0, 256, (300, 30), np.uint8)
             labels = (drawn[:, 0] < 90).astype(np.int64)
@@ -103,7 +109,7 @@ class Commands:
                 "dataset_id": "d",
                 "task_id": TASK,
                 "state": "committed",
-                "admitted": 378,
+                "admitted": self.admitted,
             },
             "browser-sim encode": {
                 "rows": 40,
@@ -717,7 +723,7 @@ def at_home(project: Project) -> Project:
     (project.folder / "home.csv").write_text("who,pages,bought\n" + lines)
     change(project.folder, 'csv = ""', 'csv = "home.csv"')
     change(project.folder, 'label = ""', 'label = "bought"')
-    change(project.folder, 'person = ""', 'person = "who"')
+    change(project.folder, 'person = ""            # the', 'person = "who" # the')
     return Project.open(project.folder)
 
 
@@ -774,3 +780,72 @@ def test_rows_that_a_device_did_not_take_are_counted(at_home: Project, commands:
     rows = DeviceRecipe(at_home, lambda _: None).run().rows
     assert rows.left_out["devices and panel did not take the row"] == 5
     assert rows.reported + rows.panel + sum(rows.left_out.values()) == rows.read
+
+
+@pytest.fixture
+def of_people(project: Project, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project of 100 people with four rows each, of whom a row in four is without a person."""
+    lines = "".join(
+        f"{'' if row % 400 >= 300 else f'p{row % 100}'},{row % 7}.25 €,{row % 2}\n" for row in range(400)
+    )
+    (project.folder / "shop.csv").write_text("who,paid,bought\n" + lines, encoding="utf-8")
+    change(project.folder, 'csv = ""', 'csv = "shop.csv"')
+    change(project.folder, 'label = ""', 'label = "bought"')
+    change(project.folder, 'person = ""            # a', 'person = "who" # a')
+    change(project.folder, "# rows_per_person = 4", "rows_per_person = 2")
+    change(project.folder, "values = []", 'values = [{column = "paid", most = 5}]')
+    commands.measured = {**ANSWER, "rows": [{"group": {}, "paid_x100": PAID, "count": PAID}]}
+    sent = {"read": 160, "accepted": 160, "panel": 0, "left_out": {}, "rejected": {}}
+    for name, value in (sent | {"no_consent": 0, "over_cap": 0, "too_late": 0}).items():
+        monkeypatch.setitem(SENT, name, value)
+    commands.admitted = 160
+    return Project.open(project.folder)
+
+
+def test_a_task_of_a_person_has_its_rows_up_to_the_most_and_each_epsilon_is_of_a_person(
+    of_people: Project, commands: Commands
+) -> None:
+    told: list[str] = []
+    trained = Recipe(of_people, told.append).run()
+    folder = of_people.folder / "runs" / "1"
+    task, sent = (asked(commands, name) for name in ("adserver task create", "browser-sim run"))
+    assert "--unit user --reports-per-user 2" in task
+    assert f"--csv {folder / 'reported.csv'} --value paid_x100=paid*100 --user who" in sent
+    assert "--holdout" not in sent
+    assert "--ignore who" in " ".join(commands.asked[0])
+    # 80 of the 100 people, with two of their three rows each; the panel has all rows of the others
+    rows = Counter(line.split(",")[0] for line in commands.sent_table.splitlines()[2:])
+    assert (len(rows), {*rows.values()}) == (80, {2})
+    assert "€" not in commands.sent_table
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rows"] == {
+        "read": 400, "reported": 160, "panel": 40,
+        "left_out": {
+            "column 'who': no person": 100,
+            "column 'who': beyond 2 rows of a person": 80,
+            "the panel did not take the row": 20,
+        },
+    }  # fmt: skip
+    assert summary["rows_per_person"] == trained.rows_per_person == 2
+    shown = dict(summary_rows(trained))
+    assert shown["epsilon of a person, for training"] == "2.5"
+    assert shown["epsilon of a person, for training and measurement"] == "2.6"
+    assert shown["most rows of a person"] == 2
+    assert any("for epsilon 0.5 of a person" in line for line in told)
+    assert "80 rows are left out: column 'who': beyond 2 rows of a person" in told
+    assert not {"reported.csv", "panel.csv"} & {path.name for path in folder.iterdir()}
+    [run] = describe_runs(of_people)
+    assert run["rows_per_person"] == 2
+    listed = CliRunner().invoke(app, ["quickstart", "status", str(of_people.folder)], env={"COLUMNS": "250"})
+    assert "2.5, with measurement 2.6 of a person" in listed.output
+
+
+def test_rows_of_people_in_clear_are_deleted_and_sent_once_where_a_run_is_cut_off(
+    of_people: Project, commands: Commands
+) -> None:
+    commands.failing = {"browser-sim run": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(of_people, lambda _: None).run()
+    assert not (of_people.folder / "runs" / "1" / "reported.csv").exists()
+    commands.failing = {}
+    assert Recipe(of_people, lambda _: None).run().run == "2"
