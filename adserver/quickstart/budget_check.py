@@ -143,7 +143,7 @@ def compare_noise(settings: Settings, *, reports: int) -> float:
         reports: How many the job trains on.
 
     Raises:
-        JobRefused: as `why_over_budget` would yield.
+        JobRefused(BUDGET_EXHAUSTED): no noise fits the budgets.
     """
     # Loads numpy, which light commands do without.
     from adserver.budgets.headroom import JobLimits, default_batch_size
@@ -151,7 +151,7 @@ def compare_noise(settings: Settings, *, reports: int) -> float:
     training = settings.training
     of_row = replace(settings.task, person="", rows_per_person=None)
     person, row = (
-        JobLimits(task=unsigned_task(one), dataset_size=reports, epsilon=training.epsilon).noise_asked_for(
+        JobLimits(task=unsigned_task(one), dataset_size=reports, epsilon=training.epsilon).noise_for(
             rounds=training.rounds, batch_size=training.batch_size or default_batch_size(reports)
         )
         for one in (settings.task, of_row)

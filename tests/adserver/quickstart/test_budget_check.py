@@ -7,7 +7,12 @@ from itertools import product
 
 import pytest
 
-from adserver.quickstart.budget_check import unsigned_task, why_devices_over_budget, why_over_budget
+from adserver.quickstart.budget_check import (
+    compare_noise,
+    unsigned_task,
+    why_devices_over_budget,
+    why_over_budget,
+)
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import plan_measured_query
 from adserver.quickstart.settings import (
@@ -117,6 +122,24 @@ def test_a_run_is_refused_before_it_starts_exactly_where_it_would_be_later(
     if batch_size is None:
         # More than 4 by plain sum
         assert verdicts[1.5, 3.0] == (collusion > 5.0)
+
+
+@pytest.mark.parametrize(("rows", "measured", "epsilon", "fits"), [(3, 0.5, 3.0, True), (3, 2.5, 4.0, False)])
+def test_a_run_of_people_is_refused_exactly_where_it_would_be_later(
+    *, rows: int, measured: float, epsilon: float, fits: bool
+) -> None:
+    asked = settings_of(collusion=8.0, measured=measured, epsilon=epsilon, rounds=12, batch_size=None)
+    of_people = replace(asked, task=replace(asked.task, person="who", rows_per_person=rows))
+    assert compare_with_run(of_people) == fits
+    # The noise is found to 1 %
+    assert compare_noise(of_people, reports=REPORTS) == pytest.approx(rows, rel=0.03)
+
+
+def test_noise_is_compared_where_an_epsilon_of_one_row_would_be_refused() -> None:
+    asked = settings_of(collusion=8.0, measured=None, epsilon=3.0, rounds=12, batch_size=80.0)
+    assert find_problems(asked)
+    of_people = replace(asked, task=replace(asked.task, person="who", rows_per_person=2))
+    assert 1 <= compare_noise(of_people, reports=REPORTS) <= 2.06
 
 
 def test_the_epsilon_that_is_left_passes_next_to_any_measurement() -> None:

@@ -31,6 +31,8 @@ from adserver.training.inference import evaluate, predict
 from adserver.training.paired_comparison import compare_scores
 from adserver.training.pipeline import LOSS_IS, notes_of
 from adserver.training.plain_twin import PanelAlone, cross_fit_panel
+from browser_sim.source import RowCounts
+from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder, NumberColumn
 from maskedlark.errors import HelperUnavailable, InvalidTask
@@ -784,11 +786,11 @@ def test_rows_that_a_device_did_not_take_are_counted(at_home: Project, commands:
 
 @pytest.fixture
 def of_people(project: Project, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project of 100 people with four rows each, of whom a row in four is without a person."""
+    """A project of 100 people with three rows each, and of a hundred rows of nobody."""
     lines = "".join(
-        f"{'' if row % 400 >= 300 else f'p{row % 100}'},{row % 7}.25 €,{row % 2}\n" for row in range(400)
+        f"{'' if row >= 300 else f'p{row % 100}'},{row % 7}.25 €,{row % 5},{row % 2}\n" for row in range(400)
     )
-    (project.folder / "shop.csv").write_text("who,paid,bought\n" + lines, encoding="utf-8")
+    (project.folder / "shop.csv").write_text("who,paid,pages,bought\n" + lines, encoding="utf-8")
     change(project.folder, 'csv = ""', 'csv = "shop.csv"')
     change(project.folder, 'label = ""', 'label = "bought"')
     change(project.folder, 'person = ""            # a', 'person = "who" # a')
@@ -816,7 +818,15 @@ def test_a_task_of_a_person_has_its_rows_up_to_the_most_and_each_epsilon_is_of_a
     # 80 of the 100 people, with two of their three rows each; the panel has all rows of the others
     rows = Counter(line.split(",")[0] for line in commands.sent_table.splitlines()[2:])
     assert (len(rows), {*rows.values()}) == (80, {2})
-    assert "€" not in commands.sent_table
+    # As browsers read it: amounts are as in the whole table
+    (folder / "again.csv").write_text(commands.sent_table)
+    source = load_table(
+        TableSettings(
+            path=folder / "again.csv", label="bought", values={"paid_x100": "paid*100"}, person="who"
+        )
+    )
+    assert source.rows == RowCounts(read=160)
+    assert {*source.cells["paid_x100"].cells} == {f"{whole}25.00" for whole in (*range(1, 7), "")}
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rows"] == {
         "read": 400, "reported": 160, "panel": 40,
