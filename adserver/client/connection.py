@@ -1,8 +1,11 @@
 """A client's ad server: one of this machine with both helpers, or another one's admin API."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
+
+import typer
 
 from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
@@ -150,3 +153,18 @@ def id_of(dataset: Dataset | str) -> str:
     if dataset.dataset_id is None:
         raise InvalidTask("the dataset is not committed yet: seal its task again")
     return dataset.dataset_id.hex()
+
+
+def warn_afterwards(text: str, *, stacklevel: int) -> None:
+    """Warn of what is stored or charged already; print it where warnings are errors.
+
+    An exception would lose what the caller paid for.
+
+    Args:
+        text: What is warned of.
+        stacklevel: As of `warnings.warn`, from the caller of this function.
+    """
+    try:
+        warnings.warn(text, stacklevel=stacklevel + 1)
+    except Warning:
+        typer.echo(f"warning: {text}", err=True)

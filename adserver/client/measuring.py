@@ -8,7 +8,7 @@ from operator import index
 from typing import Any
 
 from adserver.client.choices import check_numbers, choose, suggest_names
-from adserver.client.connection import Connection, id_of
+from adserver.client.connection import Connection, id_of, warn_afterwards
 from adserver.client.job import Job
 from adserver.measuring.aggregate_forecast import AggregateForecast, forecast_aggregate
 from adserver.measuring.evaluation_forecast import (
@@ -88,7 +88,7 @@ class Measuring(Connection):
         # It was charged: what is only said beside it must not lose it
         with suppress(MaskedLarkError):
             if earlier := describe_earlier(self.server.queries(), result.query_id):
-                warnings.warn(earlier, stacklevel=3)
+                warn_afterwards(earlier, stacklevel=3)
         return result
 
     @suggest_names

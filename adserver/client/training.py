@@ -1,6 +1,5 @@
 """Training from Python: plan, submit and follow jobs."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from adserver.client.choices import check_numbers, check_panels, choose, suggest_names
-from adserver.client.connection import Connection, id_of
+from adserver.client.connection import Connection, id_of, warn_afterwards
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
 from adserver.records.defaults import MOMENTUM, TEST_SHARE
@@ -455,7 +454,7 @@ def _tell(remarks: Iterable[Remark], *, progress: bool) -> None:
         if progress:
             typer.echo(str(remark), err=True)
         elif remark.is_warning:
-            warnings.warn(remark.text, stacklevel=4)
+            warn_afterwards(remark.text, stacklevel=4)
 
 
 def _loss(given: Any, model: bytes | None) -> str | Heads:

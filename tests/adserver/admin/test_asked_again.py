@@ -114,9 +114,9 @@ def test_what_was_measured_before_is_named_with_the_way_to_see_it_again(there: T
     asked: dict[str, Any] = {"epsilon": 0.01, "dataset": SHOP_DATASET.hex()}
     with there.charging(4), there.client() as client:
         first = client.aggregate("purchase", group_by="place", where={"campaign": 3}, **asked)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(record=True) as unsaid:
             client.aggregate("purchase", where={"campaign": 3}, **asked)
+        assert unsaid == []
         for one in (client, there.of.client):
             with pytest.warns(UserWarning, match=rf"query {first.query_id[:12]} was of this, too") as said:
                 again = one.aggregate("purchase", group_by="place", where={"campaign": 3}, **asked)
@@ -124,6 +124,17 @@ def test_what_was_measured_before_is_named_with_the_way_to_see_it_again(there: T
             assert said[0].filename == __file__
             assert again.query_id != first.query_id
             first = again
+
+
+def test_an_answer_that_was_charged_is_returned_where_warnings_are_errors(
+    there: There, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: dict[str, Any] = {"epsilon": 0.01, "dataset": SHOP_DATASET.hex()}
+    with there.charging(2), there.client() as client, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first, again = (client.aggregate("click", where={"place": "oslo"}, **asked) for _ in range(2))
+    assert first.query_id != again.query_id
+    assert "warning: click where place = oslo: query" in capsys.readouterr().err
 
 
 def test_noise_that_drowns_all_reports_is_warned_of_before_it_is_charged(there: There) -> None:
