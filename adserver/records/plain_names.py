@@ -83,14 +83,11 @@ def parts_of_unit(value: str) -> int:
 def declared_name(said: str, declared: Collection[str]) -> str:
     """Return the declared name that is meant: the same, or that of the only column of this plain name.
 
-    By the names that quickstart gives the rows of a word, `device==phone`, are `phone`. Anything else is
-    returned as it is said, such as `country!` of a condition that meant to exclude, and `spend` of
-    `spend_x100`: who asked for it would read hundredths as the whole.
+    Anything else is returned as it is said, such as `country!` of a condition that meant to exclude, and
+    `spend` of `spend_x100`: who asked for it would read hundredths as the whole.
     """
-    if said in declared:
+    if _OPERATORS.intersection(said):
         return said
-    column, equals, word = said.partition("==")
-    meant = word if column and equals else said
-    plain = plain_name(meant)
+    plain = plain_name(said)
     is_only = plain in declared and numbered_name(plain, 2) not in declared
-    return plain if is_only and not _OPERATORS.intersection(meant) else said
+    return plain if said not in declared and is_only else said
