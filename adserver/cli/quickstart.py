@@ -102,6 +102,11 @@ def _new_command(
     typer.echo(f"to use other commands with these servers, first run: . {project.environment_file}", err=True)
 
 
+_OF_A_PERSON = (
+    '. Epsilon of a person, of reports, is person = "COLUMN" under [task] in the lark.toml that is made'
+)
+
+
 def _check_options(
     csv: Path | None, *, label: str, model: Path | None, is_measured: bool, person: str
 ) -> None:
@@ -116,7 +121,7 @@ def _check_options(
     if csv is not None and not label and (person or model):
         raise typer.BadParameter(
             "--person and --model train a model, which needs a label: name its column with --label, or leave "
-            "both out to measure alone"
+            f"both out to measure alone{_OF_A_PERSON if person else ''}"
         )
     if csv is None and (is_measured or person):
         raise typer.BadParameter(
@@ -125,7 +130,7 @@ def _check_options(
         )
     if person and is_measured:
         raise typer.BadParameter(
-            "--person lets devices train, which report no values: leave out --value, --key"
+            f"--person lets devices train, which report no values: leave out --value, --key{_OF_A_PERSON}"
         )
     if person and person == label:
         raise typer.BadParameter(f"--person and --label both name {label!r}: name the column of the person")

@@ -299,10 +299,11 @@ class BaseRecipe(ABC, Generic[_Result]):
         """Write the features and labels of the panel's people; return the number of rows."""
         rows = self._steps.folder / "panel.csv"
         write_durably(rows, self._written(self._division.panel))
-        encoded = self._encode(rows, panel)
-        # In clear, and no longer needed.
-        rows.unlink()
-        return encoded
+        try:
+            return self._encode(rows, panel)
+        finally:
+            # In clear, and no longer needed.
+            rows.unlink()
 
     @property
     def _encoder(self) -> Path:

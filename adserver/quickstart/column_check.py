@@ -13,7 +13,7 @@ from typing import Final
 
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.measurement_forecast import suggest_bounds
-from adserver.quickstart.people import why_not_learned
+from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use
 from maskedlark.encoding import dates
@@ -162,9 +162,26 @@ def find_person_problems(table: Table, settings: Settings) -> Iterator[str]:
             "[task] person is for reports, and [federated] person for devices, whose epsilon is of a person "
             "anyway: empty one of them"
         )
+    others = {settings.data.label, *measure.columns}
+    if person in table.columns and person not in others and settings.data.label in {"", *table.columns}:
+        yield from _find_empty_sides(table, settings)
     for setting, names in (("values", [one.column for one in measure.values]), ("keys", measure.keys)):
         if person in names:
             yield f"[task] person names {person!r}, which [measure] {setting} names too: remove it there"
+
+
+def _find_empty_sides(table: Table, settings: Settings) -> Iterator[str]:
+    """Yield what is wrong where all people would report, or none."""
+    data, person = settings.data, settings.task.person
+    division = divide(table, data, person)
+    people = len({name for name in table.columns[person] if name is not None})
+    needs_panel = not data.has_no_label and data.panel > 0
+    if not division.people or (needs_panel and not len(division.panel)):
+        side = "test the model" if division.people else "report"
+        yield (
+            f"[task] person is {person!r}, of {plural(people, 'person', 'people')}: with [data] panel = "
+            f"{data.panel:g} nobody is left to {side}: name a column of more people"
+        )
 
 
 def warn_of_rows_per_person(table: Table, settings: Settings) -> Iterator[str]:

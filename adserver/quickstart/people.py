@@ -17,6 +17,7 @@ from typing import Final
 
 from adserver.quickstart.settings import DataSettings, Settings
 from maskedlark.encoding.cells import number
+from maskedlark.encoding.dates import in_one_form
 from maskedlark.encoding.identifiers import FEWEST_ROWS
 from maskedlark.encoding.table import Table
 from maskedlark.federated.local_training import shuffle
@@ -142,8 +143,17 @@ def settle(table: Table, settings: Settings) -> Settings:
 
 
 def divide_by_settings(table: Table, settings: Settings) -> Division:
-    """Divide a table by the person that settled settings name."""
-    return divide(table, settings.data, settings.person, settings.task.rows_per_person)
+    """Divide a table by the person that settled settings name.
+
+    Dates are of one form on both sides: only all of them together may show what stands first.
+    """
+    data = settings.data
+    # A key's words are the cells as they are
+    dates = [name for name in data.dates if name in table.columns and name not in settings.measure.columns]
+    table = replace(
+        table, columns={**table.columns, **{name: in_one_form(table.columns[name]) for name in dates}}
+    )
+    return divide(table, data, settings.person, settings.task.rows_per_person)
 
 
 def count_rows(table: Table, data: DataSettings) -> tuple[int, Mapping[str, int]]:

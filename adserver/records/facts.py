@@ -25,6 +25,15 @@ class Facts(dict[str, Any]):
     def __repr__(self) -> str:
         return "\n".join(f"{escape(name)}: {value}".rstrip() for name, value in self._lines())
 
+    def __getattr__(self, name: str) -> Any:
+        """Say how a value is read, to who takes what is shown for attributes."""
+        hint = (
+            f": it is read as [{name!r}]"
+            if name in self
+            else f", nor a value of that name: {', '.join(self)}"
+        )
+        raise AttributeError(f"there is no attribute {name!r}{hint}")
+
     def _repr_html_(self) -> str:
         """Return the same as a table, for a notebook."""
         return html_table((), self._lines())

@@ -147,6 +147,23 @@ def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]
     return made
 
 
+def in_one_form(cells: Cells) -> list[str | None]:
+    """Return dates as 2026-11-28, those with a time as 2026-11-28 04:00: each by itself has the same parts.
+
+    Cells of other columns are returned as they are, and so are dates of which nothing shows whether the day
+    or the month stands first.
+    """
+    try:
+        moments = _moments({cell for cell in cells if cell is not None})
+    except InvalidTask:
+        moments = None
+    if moments is None:
+        return [*cells]
+    hours = {cell: "" if one.hour is None else f" {one.hour:02}:00" for cell, one in moments.items()}
+    written = {cell: f"{one.day}{hours[cell]}" for cell, one in moments.items()}
+    return [None if cell is None else written[cell] for cell in cells]
+
+
 def with_parts(columns: Mapping[str, Cells], wanted: Sequence[str]) -> dict[str, Cells]:
     """Return the wanted parts of dates that the table lacks, made from its columns of dates.
 

@@ -422,6 +422,18 @@ def test_more_rows_of_a_person_than_anybody_has_are_warned_of(tmp_path: Path) ->
     )
 
 
+def test_people_so_few_that_nobody_is_left_for_the_panel_are_refused(tmp_path: Path) -> None:
+    """Three devices: a tenth of three people is nobody."""
+    assert new_of_people(tmp_path, "--label", "bought").exit_code == 0
+    config = name_person(tmp_path, "rows_per_person = 200") / CONFIG
+    asked = config.read_text().replace('person = "user_id"', 'person = "device"', 1)
+    config.write_text(asked.replace("panel = 0.2", "panel = 0.1", 1))
+    assert (
+        "[task] person is 'device', of 3 people: with [data] panel = 0.1 nobody is left to test the model: "
+        "name a column of more people"
+    ) in check(Project.open(tmp_path / "play")).problems
+
+
 @pytest.mark.parametrize("label", ["bought", ""])
 @pytest.mark.parametrize(
     ("before", "after", "why"),

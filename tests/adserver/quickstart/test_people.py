@@ -15,6 +15,7 @@ from adserver.quickstart.people import (
     count_rows,
     count_use,
     divide,
+    divide_by_settings,
     settle,
     take_reported,
     warn_of_repeated_people,
@@ -26,6 +27,7 @@ from browser_sim.devices.device_data import table_by_user
 from browser_sim.draws import Draws
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.encoding.column_kinds import ColumnKind
+from maskedlark.encoding.dates import are_dates
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.reports.task_kinds import LabelKind
@@ -99,6 +101,22 @@ def test_the_rows_of_a_person_that_stay_do_not_follow_the_label() -> None:
         f"who,bought\n{lines.replace('no', 'x').replace('yes', 'no').replace('x', 'yes')}".encode(), "s.csv"
     )
     assert divide(swapped, data, "who", 5).reported.lines == kept.lines
+
+
+def test_dates_that_only_the_whole_table_shows_are_read_on_both_sides() -> None:
+    """Slashed dates of which one person's row alone has a day above 12."""
+    rows = [f"p{row % 40:02},{1 + row % 9:02}/{1 + row % 12:02}/2026,{row % 2}" for row in range(200)]
+    whole = parse_table("\n".join(["user_id,seen,bought", *rows, "p41,28/11/2026,1"]).encode(), "visits.csv")
+    settings = Settings(
+        data=DataSettings(csv="visits.csv", label="bought", dates=("seen",)),
+        task=TaskSettings(person="user_id", rows_per_person=3),
+        servers=SERVERS,
+    )
+    found = divide_by_settings(whole, settings)
+    for side in (found.reported, found.panel):
+        assert len(side) > 20
+        assert are_dates(side.columns["seen"][:1])
+        assert {cell[:5] for cell in side.columns["seen"] if cell} == {"2026-"}
 
 
 def test_without_a_label_people_have_no_panel(table: Table) -> None:

@@ -1,5 +1,10 @@
 """A plan is a dictionary, and a shell shows it in lines that a person reads."""
 
+import pickle
+from copy import copy
+
+import pytest
+
 from adserver.records.facts import Facts
 
 PLAN = Facts(
@@ -48,3 +53,12 @@ def test_parts_that_do_not_fit_a_line_are_below_it_and_a_list_of_such_is_counted
         *(f"  figure {place}: {place / 7:.6g}" for place in range(9)),
         "others: 2, from ['others'][0] on",
     ]
+
+
+def test_a_name_that_is_taken_for_an_attribute_says_how_it_is_read() -> None:
+    facts = Facts({"state": "done", "rounds": 3})
+    with pytest.raises(AttributeError, match=r"no attribute 'state': it is read as \['state'\]"):
+        _ = facts.state
+    with pytest.raises(AttributeError, match="'epsilon', nor a value of that name: state, rounds"):
+        _ = facts.epsilon
+    assert copy(facts) == facts == pickle.loads(pickle.dumps(facts))  # noqa: S301  our own

@@ -42,7 +42,10 @@ def test_a_column_is_meant_by_its_own_name_if_it_is_the_only_one() -> None:
     assert declared_name("Campaña (id)", ["campana_id"]) == "campana_id"
 
 
-@pytest.mark.parametrize("said", ["campana!", "campana<", "campana >", "!campana", "campana==", "place==campana", "place!==campana"])
+@pytest.mark.parametrize(
+    "said",
+    ["campana!", "campana<", "campana >", "!campana", "campana==", "place==campana", "place!==campana"],
+)
 def test_a_name_with_an_operator_is_no_other_name(said: str) -> None:
     assert declared_name(said, ["campana"]) == said
     assert declared_name("Año", ["month"]) == "Año"

@@ -4,7 +4,15 @@ from datetime import date
 
 import pytest
 
-from maskedlark.encoding.dates import are_dates, has_short_year, part_of, parts, with_parts, wrong_dates
+from maskedlark.encoding.dates import (
+    are_dates,
+    has_short_year,
+    in_one_form,
+    part_of,
+    parts,
+    with_parts,
+    wrong_dates,
+)
 from maskedlark.errors import InvalidTask
 
 DAY = "20785"
@@ -140,3 +148,13 @@ def test_only_the_parts_that_are_wanted_and_lacking_are_made() -> None:
     assert [part_of(name) for name in ("seen@day", "a@b@hour", "seen@year", "@day", "seen")] == [
         "seen", "a@b", None, None, None
     ]  # fmt: skip
+
+
+def test_dates_in_one_form_have_the_same_parts_each_by_itself() -> None:
+    cells = ["28/11/2026 04:50", "03/04/2026", None, "3 Apr 2026 23:59:59"]
+    found = in_one_form(cells)
+    assert found == ["2026-11-28 04:00", "2026-04-03", None, "2026-04-03 23:00"]
+    assert parts({"seen": found}, "seen") == parts({"seen": cells}, "seen")
+    assert are_dates(found[1:2])
+    for left in (["03/04/2026", None], ["soon", "2026-04-03"], ["phone"]):
+        assert in_one_form(left) == left
