@@ -274,10 +274,10 @@ class AggregateResult(ReleasedResult):
         """
         estimates = dict[str, list[Estimate]]()
         for name, found in statistics.items():
-            rows, ones = zip(*found, strict=True) if self.rows else ((), ())
-            if rows != self.rows:
+            pairs = [*found]
+            if tuple(row for row, _ in pairs) != self.rows:
                 raise InvalidTask(f"{name} is of another result: expected `means` or `quantiles` of this one")
-            estimates[name] = list(ones)
+            estimates[name] = [one for _, one in pairs]
         return frame(self._to_rows(estimates), self._column_types(estimates))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

@@ -112,6 +112,8 @@ def test_a_frame_has_the_means_and_quantiles_that_it_is_given_and_nan_where_they
     assert table["paid"].tolist() == [80.0, 80.0]
     with pytest.raises(InvalidTask, match="mean_paid is of another result"):
         one.to_pandas(mean_paid=result.means("paid"))
+    with pytest.raises(InvalidTask, match="mean_paid is of another result"):
+        result.to_pandas(mean_paid=[])
     assert "mean_paid" in replace(result, rows=()).to_pandas(mean_paid=[])
 
 
