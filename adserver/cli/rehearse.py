@@ -99,7 +99,8 @@ def _rehearse_command(
     for remark in remarks_of_rehearsal(submission, described, given, lambda of: server.encoder(of.hex())):
         typer.echo(str(remark), err=True)
     with training_progress("rehearsing", is_shown=not as_json) as progress:
-        found = rehearse(submission, described, given, wish, progress)
+        encoder = server.encoder(described.task_id.hex()) if described.encoder else None
+        found = rehearse(submission, described, given, wish, progress, encoder=encoder)
     if as_json:
         print_json(RehearsalMessage.of(found).model_dump(mode="json"))
     else:

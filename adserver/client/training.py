@@ -319,7 +319,7 @@ class Training(Connection):
         # Here a wrong column costs nothing yet
         _tell(remarks_of_rehearsal(submission, task, found, self._encoder_of), progress=progress)
         with training_progress("rehearsing", is_shown=progress) as show:
-            return rehearse(submission, task, found, wish, show)
+            return rehearse(submission, task, found, wish, show, encoder=encoder)
 
     def submit(self, submission: AnySubmission, *, wait: bool = False, progress: bool = True) -> Job:
         """Submit a job of any kind: over a dataset, on devices with helpers, or on devices without.

@@ -34,6 +34,7 @@ from adserver.store.datasets import Dataset
 from adserver.training.default_optimizer import check_rule, choose_rate, steps_at, why_no_rule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, area_error
+from adserver.training.linear_model import can_fit, cross_fit_linear
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.model_file import check_loss_fits
 from adserver.training.panel_note import note_panel, was_trained_on
@@ -51,6 +52,7 @@ from adserver.training.rehearsal_training import (
 from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
 from adserver.training.standardising import standardise_submission
 from adserver.training.submission import plan_job
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
@@ -117,6 +119,8 @@ def rehearse(
     examples: EvalSet,
     wish: Wish,
     progress: OnProgress = lambda _done, _all: None,
+    *,
+    encoder: Encoder | None = None,
 ) -> Rehearsal:
     """Train the job at each epsilon and learning rate, without noise, and plainly on the examples alone.
 
@@ -129,6 +133,7 @@ def rehearse(
         examples: Labelled, of the model's width.
         wish: What to rehearse.
         progress: See `OnProgress`.
+        encoder: Of the features, by which a linear model of the examples has a weight for each word.
 
     Raises:
         InvalidModel, JobRefused: model, loss, examples and task do not fit each other, or each job would be
@@ -178,7 +183,22 @@ def rehearse(
         warm_model=note_panel(starts[wish.seeds], examples) if is_warm else None,
         was_trained_on=was_trained_on(submission.model, examples),
         as_given=score_model(submission.model, examples, loss).value if begun.is_trained else None,
+        linear=_score_linear(encoder, loss, examples, outputs=model.output_width),
     )
+
+
+def _score_linear(
+    encoder: Encoder | None, loss: TrainedLoss, examples: EvalSet, *, outputs: int
+) -> float | None:
+    """Return how a linear model of the examples alone does, each fifth scored by one of the others.
+
+    None for heads and losses of numbers, and where it has no room for the outputs.
+    """
+    is_of_classes = loss in OF_TWO_CLASSES or loss is Loss.CROSS_ENTROPY
+    if isinstance(loss, Heads) or not is_of_classes or not can_fit(encoder, outputs):
+        return None
+    found = cross_fit_linear(encoder, loss, examples, outputs=outputs).evaluation
+    return found.accuracy if found.auc is None else found.auc
 
 
 def describe_examples(examples: EvalSet, loss: TrainedLoss) -> str:

@@ -168,6 +168,8 @@ class Rehearsal:
         schedule: Its learning rate's.
         as_given: The score on all examples of the weights that were given, if they know something of the
             labels: what a job from them has to beat. None of others.
+        linear: The score of a linear model of the examples alone, by cross-validation; None where none was
+            trained.
     """
 
     metric: str
@@ -178,6 +180,7 @@ class Rehearsal:
     optimizer: OptimizerKind = OptimizerKind.SGD
     schedule: ScheduleKind = ScheduleKind.CONSTANT
     as_given: float | None = None
+    linear: float | None = None
 
     def best(self, name: str) -> Rehearsed:
         """Return the setting of a name whose mean score is the highest, of those that were tried most often.
@@ -255,6 +258,12 @@ class Rehearsal:
                     f"{name}: {job.value:.4f} cannot be told apart from the examples alone, "
                     f"{alone.value:.4f}, by {plural(len(job.scores), 'seed')}"
                     + _describe_resolution(job, alone, is_python=is_python)
+                )
+            if self.linear is not None:
+                gain = job.value - self.linear
+                lines.append(
+                    f"{name}: {job.value:.4f}, {gain:+.4f} to a linear model of the examples alone, "
+                    f"{self.linear:.4f}"
                 )
             if self.as_given is not None and not job.is_warm:
                 gain = job.value - self.as_given

@@ -16,6 +16,7 @@ from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training import plain_training
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import area_error, evaluate_heads, predict
+from adserver.training.linear_model import cross_fit_linear
 from adserver.training.panel_note import was_trained_on
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal import (
@@ -643,6 +644,20 @@ def test_a_job_is_compared_with_the_weights_that_it_begins_at_if_they_know_somet
 ) -> None:
     remarks = rehearsed(SAME, 3.0, as_given=given).remarks()
     assert [line for line in remarks if "as they were given" in line] == ([] if said is None else [said])
+
+
+def test_a_job_is_compared_with_a_linear_model_of_the_examples_alone(rehearsal: Rehearsal) -> None:
+    """The examples' label is a line's side, which a linear model finds."""
+    found = examples()
+    fitted = cross_fit_linear(None, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, found, outputs=1).evaluation.auc
+    assert rehearsal.linear == fitted
+    assert fitted is not None
+    assert fitted > 0.9
+    advised = rehearsal.advised("epsilon 8")
+    gain = f"{advised.value - fitted:+.4f} to a linear model of the examples alone, {fitted:.4f}"
+    said = [line for line in rehearsal.remarks() if "linear" in line and line.startswith("epsilon 8:")]
+    assert said == [f"epsilon 8: {advised.value:.4f}, {gain}"]
+    assert "linear" not in "".join(rehearsed(SAME, 3.0).remarks())
 
 
 def test_how_to_submit_is_said_in_options_and_in_words_of_python() -> None:
