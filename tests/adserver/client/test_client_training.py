@@ -441,7 +441,7 @@ def test_a_rehearsal_is_at_the_epsilon_of_the_job_unless_others_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wishes: list[rehearsal.Wish] = []
-    monkeypatch.setattr(rehearsal, "rehearse", lambda _job, _task, _panel, wish, _show: wishes.append(wish))
+    monkeypatch.setattr(rehearsal, "rehearse", lambda *given, encoder: wishes.append(given[3]))
     (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
     job = {name: value for name, value in settings().items() if name != "wait"}
     client.rehearse(module(), tmp_path / "panel.npz", **job, **given)
@@ -628,7 +628,7 @@ def test_a_job_is_found_by_its_own_id_and_one_epsilon_is_a_list_of_one(
     job = client.train(module(), **settings())
     assert client.job(job.job_id).job_id == client.job(job.job_id.hex()).job_id == job.job_id
     wishes: list[rehearsal.Wish] = []
-    monkeypatch.setattr(rehearsal, "rehearse", lambda _job, _task, _panel, wish, _show: wishes.append(wish))
+    monkeypatch.setattr(rehearsal, "rehearse", lambda *given, encoder: wishes.append(given[3]))
     (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
     client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epsilons=3, learning_rates=0.5)
     assert (wishes[0].epsilons, wishes[0].learning_rates) == ((3,), (0.5,))
