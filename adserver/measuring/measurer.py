@@ -406,11 +406,14 @@ def _widen(rows: Sequence[ResultRow], hidden: _Hidden, mechanism: Mechanism) -> 
         chances = 2 * clear.shape[1] * chances
     are_shown = clear_of_zero(chances, (1 - CONFIDENCE) / 2)
     for row, is_shown in zip(rows, are_shown.tolist(), strict=True):
+        if is_shown:
+            yield row
+            continue
         estimates = tuple(
             replace(one, low=min(one.low, least), high=max(one.high, most))
             for one, least, most in zip(row.estimates, hidden.least, hidden.most, strict=True)
         )
-        yield row if is_shown else replace(row, estimates=estimates, may_be_hidden=estimates != row.estimates)
+        yield replace(row, estimates=estimates, may_be_hidden=estimates != row.estimates)
 
 
 def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[LevelEstimate]:

@@ -127,11 +127,7 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
     person, training = settings.federated.person, settings.training
     if not person:
         return
-    if person not in table.columns:
-        known = list_known(person, table.columns)
-        yield f"[federated] person names {person!r}, but {table.name} has no such column; {known}"
-    elif person == settings.data.label:
-        yield f"[federated] person names {person!r}, which is the label: name the column of the person"
+    yield from _find_wrong_person("[federated]", person, table, settings)
     if settings.measure.is_asked:
         yield "[measure] needs reports, but devices send updates only: empty values and keys, or person"
     for name in ("learning_rate", "batch_size"):
@@ -139,6 +135,15 @@ def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
             yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
     if find_spec("torch") is None:
         yield f"[federated] person: {how_to_install('torch', __name__, needs='training on devices')}"
+
+
+def _find_wrong_person(section: str, person: str, table: Table, settings: Settings) -> Iterator[str]:
+    """Yield why a column that a section of lark.toml names cannot be the person's; nothing if it can."""
+    if person not in table.columns:
+        known = list_known(person, table.columns)
+        yield f"{section} person names {person!r}, but {table.name} has no such column; {known}"
+    elif person == settings.data.label:
+        yield f"{section} person names {person!r}, which is the label: name the column of the person"
 
 
 def find_person_problems(table: Table, settings: Settings) -> Iterator[str]:
@@ -152,11 +157,7 @@ def find_person_problems(table: Table, settings: Settings) -> Iterator[str]:
                 "the person, or remove rows_per_person"
             )
         return
-    if person not in table.columns:
-        known = list_known(person, table.columns)
-        yield f"[task] person names {person!r}, but {table.name} has no such column; {known}"
-    elif person == settings.data.label:
-        yield f"[task] person names {person!r}, which is the label: name the column of the person"
+    yield from _find_wrong_person("[task]", person, table, settings)
     if settings.federated.person:
         yield (
             "[task] person is for reports, and [federated] person for devices, whose epsilon is of a person "

@@ -209,10 +209,11 @@ def describe_examples(examples: EvalSet, loss: TrainedLoss) -> str:
     error = _sampling_error(_USUAL_SCORE, loss, examples, parts=PARTS)
     if error is None:
         return ""
-    of_label = f", {positives:,} positive" if loss in OF_TWO_CLASSES else ""
-    score = f"{METRIC_NAMES[_metric(loss)]} {_USUAL_SCORE:g}"
-    known = f"to ± {ERRORS_OF_99 * error:.2g} (99 %)"
-    return f"{len(examples):,} examples{of_label}: all of them tell {score} {known}"
+    of_label = f", {positives:,} of them positive," if loss in OF_TWO_CLASSES else ""
+    score = f"{METRIC_NAMES[_metric(loss)]} of {_USUAL_SCORE:g}"
+    return (
+        f"{len(examples):,} examples{of_label} tell an {score} to ± {ERRORS_OF_99 * error:.2g} (99 %) at best"
+    )
 
 
 def add_own_rate(submission: Submission, others: Sequence[float]) -> tuple[float, ...]:

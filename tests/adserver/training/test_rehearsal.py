@@ -531,12 +531,12 @@ def test_what_cannot_be_told_from_the_examples_alone_says_what_gain_would_be() -
         (
             Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
             [1] * 100 + [0] * 900,
-            "1,000 examples, 100 positive: all of them tell AUC 0.75 to ± 0.075 (99 %)",
+            "1,000 examples, 100 of them positive, tell an AUC of 0.75 to ± 0.075 (99 %) at best",
         ),
         (
             Loss.CROSS_ENTROPY,
             [0, 1, 2, 1] * 250,
-            "1,000 examples: all of them tell accuracy 0.75 to ± 0.035 (99 %)",
+            "1,000 examples tell an accuracy of 0.75 to ± 0.035 (99 %) at best",
         ),
         (Loss.MSE, [0.5] * 1_000, ""),
         (Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, [0] * 1_000, ""),
