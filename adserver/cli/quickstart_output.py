@@ -158,10 +158,10 @@ def summary_rows(result: "RunResult") -> list[tuple[str, object]]:
     rows, plain = told.pop("rows"), told.pop("plain", None) or {}
     alone, told["verdict"] = plain.pop("panel_alone", None) or {}, plain.pop("verdict", "")
     uncalibrated = told.pop("calibration", None) or {}
-    # The warning of a panel that does as well has the verdict in it
-    if any(told["verdict"] and told["verdict"] in one for one in told["warnings"]):
+    # The run has just printed its warnings, a line each; that of a panel that does as well has the verdict in it
+    warnings = told.pop("warnings")
+    if any(told["verdict"] and told["verdict"] in one for one in warnings):
         del told["verdict"]
-    told["warnings"] = "; ".join(told["warnings"])
     for figures in (told, plain, alone):
         # Beside the AUC: a panel of few positives leaves it open by more than runs differ
         if (interval := figures.pop("auc_interval", None)) is not None:
