@@ -158,7 +158,7 @@ def summary_rows(result: "RunResult") -> list[tuple[str, object]]:
     rows, plain = told.pop("rows"), told.pop("plain", None) or {}
     alone, told["verdict"] = plain.pop("panel_alone", None) or {}, plain.pop("verdict", "")
     uncalibrated = told.pop("calibration", None) or {}
-    # The run has just printed its warnings, a line each; that of a panel that does as well has the verdict in it
+    # The run has just printed its warnings, a line each; the verdict may be in one
     warnings = told.pop("warnings")
     if any(told["verdict"] and told["verdict"] in one for one in warnings):
         del told["verdict"]
