@@ -1,5 +1,6 @@
 """The endpoints of queries and evaluations: ask them, and show them with their answers."""
 
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import Query
@@ -30,9 +31,9 @@ asking = guarded_router(Scope.OPERATE, most_bytes=MOST_MODEL_BYTES)
 ROUTERS: Final = (reading, asking)
 
 
-def item(asked: AskedQuery) -> QueryItem:
+def item(context: AdminContext, asked: AskedQuery) -> QueryItem:
     """Return a query as an item of a list."""
-    return QueryItem.model_validate(query_summary(asked))
+    return QueryItem.model_validate(query_summary(asked, context.tasks.task(asked.spec.task_id)))
 
 
 def _page(context: AdminContext, page: PageParameters, kinds: tuple[str, ...]) -> ListPage[QueryItem]:
@@ -40,7 +41,7 @@ def _page(context: AdminContext, page: PageParameters, kinds: tuple[str, ...]) -
         page,
         context.queries.page,
         lambda one: PageMarker(at=one.asked_at, key=one.spec.query_id),
-        item,
+        partial(item, context),
         kinds=kinds,
     )
 
@@ -79,7 +80,7 @@ def show_query(context: Context, query: str) -> QueryDetail:
                 encoder=context.tasks.encoder(task.task_id),
             )
         )
-    return QueryDetail(**dict(item(found)), result=result)
+    return QueryDetail(**dict(item(context, found)), result=result)
 
 
 @reading.get("/evaluations", summary="List evaluations, newest first")
@@ -113,7 +114,7 @@ def show_evaluation(context: Context, evaluation: str) -> EvaluationDetail:
                 was_trained_on=context.jobs.has_trained(dataset.task_id, dataset.dataset_id or b""),
             )
         )
-    return EvaluationDetail(**dict(item(found)), result=result)
+    return EvaluationDetail(**dict(item(context, found)), result=result)
 
 
 def _found(context: AdminContext, prefix: str, kinds: tuple[str, ...]) -> AskedQuery:

@@ -11,14 +11,13 @@ from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_o
 from adserver.cli.target import connected_server_of, trace
 from adserver.records.typed_ids import the_only
 from adserver.views.printing import check_parts, print_json
-from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.escape import escape
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
-    from adserver.measuring.aggregate_forecast import AggregateForecast
     from adserver.measuring.result import AggregateResult
 
 _what = panel("The query")
@@ -156,10 +155,13 @@ def _aggregate_command(
             result = _ask(server, values, {**asked, **charged})
     # Once each: a statistic has one name in files
     statistics = [
-        Statistic.mean(name, over, is_zero_elsewhere=(name, over) in filled)
+        Statistic.mean(result.title_of(name), result.title_of(over), is_zero_elsewhere=(name, over) in filled)
         for name, over in dict.fromkeys(means)
     ]
-    statistics += [Statistic.quantile(name, share, over) for name, over, share in dict.fromkeys(quantiles)]
+    statistics += [
+        Statistic.quantile(result.title_of(name), share, result.title_of(over))
+        for name, over, share in dict.fromkeys(quantiles)
+    ]
     # Shown first: it was charged, and a folder may take no file
     if as_json:
         print_json(json_of(result, statistics))
@@ -182,17 +184,13 @@ def _aggregate_command(
 
 def _ask(server: "AdServer", values: Sequence[str], asked: Mapping[str, Any]) -> "AggregateResult":
     """Ask a query; say before if its answer will be noise, and after if one like it was asked before."""
-    from adserver.views.asked_query import describe_earlier
+    from adserver.client.measuring import note_earlier, warn_of_noise
 
-    # What is wrong with the query is said by asking it; an ad server that is away is not waited for twice
-    with suppress(InvalidTask, JobRefused):
-        if noise := _forecast(server, values, asked).noise_warning:
-            typer.echo(f"warning: {escape(noise)}; --plan says so before a charge", err=True)
+    if noise := warn_of_noise(server, asked["dataset"], _foretold(values, asked)):
+        typer.echo(f"warning: {escape(noise)}; --plan says so before a charge", err=True)
     result = server.aggregate(values=values, **asked)
-    # It was charged: what is only said beside it must not lose it
-    with suppress(MaskedLarkError):
-        if earlier := describe_earlier(server.queries(), result.query_id):
-            typer.echo(f"note: {escape(earlier)}", err=True)
+    if earlier := note_earlier(server, result):
+        typer.echo(f"note: {escape(earlier)}", err=True)
     return result
 
 
@@ -200,9 +198,10 @@ def _print_plan(
     server: "AdServer", values: Sequence[str], asked: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Print what a query will cost and how wide its intervals will be."""
+    from adserver.client.measuring import forecast_query
     from adserver.messages.query import AggregateForecastMessage
 
-    forecast = _forecast(server, values, asked)
+    forecast = forecast_query(server, asked["dataset"], _foretold(values, asked))
     if as_json:
         print_json(AggregateForecastMessage.of(forecast))
     else:
@@ -230,21 +229,17 @@ def _dataset_of(server: "AdServer", task: str, dataset: str) -> str:
     return dataset
 
 
-def _forecast(server: "AdServer", values: Sequence[str], asked: Mapping[str, Any]) -> "AggregateForecast":
-    from adserver.client.client import Client
-
-    about = {name: said for name, said in asked.items() if name != "query_id"}
-    return Client.of(server).forecast_aggregate(*values, **about)
+def _foretold(values: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a forecast takes of a query."""
+    about = {name: said for name, said in asked.items() if name not in ("dataset", "query_id")}
+    return {**about, "values": values}
 
 
 def _values_without_buckets(
     result: "AggregateResult", quantiles: Sequence[str], histograms: Sequence[str]
 ) -> set[str]:
-    """Return the values whose histogram was asked for only since quantiles are read off it."""
-    from adserver.records.plain_names import declared_name
-
-    declared = {column.value for column in result.columns}
-    read, shown = ({declared_name(name, declared) for name in names} for names in (quantiles, histograms))
+    """Return the titles of values whose histogram was asked for only since quantiles are read off it."""
+    read, shown = ({result.title_of(name) for name in names} for names in (quantiles, histograms))
     return read - shown
 
 
@@ -289,26 +284,30 @@ def _check_gaps(
     Raises:
         typer.BadParameter: with both that may be meant.
     """
-    from adserver.records.plain_names import declared_name, filled_name
+    from adserver.records.plain_names import declared_name, filled_name, names_by_title
     from maskedlark.reports.measurement import COUNT
 
     if not any(asked.values()):
         return frozenset()
     measurement = server.task(task).stored.bundle.task.measurement
-    declared = [] if measurement is None else [value.name for value in measurement.values]
+    values = () if measurement is None else measurement.values
+    declared, titles = [value.name for value in values], names_by_title(values)
     over_filled = set()
     for typed, (name, over) in ((typed, one) for typed, ones in asked.items() for one in ones):
-        filled = filled_name(declared_name(name, declared), declared)
+        filled = filled_name(declared_name(name, declared, titles), declared)
         if filled is not None and not over:
             raise typer.BadParameter(
                 f"{typed} is of {name!r}, which some reports do not have and hold as 0: write "
                 f"{f'{name}:{filled}'!r} for those that have one, or {f'{name}:{COUNT}'!r} for all"
             )
-        counted_by = declared_name(over, declared)
+        counted_by = declared_name(over, declared, titles)
         if filled is not None and counted_by == filled:
             over_filled.add((name, over))
         if typed == "--quantile" and over and counted_by != COUNT and measurement is not None:
-            counts, of = measurement.value(counted_by), measurement.value(declared_name(name, declared))
+            counts, of = (
+                measurement.value(counted_by),
+                measurement.value(declared_name(name, declared, titles)),
+            )
             if counts is None or (counts.low, counts.high) != (0, 1) or (of and not of.low <= 0 <= of.high):
                 raise typer.BadParameter(
                     f"{typed} is of {name!r} over {over!r}: expected a value of 0 or 1 that says which "

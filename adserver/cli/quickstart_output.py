@@ -137,7 +137,7 @@ def show_measured(measured: Mapping[str, Any], rows_per_person: int | None = Non
     # A run that an older version began names none
     quantiles = kept_in(said, measured.get("quantiles", ()))
     result = ResultMessage.model_validate(said).value()
-    statistics = (*means_in(result, measured["counted_by"]), *quantiles)
+    statistics = (*means_in(result), *quantiles)
     print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
     for line in summary_lines(result, statistics):
         typer.echo(escape(line))

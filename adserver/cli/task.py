@@ -15,7 +15,7 @@ from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
-    from maskedlark.reports.measurement import Key, Measurement
+    from maskedlark.reports.measurement import Key, Measurement, Value
 
 # Of a key's categories or a value's buckets
 _MOST_LISTED: Final = 40
@@ -70,10 +70,15 @@ def _measurement_rows(measurement: "Measurement | None") -> list[tuple[str, obje
     for value in measurement.values:
         clipped = " (numbers outside are clipped)" if value.is_clamped else ""
         buckets = f"; buckets from {_list_first(value.bucket_starts)}" if value.bucket_starts else ""
-        rows.append((f"value {value.name}", f"{value.low} to {value.high}{clipped}{buckets}"))
+        parts = f", in parts of 1/{value.parts_per_unit:,}" if value.parts_per_unit > 1 else ""
+        rows.append((f"value {_named(value)}", f"{value.low} to {value.high}{parts}{clipped}{buckets}"))
     for key in measurement.keys:
-        rows.append((f"key {key.name}", _describe_key(key)))
+        rows.append((f"key {_named(key)}", _describe_key(key)))
     return rows
+
+
+def _named(one: "Value | Key") -> str:
+    return f"{one.name} ({one.title})" if one.title else one.name
 
 
 def _describe_key(key: "Key") -> str:

@@ -28,8 +28,14 @@ def _read_fields(
         str, option("The ad-tech origin that may use the reports; the same as in this server's certificate.")
     ],
     min_batch_size: Annotated[int, privacy("A batch of fewer reports gives only noise (k-anonymity).")],
-    clip_norm: Annotated[float, privacy("The largest norm that one report adds to a sum.")],
     epsilon: Annotated[float, privacy("Privacy budget of each dataset against this ad server.")],
+    clip_norm: Annotated[
+        float | None,
+        privacy(
+            "The largest norm that one report's gradient, or an update, adds to a sum. Required unless the "
+            "task has a measurement, whose values have bounds of their own; then 1."
+        ),
+    ] = None,
     mechanism: Annotated[
         Mechanism, privacy("The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
     ] = Mechanism.GAUSSIAN,
@@ -159,7 +165,7 @@ def _create_command(
     as_json: JsonOption = False,
 ) -> None:
     """Create a task that both helpers check against their floors and sign, and print its id."""
-    from adserver.client.tasks import task_fields
+    from adserver.client.tasks import CLIP_NORM_OF_MEASUREMENT, task_fields
     from adserver.collecting.task_settings import encoder_from, label_space, measurement_from
     from maskedlark.canonical import encode
     from maskedlark.runtime.durable_file import write_durably
@@ -192,6 +198,12 @@ def _create_command(
         days=days,
         decoys=decoys,
     )
+    if given["clip_norm"] is None:
+        typer.echo(
+            f"note: --clip-norm is {CLIP_NORM_OF_MEASUREMENT:g}: the largest bound of jobs that train on "
+            "this task, and of no measured value",
+            err=True,
+        )
     with trace(server, "create task"):
         made = server.create_task(fields, fitted)
     if out is not None:

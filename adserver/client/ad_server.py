@@ -314,8 +314,8 @@ class AdServer(Protocol):
     def repeat_evaluate(self, query: str) -> "EvaluationResult":
         """Return an earlier evaluation again; it costs nothing. Raises JobRefused(UNKNOWN_QUERY)."""
 
-    def queries(self) -> "tuple[QuerySummary, ...]":
-        """Return all queries and evaluations, oldest first."""
+    def queries(self, *, latest: int | None = None) -> "tuple[QuerySummary, ...]":
+        """Return all queries and evaluations, or so many of the latest ones, oldest first."""
 
     def statements(self, task: str = "") -> "tuple[Evidence, ...]":
         """Return what both helpers say, and signed, of each job and query of a task that they charged.

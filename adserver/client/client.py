@@ -165,8 +165,8 @@ class Client(Measuring, Training):
         name: str,
         origin: str,
         min_batch_size: int,
-        clip_norm: float,
         epsilon: float,
+        clip_norm: float | None = None,
         encoder: Encoder | Mapping[str, Any] | str | Path | None = None,
         num_features: int | None = None,
         classes: int | None = None,
@@ -181,8 +181,9 @@ class Client(Measuring, Training):
             name: What the task is called.
             origin: The ad-tech origin that may use the reports.
             min_batch_size: Fewer reports give only noise.
-            clip_norm: The most that one report adds to a sum.
             epsilon: Each dataset's budget against this ad server.
+            clip_norm: The largest norm that one report's gradient adds to a sum. A task with a measurement
+                needs none, and has 1.
             encoder: How browsers make features, its file, or the values of one; they are served it.
             num_features: By default as many as the encoder makes.
             classes: By default as many as the encoder has.

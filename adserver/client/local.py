@@ -330,12 +330,14 @@ class LocalAdServer:
         """Return an earlier evaluation again."""
         return self.measuring.repeat_evaluate(query)
 
-    def queries(self) -> tuple[QuerySummary, ...]:
-        """Return all queries and evaluations, oldest first."""
+    def queries(self, *, latest: int | None = None) -> tuple[QuerySummary, ...]:
+        """Return all queries and evaluations, or so many of the latest ones, oldest first."""
         from adserver.store.queries import QueryStore
         from adserver.views.asked_query import query_summary
 
-        return tuple(map(query_summary, QueryStore(self.engine).all()))
+        store = QueryStore(self.engine)
+        asked = store.all() if latest is None else store.page(limit=latest)[::-1]
+        return tuple(query_summary(one, self._tasks.task(one.spec.task_id)) for one in asked)
 
     def statements(self, task: str = "") -> "tuple[Evidence, ...]":
         """Return what both helpers say of each job and query of a task."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from adserver.client.choices import check_numbers, choose, suggest_names
 from adserver.client.connection import Connection, id_of, warn_afterwards
@@ -27,6 +27,13 @@ from adserver.training.as_onnx import as_onnx
 from adserver.views.asked_query import describe_earlier
 from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.releases.counting import measurement_of
+
+if TYPE_CHECKING:
+    from adserver.client.ad_server import AdServer
+
+
+# Among so many a query like a new one is looked for
+_LATEST: Final = 200
 
 
 class Measuring(Connection):
@@ -80,15 +87,11 @@ class Measuring(Connection):
         asked = _plain_query(
             values, histograms, group_by, where, domains, discover=discover, roll_up=roll_up, epsilon=epsilon
         )
-        # What is wrong with the query is said by asking it; an ad server that is away is not waited for twice
-        with suppress(InvalidTask, JobRefused):
-            if noise := self._forecast(id_of(dataset), asked).noise_warning:
-                warnings.warn(f"{noise}; forecast_aggregate says so before a charge", stacklevel=3)
+        if noise := warn_of_noise(self.server, id_of(dataset), asked):
+            warnings.warn(f"{noise}; forecast_aggregate says so before a charge", stacklevel=3)
         result = self.server.aggregate(**asked, dataset=id_of(dataset), query_id=query_id)
-        # It was charged: what is only said beside it must not lose it
-        with suppress(MaskedLarkError):
-            if earlier := describe_earlier(self.server.queries(), result.query_id):
-                warn_afterwards(earlier, stacklevel=3)
+        if earlier := note_earlier(self.server, result):
+            warn_afterwards(earlier, stacklevel=3)
         return result
 
     @suggest_names
@@ -128,14 +131,7 @@ class Measuring(Connection):
         asked = _plain_query(
             values, histograms, group_by, where, domains, discover=discover, roll_up=roll_up, epsilon=epsilon
         )
-        return self._forecast(id_of(dataset), asked)
-
-    def _forecast(self, dataset: str, asked: Mapping[str, Any]) -> AggregateForecast:
-        found = self.server.dataset(dataset)
-        task = self.server.task(found.task_id.hex()).stored
-        request = read_request(measurement_of(task.bundle.task), **asked)
-        encoder = self.server.encoder(task.task_id.hex())
-        return forecast_aggregate(request, task=task.bundle.task, dataset=found, encoder=encoder)
+        return forecast_query(self.server, id_of(dataset), asked)
 
     @suggest_names
     def evaluate(
@@ -239,6 +235,35 @@ class Measuring(Connection):
     def queries(self) -> list[QuerySummary]:
         """Return all queries and evaluations, oldest first."""
         return list(self.server.queries())
+
+
+def forecast_query(server: "AdServer", dataset: str, asked: Mapping[str, Any]) -> AggregateForecast:
+    """Return what a query, as `AdServer.aggregate` takes it, will cost, and how wide its intervals will be.
+
+    Raises:
+        InvalidTask, JobRefused: as `forecast_aggregate`.
+    """
+    found = server.dataset(dataset)
+    task = server.task(found.task_id.hex()).stored
+    request = read_request(measurement_of(task.bundle.task), **asked)
+    encoder = server.encoder(task.task_id.hex())
+    return forecast_aggregate(request, task=task.bundle.task, dataset=found, encoder=encoder)
+
+
+def warn_of_noise(server: "AdServer", dataset: str, asked: Mapping[str, Any]) -> str:
+    """Return what a query's answer will not show, before it is charged; empty if that is not known."""
+    # What is wrong with the query is said by asking it; an ad server that is away is not waited for twice
+    with suppress(InvalidTask, JobRefused):
+        return forecast_query(server, dataset, asked).noise_warning
+    return ""
+
+
+def note_earlier(server: "AdServer", result: AggregateResult) -> str:
+    """Return which queries before this one were of the same; empty if there are none among the latest."""
+    # The query was charged: what is only said beside it must not lose it
+    with suppress(MaskedLarkError):
+        return describe_earlier(server.queries(latest=_LATEST), result.query_id)
+    return ""
 
 
 def _plain_query(

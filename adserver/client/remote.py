@@ -7,6 +7,7 @@ with RemoteAdServer(url="https://ads.example:8443", token=token, ca=Path("ads.cr
 import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -364,11 +365,13 @@ class RemoteAdServer(ApiSession):
         with reading_answer():
             return sent.value()
 
-    def queries(self) -> tuple[QuerySummary, ...]:
-        """Return all queries and evaluations, oldest first."""
-        found = [one.value() for path in ("/queries", "/evaluations") for one in self._list(QueryItem, path)]
+    def queries(self, *, latest: int | None = None) -> tuple[QuerySummary, ...]:
+        """Return all queries and evaluations, or so many of the latest ones, oldest first."""
+        paths = ("/queries", "/evaluations")
+        found = [one.value() for path in paths for one in self._list(QueryItem, path, latest=latest)]
         # Two lists of the API, one of ours
-        return tuple(sorted(found, key=lambda one: one.asked_at))
+        ordered = sorted(found, key=lambda one: one.asked_at)
+        return tuple(ordered if latest is None else ordered[-latest:])
 
     # Access and state
 
@@ -414,11 +417,11 @@ class RemoteAdServer(ApiSession):
             first, second = self.get(HelpersMessage, "/helpers").helpers
             return first.value(), second.value()
 
-    def _list(self, kind: type[_ItemT], path: str) -> list[_ItemT]:
-        """Return every item of a list, oldest first."""
+    def _list(self, kind: type[_ItemT], path: str, *, latest: int | None = None) -> list[_ItemT]:
+        """Return every item of a list, or so many of the latest ones, oldest first."""
         pages = self.pages(ListPage[kind], path, limit=_ITEMS)  # type: ignore[valid-type]
-        # The API lists the newest first
-        return [one for page in pages for one in page.items][::-1]
+        # The API lists the newest first, page by page as they are read
+        return [*islice((one for page in pages for one in page.items), latest)][::-1]
 
     def _repeat(self, kind: type[_MessageT], path: str, body: RequestBody) -> _MessageT:
         """Repeat a request, which is carried out once, until an answer arrives."""

@@ -19,11 +19,14 @@ from adserver.collecting.task_settings import (
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from maskedlark.canonical import build
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import InvalidTask
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import LabelSpace
 from maskedlark.reports.task_kinds import PrivacyUnit
 
+CLIP_NORM_OF_MEASUREMENT: Final = 1.0
+"""The clip bound of a task with a measurement that names none: training alone has a use for it."""
 _SALT_BYTES: Final = 16
 _HOUR_S: Final = 3_600
 _DELTA: Final = 1e-5
@@ -70,10 +73,17 @@ def task_fields(
     """Return every field of `Task` but the helpers: those given and not None, else defaults.
 
     Raises:
-        InvalidTask: settings do not go together.
+        InvalidTask: settings do not go together, or a task without a measurement has no clip bound.
     """
     # An option that was not typed is None, and must not push a default aside
     given = {name: value for name, value in given.items() if value is not None}
+    if "clip_norm" not in given:
+        if measurement is None:
+            raise InvalidTask(
+                "clip_norm is not given: expected the largest norm that one report or update adds to a sum, "
+                "such as 1; only a task with a measurement does without"
+            )
+        given["clip_norm"] = CLIP_NORM_OF_MEASUREMENT
     check_labels(labels, encoder)
     mechanism = Mechanism(given.get("mechanism", Mechanism.GAUSSIAN))
     time_bucket_s = int(given.get("time_bucket_s", _HOUR_S))

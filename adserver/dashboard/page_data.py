@@ -37,7 +37,6 @@ from adserver.records.dataset_state import DatasetState
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.local_plan import LocalPlan
-from adserver.records.plain_names import filled_name
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
@@ -374,7 +373,7 @@ class Figures:
             limit=ROWS + 1, before=PageMarker.read(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
         )
         return {
-            "items": [_plain(item(one)) for one in found[:ROWS]],
+            "items": [_plain(item(self.site, one)) for one in found[:ROWS]],
             "next": _next(found, lambda one: PageMarker(at=one.asked_at, key=one.spec.query_id).cursor),
         }
 
@@ -388,11 +387,8 @@ class Figures:
 
     def _read_off(self, message: ResultMessage) -> Values:
         """Return the means that a query's sums give, and the lines on how to read its intervals."""
-        result, task = message.value(), self._tasks.task(bytes.fromhex(message.task_id))
-        measured = None if task is None else task.measurement
-        declared = () if measured is None else [value.name for value in measured.values]
-        named = {value: filled_name(value, declared) for value in declared}
-        means = means_in(result, {value: filled for value, filled in named.items() if filled is not None})
+        result = message.value()
+        means = means_in(result)
         return {
             "means": {
                 one.name: [

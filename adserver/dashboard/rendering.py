@@ -72,10 +72,10 @@ def _count(number: float | None) -> str:
 
 
 def _figure(number: float | None, digits: int = 4) -> str:
-    """Format a measured number."""
+    """Format a measured number to some digits, and a large one to the unit, as a count is."""
     if number is None or not math.isfinite(number):
         return NONE
-    return f"{number:.{digits}g}"
+    return _count(number) if abs(number) >= 10 ** (digits - 1) else f"{number:.{digits}g}"
 
 
 def _percent(share: float) -> str:

@@ -8,10 +8,11 @@ import math
 from dataclasses import replace
 
 from adserver.measuring.intervals import half_width
-from adserver.measuring.measurer import check_words, level_errors, planned_fields
+from adserver.measuring.measurer import check_words, key_of, level_errors, planned_fields
 from adserver.measuring.request import Request, plan_before_discovery
 from adserver.measuring.result import Column
 from adserver.records.defaults import QUERY_ID_BYTES
+from adserver.records.plain_names import shown_name
 from adserver.store.datasets import Dataset
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.frozen import frozen
@@ -28,11 +29,13 @@ class LevelForecast:
 
     Attributes:
         keys: By which the level groups; none of the total.
-        half_widths: Half of the 99 % interval of each column, in its own unit.
+        half_widths: Half of the 99 % interval of each column, in its unit.
+        groups: How many groups the level has, without rests; of a key whose values a discovery finds, one.
     """
 
     keys: tuple[str, ...]
     half_widths: tuple[float, ...]
+    groups: int = 1
 
 
 @frozen
@@ -83,19 +86,48 @@ class AggregateForecast:
 
     @property
     def noise_warning(self) -> str:
-        """That the noise is more than the reports can add up to; empty where it is not."""
+        """That the noise hides the sums, or groups are too small to be shown; empty where neither is known.
+
+        It follows from public figures: the reports in all, the groups, the noise, and the k of a group.
+        """
         drowned = [
             (column, width)
             for level in self.levels
             for column, width in zip(self.columns, level.half_widths, strict=True)
             if width > self.records * max(map(abs, column.report_range or (0, math.inf)))
         ]
-        if not drowned:
+        if drowned:
+            column, width = drowned[0]
+            return (
+                f"at this epsilon the answer is noise: half of the 99 % interval of {column.name} is "
+                f"{_short(width)}, and {self.records:,} reports cannot add up to as much"
+            )
+        return next((said for level in self.levels if (said := self._warn_of_small_groups(level))), "")
+
+    def _warn_of_small_groups(self, level: LevelForecast) -> str:
+        """Return that a group of as many reports as a level's groups have on average is not shown.
+
+        It is if its noisy count reaches the threshold, and its count, or else one of its sums, is clear of
+        the noise.
+        """
+        sums = [
+            (column, width)
+            for column, width in zip(self.columns, level.half_widths, strict=True)
+            if column.bucket is None
+        ]
+        counts = [(column, width) for column, width in sums if column.value == COUNT]
+        # Of how many reports a sum is as large as half of its interval, where each adds the most
+        clear = (
+            width / max(map(abs, column.report_range or (0, math.inf))) for column, width in counts or sums
+        )
+        least, mean = max(self.shown_from, min(clear, default=0.0)), self.records / level.groups
+        if not level.keys or mean >= least:
             return ""
-        column, width = drowned[0]
         return (
-            f"at this epsilon the answer is noise: half of the 99 % interval of {column.name} is "
-            f"{_short(width)}, and {self.records:,} reports cannot add up to as much"
+            f"few groups by {', '.join(level.keys)} can be shown, or none: a group is shown from about "
+            f"{least:,.0f} reports at this epsilon, and {self.records:,} reports in "
+            f"{plural(level.groups, 'group')} are {_short(mean)} each on average. Ask with a larger epsilon, "
+            "group by fewer keys, or collect more reports"
         )
 
     def __repr__(self) -> str:
@@ -127,7 +159,7 @@ class AggregateForecast:
         where = f"in a group by {', '.join(level.keys)}" if level.keys else "in the total"
         # All buckets of a histogram have the noise of a count
         widths = {
-            column.name if column.bucket is None else f"each bucket of {column.value}": width
+            column.name if column.bucket is None else f"each bucket of {column.shown_value}": width
             for column, width in zip(self.columns, level.half_widths, strict=True)
         }
         return f"{where}: " + ", ".join(f"{name} ± {_short(width)}" for name, width in widths.items())
@@ -192,7 +224,9 @@ def forecast_aggregate(
         discovered=() if found is None else found.keys,
         levels=tuple(
             LevelForecast(
-                keys=request.group_by[:level], half_widths=tuple(factor * error for error in of_level)
+                keys=tuple(shown_name(key_of(task, name)) for name in request.group_by[:level]),
+                half_widths=tuple(factor * error for error in of_level),
+                groups=math.prod(axis.size for axis in spec.group_by[:level]),
             )
             for level, of_level in zip(spec.levels, errors, strict=True)
         ),

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from adserver.records.defaults import OTHER
+from adserver.records.plain_names import shown_name
 from maskedlark.canonical import build, canonical
 from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.encoder import Encoder
@@ -95,8 +97,10 @@ def code_of(key: Key, said: str) -> int:
     except InvalidTask:
         if not key.categories:
             raise
+        folded = f": words that it does not list count as {OTHER!r}, one group of them all"
         raise InvalidTask(
-            f"key {key.name!r} has no category {said!r}; {list_known(said, key.categories)}"
+            f"key {shown_name(key)!r} has no category {said!r}{folded if OTHER in key.categories else ''}; "
+            f"{list_known(said, key.categories)}"
         ) from None
 
 

@@ -21,7 +21,7 @@ from adserver.measuring.request import Request, plan_before_discovery, plan_quer
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
-from adserver.records.plain_names import filled_name, plain_name
+from adserver.records.plain_names import filled_name, plain_name, shown_name
 from adserver.store.datasets import Dataset
 from maskedlark.encoding.close_names import find_close, fold, list_known
 from maskedlark.encoding.encoder import Encoder
@@ -36,7 +36,7 @@ from maskedlark.releases.counting import COUNT_UNITS, key_index, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import Axis, MeasureKind, QuerySpec
 from maskedlark.releases.release import deviation_of_both
-from maskedlark.reports.measurement import COUNT, Key
+from maskedlark.reports.measurement import COUNT, Key, Value
 from maskedlark.reports.task import Task
 from maskedlark.terminal.plural import plural
 
@@ -166,10 +166,9 @@ def check_words(request: Request, *, task: Task, encoder: Encoder | None) -> Non
         JobRefused(UNDECLARED): as that; a word that the key's domain lists is taken as it is.
         InvalidTask: a condition lists several words.
     """
-    measurement = measurement_of(task)
     columns = () if encoder is None else encoder.columns
     for name, word in request.where.items():
-        is_open = measurement.keys[key_index(measurement, name)].size is None
+        is_open = key_of(task, name).size is None
         if not is_open or word.isdecimal() or word in request.domain_words.get(name, ()):
             continue
         named = [column for column in columns if plain_name(column.name) == name]
@@ -208,7 +207,7 @@ def read_query(
     spec.check_possible(task, answer.total, records=dataset.size)
     return AggregateResult(
         **release_fields(task, dataset, spec, answer, found.charges(task) if found else ()),
-        group_by=tuple(axis.key for axis in spec.group_by),
+        group_by=tuple(shown_name(key_of(task, axis.key)) for axis in spec.group_by),
         where=_where(task, planned, encoder),
         rows=_rows(task, planned, answer.total, encoder),
         **planned_fields(task, spec, found),
@@ -238,7 +237,7 @@ def _discovery_margin(task: Task, spec: DiscoverySpec) -> float:
 def level_errors(task: Task, spec: QuerySpec) -> tuple[tuple[float, ...], ...]:
     """Return the standard error that each column will have in a group of each level, the coarsest first.
 
-    Before the query is asked, in the values' own units; of a query without groups, those of the total.
+    Before the query is asked, in the values' units; of a query without groups, those of the total.
     """
     nothing = np.zeros(spec.num_numbers(task), np.int64)
     # Errors follow from the tree of cells alone, not from what they hold. The rest has others, and is last.
@@ -256,33 +255,56 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
         scale = units / measure.scale
         counted_by = filled_name(measure.value, declared) or ""
         value = measurement.value(measure.value)
+        title = measure.value if value is None else shown_name(value)
         if value is None or measure.kind is MeasureKind.SUM:
-            clipped_to = (value.low, value.high) if value is not None and value.is_clamped else None
+            held = (0, 1) if value is None else _in_unit(value, value.low, value.high)
+            parts = 1 if value is None else value.parts_per_unit
             columns.append(
                 Column(
-                    name=measure.value,
+                    name=title,
                     value=measure.value,
+                    title=title,
                     bucket=None,
-                    noise_scale=scale,
-                    clipped_to=clipped_to,
-                    report_range=(0, 1) if value is None else (value.low, value.high),
+                    noise_scale=scale / parts,
+                    clipped_to=held if value is not None and value.is_clamped else None,
+                    report_range=held,
                     counted_by=counted_by,
+                    parts_per_unit=parts,
                 )
             )
             continue
         ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
         columns += [
             Column(
-                name=f"{value.name}[{low}..{high}]",
+                name=f"{title}[{low:.10g}..{high:.10g}]",
                 value=value.name,
+                title=title,
                 bucket=(low, high),
                 noise_scale=scale,
                 report_range=(0, 1),
                 counted_by=counted_by,
             )
-            for low, high in zip(value.bucket_starts, ends, strict=True)
+            for low, high in (
+                _in_unit(value, *bounds) for bounds in zip(value.bucket_starts, ends, strict=True)
+            )
         ]
     return tuple(columns)
+
+
+def _in_unit(value: Value, low: int, high: int) -> tuple[float, float]:
+    """Return two numbers that reports hold in the value's unit."""
+    parts = value.parts_per_unit
+    return (low, high) if parts == 1 else (low / parts, high / parts)
+
+
+def key_of(task: Task, name: str) -> Key:
+    """Return a declared key.
+
+    Raises:
+        JobRefused(UNDECLARED): the task declares none of this name.
+    """
+    measurement = measurement_of(task)
+    return measurement.keys[key_index(measurement, name)]
 
 
 def _rows(
@@ -362,7 +384,6 @@ class _Hidden:
 
 def _numbers_of_hidden(task: Task, spec: QuerySpec) -> _Hidden:
     """Return what a cell may have that is hidden with a probability of half of what intervals may miss."""
-    measurement = measurement_of(task)
     rare = (1 - CONFIDENCE) / 2
     scale = spec.count_noise_units(task) / COUNT_UNITS
     match task.mechanism:
@@ -375,15 +396,14 @@ def _numbers_of_hidden(task: Task, spec: QuerySpec) -> _Hidden:
             noise = scale * math.log(1 / (2 * rare))
         case _:
             assert_never(task.mechanism)
-    records = measurement.min_cell_count + spec.cell_margin(task) / COUNT_UNITS + noise
-    ranges = [
-        measure.report_range(measurement) for measure in spec.measures for _ in measure.columns(measurement)
-    ]
-    sums = [column.value == COUNT and column.bucket is None for column in _columns(task, spec)]
+    records = measurement_of(task).min_cell_count + spec.cell_margin(task) / COUNT_UNITS + noise
+    columns = _columns(task, spec)
+    sums = [column.value == COUNT and column.bucket is None for column in columns]
+    ranges = [column.report_range or (0, 0) for column in columns]
     return _Hidden(
         counted=sums.index(True) if any(sums) else None,
-        least=tuple(records * low for low, _ in ranges),
-        most=tuple(records * high for _, high in ranges),
+        least=tuple(records * min(0, low) for low, _ in ranges),
+        most=tuple(records * max(0, high) for _, high in ranges),
     )
 
 
@@ -417,14 +437,15 @@ def _widen(rows: Sequence[ResultRow], hidden: _Hidden, mechanism: Mechanism) -> 
 
 
 def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[LevelEstimate]:
-    """Return the sums in the values' own units, by level; fitted to each other where parts add up."""
+    """Return the sums in the values' units, by level; fitted to each other where parts add up."""
     measurement = measurement_of(task)
     scales = np.array(
         [measure.scale for measure in spec.measures for _ in measure.columns(measurement)], np.int64
     )
     # Divided in integers first: a float64 of the whole sum would round it beyond 2^53 units.
     whole, rest = np.divmod(total.reshape(-1, len(scales)), scales)
-    values: NDArray[np.float64] = whole + rest / scales
+    parts = np.array([column.parts_per_unit for column in _columns(task, spec)])
+    values: NDArray[np.float64] = (whole + rest / scales) / parts
     ends = np.cumsum([spec.num_cells(level) for level in spec.levels])
     levels = np.split(values, ends[:-1])
     if task.mechanism is Mechanism.NONE or not spec.are_rests_shown:  # parts add up only with their rests
@@ -436,11 +457,10 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
 
 def _names(task: Task, planned: PlannedQuery[QuerySpec], encoder: Encoder | None) -> list[list[str]]:
     """Return, for each axis, the names of its codes."""
-    measurement = measurement_of(task)
     domains = planned.spec.decode_domains(planned.beside)
     names = []
     for axis, domain in zip(planned.spec.group_by, domains, strict=True):
-        key: Key = measurement.keys[key_index(measurement, axis.key)]
+        key = key_of(task, axis.key)
         words = _words(key, planned, encoder)
         codes = range(axis.size) if domain is None else domain.tolist()
         names.append([words.get(code, key.label(code)) for code in codes])
@@ -451,9 +471,10 @@ def _where(
     task: Task, planned: PlannedQuery[QuerySpec], encoder: Encoder | None
 ) -> tuple[tuple[str, str], ...]:
     """Return the key and word of each condition."""
-    measurement = measurement_of(task)
-    keys = [(measurement.keys[key_index(measurement, one.key)], one.code) for one in planned.spec.where]
-    return tuple((key.name, _words(key, planned, encoder).get(code, key.label(code))) for key, code in keys)
+    keys = [(key_of(task, one.key), one.code) for one in planned.spec.where]
+    return tuple(
+        (shown_name(key), _words(key, planned, encoder).get(code, key.label(code))) for key, code in keys
+    )
 
 
 def _words(key: Key, planned: PlannedQuery[QuerySpec], encoder: Encoder | None) -> dict[int, str]:
@@ -473,9 +494,8 @@ def _reading_order(task: Task, axis: Axis, names: Sequence[str]) -> list[int]:
 
     Numbers come first. The order of a key with a size is that in which the task declares it.
     """
-    measurement = measurement_of(task)
     places = list(range(len(names)))
-    if measurement.keys[key_index(measurement, axis.key)].size is not None:
+    if key_of(task, axis.key).size is not None:
         return places
     return sorted(places, key=lambda place: _by_name(names[place]))
 

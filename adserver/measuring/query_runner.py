@@ -49,6 +49,7 @@ def release_fields(
         "delta": task.delta,
         "cost": spent([*before, *spec.charges(task)], task.delta),
         "dataset_spent": answer.dataset_spent,
+        "unit": task.unit,
     }
 
 

@@ -1,7 +1,7 @@
 """From what a person asks for, by names, to a query that the helpers will accept: its noise included."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
@@ -11,7 +11,7 @@ from adserver.budgets.asked_epsilon import check_epsilon
 from adserver.measuring.domains import Codes, codes_by_key, condition_code, words_by_key
 from adserver.records.asked_query import AskedWords, PlannedQuery
 from adserver.records.exported_model import ModelWeights
-from adserver.records.plain_names import declared_name
+from adserver.records.plain_names import declared_name, names_by_title, shown_name
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.encoding.close_names import list_known
@@ -93,15 +93,15 @@ def read_request(
         JobRefused(MALFORMED): two names mean one key.
         JobRefused(UNDECLARED): a name means no key.
     """
-    keys = frozenset(key.name for key in measurement.keys)
     summed = frozenset({COUNT, *(value.name for value in measurement.values)})
-    by_key = _by_declared_name((domains or {}).items(), keys, "domains")
+    titles = names_by_title(measurement.values)
+    by_key = _by_declared_name((domains or {}).items(), measurement, "domains")
     return Request(
         # A column's own name may have letters that a task's names have not; said in both ways it is one value
-        values=tuple(dict.fromkeys(declared_name(name, summed) for name in values)),
-        histograms=tuple(dict.fromkeys(declared_name(name, summed) for name in histograms)),
-        group_by=tuple(_by_declared_name([(name, name) for name in group_by], keys, "group_by")),
-        where=_by_declared_name((where or {}).items(), keys, "where"),
+        values=tuple(dict.fromkeys(declared_name(name, summed, titles) for name in values)),
+        histograms=tuple(dict.fromkeys(declared_name(name, summed, titles) for name in histograms)),
+        group_by=tuple(_by_declared_name([(name, name) for name in group_by], measurement, "group_by")),
+        where=_by_declared_name((where or {}).items(), measurement, "where"),
         domains=codes_by_key(by_key, measurement),
         domain_words=words_by_key(by_key),
         is_discovered=discover,
@@ -110,7 +110,7 @@ def read_request(
     )
 
 
-def _by_declared_name(said: Iterable[tuple[str, _T]], declared: Collection[str], what: str) -> dict[str, _T]:
+def _by_declared_name(said: Iterable[tuple[str, _T]], measurement: Measurement, what: str) -> dict[str, _T]:
     """Return a mapping by the names of keys that are meant.
 
     Raises:
@@ -118,7 +118,7 @@ def _by_declared_name(said: Iterable[tuple[str, _T]], declared: Collection[str],
     """
     found = dict[str, _T]()
     for name, value in said:
-        key = _declared_key(name, declared)
+        key = _declared_key(name, measurement)
         if key in found:
             other = "" if name == key else f", once as {name[:80]!r}"
             raise JobRefused(JobReason.MALFORMED, f"{what} names the key {key!r} twice{other}: name it once")
@@ -126,15 +126,17 @@ def _by_declared_name(said: Iterable[tuple[str, _T]], declared: Collection[str],
     return found
 
 
-def _declared_key(said: str, declared: Collection[str]) -> str:
+def _declared_key(said: str, measurement: Measurement) -> str:
     """Return the name of the key that is meant.
 
     Raises:
         JobRefused(UNDECLARED): the task declares no such key.
     """
-    name = declared_name(said, declared)
+    declared = frozenset(key.name for key in measurement.keys)
+    name = declared_name(said, declared, names_by_title(measurement.keys))
     if name not in declared:
-        known = list_known(said, sorted(declared)) if declared else "it declares none"
+        shown = sorted(map(shown_name, measurement.keys))
+        known = list_known(said, shown) if declared else "it declares none"
         raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {said[:80]!r}; {known}")
     return name
 
@@ -288,7 +290,7 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
         for name in names:
             value = measurement.value(name)
             if value is None and name != COUNT:
-                known = list_known(name, [COUNT, *(one.name for one in measurement.values)])
+                known = list_known(name, [COUNT, *map(shown_name, measurement.values)])
                 raise JobRefused(JobReason.UNDECLARED, f"the task declares no value {name!r}; {known}")
             # A count or a bucket gets at most 1 of each report.
             bound = 1 if value is None or kind is MeasureKind.HISTOGRAM else value.bound

@@ -25,6 +25,7 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
+from maskedlark.reports.task_kinds import PrivacyUnit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,8 +79,8 @@ class Estimate:
         """Show the value and its interval, or why it has none; a value that is mostly noise is not shown."""
         if self.no_interval is NoInterval.NOISE:
             return f"unknown ({self.no_interval.said})"
-        interval = f"{self.low:.6g} to {self.high:.6g}" if self.no_interval is None else self.no_interval.said
-        return f"{self.value:.6g} ({interval})"
+        ends = f"{_spell(self.low)} to {_spell(self.high)}"
+        return f"{_spell(self.value)} ({ends if self.no_interval is None else self.no_interval.said})"
 
     def as_columns(self, name: str) -> dict[str, float]:
         """Return the four numbers as columns of a table."""
@@ -116,6 +117,11 @@ class Estimate:
         return replace(NOT_KNOWN, value=value, no_interval=reason)
 
 
+def _spell(number: float) -> str:
+    """Format a number to six digits; a larger one to the unit, for people do not read exponents."""
+    return f"{number:,.0f}" if abs(number) >= 1e6 else f"{number:,.6g}"
+
+
 NOT_KNOWN: Final = Estimate(
     value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf, no_interval=NoInterval.NOISE
 )
@@ -127,25 +133,35 @@ class Column:
     """What one number of every row is.
 
     Attributes:
-        name: For people.
-        value: The value that is summed, or counted by bucket.
-        bucket: For a histogram, the least and the largest value of the bucket.
-        noise_scale: Each helper's noise, in the column's own unit.
+        name: For people: of a sum the value's title.
+        value: The declared name of the value that is summed, or counted by bucket.
+        bucket: For a histogram, the least and the largest value of the bucket, in the value's unit.
+        noise_scale: Each helper's noise, in the column's unit.
         clipped_to: The least and the most that a report counts in the sum, where browsers move a number
             outside of them to the nearer one; None where they do not. No interval has that bias.
         report_range: The least and the most that a report holds, as the task declares it and browsers keep
             to it; None if it is not known. No interval goes beyond what such reports can add up to.
         counted_by: The value that counts the reports with this one, which the others hold as 0; empty if
             none is declared.
+        title: What results call the value; empty: its declared name.
+        parts_per_unit: How many of the integers that reports hold make one of the column's unit. An estimate
+            times this is the sum of the integers, as helpers release it.
     """
 
     name: str
     value: str
-    bucket: tuple[int, int] | None
+    bucket: tuple[int, int] | tuple[float, float] | None
     noise_scale: float
     clipped_to: tuple[float, float] | None = None
     report_range: tuple[float, float] | None = None
     counted_by: str = ""
+    title: str = ""
+    parts_per_unit: int = 1
+
+    @property
+    def shown_value(self) -> str:
+        """What results call the value."""
+        return self.title or self.value
 
     @property
     def sum_range(self) -> tuple[float, float]:
@@ -183,7 +199,9 @@ class ReleasedResult:
         records: Reports in the dataset, fake ones included.
         delta: What all epsilons are read at.
         cost: Of this release, with what it took to discover a query's groups.
-        dataset_spent: Of the dataset, by the helpers' ledgers; of open jobs also what is only reserved.
+        dataset_spent: Of the dataset, by the helpers' ledgers; of open jobs also what is only reserved. Where
+            budgets are of a person, of all of the task's datasets.
+        unit: What epsilons protect: a report, or a person with all of their reports in the task.
     """
 
     query_id: str
@@ -194,6 +212,7 @@ class ReleasedResult:
     delta: float
     cost: Epsilons
     dataset_spent: Epsilons
+    unit: PrivacyUnit = PrivacyUnit.REPORT
 
     @property
     def conditions(self) -> str:
@@ -321,15 +340,18 @@ class AggregateResult(ReleasedResult):
         return head, [(*row.group, *map(str, row.estimates)) for row in self.rows]
 
     def estimate(self, column: str, *group: str) -> Estimate:
-        """Return one number: a column of a group's cell; without a group, of the total or the only cell.
+        """Return one number: a column of a group's cell.
+
+        A group may be named by its first keys alone, which is one of a coarser level; without any, it is the
+        total or the only cell.
 
         Raises:
             KeyError: there is no such column or cell.
         """
-        wanted = group or (ALL,) * len(self.group_by)
+        wanted = group + (ALL,) * (len(self.group_by) - len(group))
         names = [known.name for known in self.columns]
-        name = declared_name(column, names)
-        place = names.index(name) if name in names else None
+        sums = {known.value: place for place, known in enumerate(self.columns) if known.bucket is None}
+        place = names.index(column) if column in names else sums.get(self._declared(column))
         for row in self.rows:
             if place is not None and row.group == wanted:
                 return row.estimates[place]
@@ -391,7 +413,7 @@ class AggregateResult(ReleasedResult):
             out.
         """
         cells = [(place, column) for place, column in enumerate(self.columns) if column.bucket is not None]
-        value = declared_name(value, {column.value for _, column in cells})
+        value = self._declared(value)
         places = [place for place, column in cells if column.value == value]
         if not places or not 0 <= share <= 1:
             raise JobRefused(
@@ -427,13 +449,23 @@ class AggregateResult(ReleasedResult):
         found = quantiles_of(counts, buckets, share, self.mechanism)
         return list(zip(self.rows, found, strict=True))
 
+    def title_of(self, value: str) -> str:
+        """Return what the result calls a value, by any of its names; one that it does not have, as it is."""
+        name = self._declared(value)
+        return next((column.shown_value for column in self.columns if column.value == name), value)
+
+    def _declared(self, said: str) -> str:
+        """Return the declared name of the value that is meant."""
+        titles = {column.shown_value: column.value for column in self.columns}
+        return declared_name(said, {column.value for column in self.columns}, titles)
+
     def _count_of(self, value: str) -> str:
         """Return what counts a value's reports: all of them.
 
         Raises:
             JobRefused(MALFORMED): some reports lack the value, so that it must be said.
         """
-        name = declared_name(value, {column.value for column in self.columns})
+        name = self._declared(value)
         if found := next((column.counted_by for column in self.columns if column.value == name), ""):
             raise JobRefused(
                 JobReason.MALFORMED,
@@ -449,13 +481,15 @@ class AggregateResult(ReleasedResult):
             JobRefused(MALFORMED): the query did not sum both.
         """
         at = {column.value: place for place, column in enumerate(self.columns) if column.bucket is None}
-        names = [declared_name(name, at) for name in (value, over)]
-        if not at.keys() >= {*names}:
-            value, over = names
-            raise JobRefused(
-                JobReason.MALFORMED,
-                f"no mean or quantile with {value!r} and {over!r} is available: query both as values",
-            )
+        names = [self._declared(name) for name in (value, over)]
+        for name in names:
+            if name not in at:
+                known = list_known(name, [self.columns[place].name for place in at.values()])
+                raise JobRefused(
+                    JobReason.MALFORMED,
+                    f"no mean or quantile with {names[0]!r} and {names[1]!r} is available: query both as "
+                    f"values; {known}",
+                )
         return [at[name] for name in names]
 
     def _columns(self, places: Sequence[int]) -> Numbers:
@@ -490,7 +524,7 @@ def _means(totals: Numbers, counts: Numbers, mechanism: Mechanism) -> Iterator[E
 
 
 def quantiles_of(
-    cells: Numbers, buckets: Sequence[tuple[int, int]], share: float, mechanism: Mechanism
+    cells: Numbers, buckets: Sequence[tuple[float, float]], share: float, mechanism: Mechanism
 ) -> Iterator[Estimate]:
     """Yield for each row a quantile of its reports: where a given share of them is reached.
 

@@ -22,6 +22,7 @@ from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import MAX_KEYS, MAX_VALUES
+from maskedlark.reports.task_kinds import PrivacyUnit
 
 if TYPE_CHECKING:
     from adserver.measuring.aggregate_forecast import AggregateForecast
@@ -35,7 +36,7 @@ QueryId = Annotated[
         "id is refused with 409, query_changed.",
     ),
 ]
-_RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism")
+_RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism", "unit")
 _THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin", "discovery_margin")
 # Without noise nothing bounds what is learned; JSON has null for that.
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
@@ -79,8 +80,11 @@ class ReleaseMessage(Message):
     records: Whole
     delta: float
     mechanism: Mechanism
+    unit: PrivacyUnit = PrivacyUnit.REPORT
     epsilon: EpsilonsMessage | None
-    dataset_epsilon_spent: EpsilonsMessage | None
+    dataset_epsilon_spent: EpsilonsMessage | None = Field(
+        description="Of the dataset; where `unit` is user of each person, over all datasets of the task."
+    )
 
     @staticmethod
     def fields_of(result: ReleasedResult) -> dict[str, Any]:

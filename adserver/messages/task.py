@@ -128,8 +128,10 @@ class CreateTask(RequestBody):
     name: str
     origin: str
     min_batch_size: int
-    clip_norm: float
     epsilon: float
+    clip_norm: float | None = Field(
+        None, description="Required without `measurement`; then the default is 1."
+    )
     encoder: str | None = Field(
         None,
         description="The output of `browser-sim encode --fit`, as text. The task contains its digest, and the"

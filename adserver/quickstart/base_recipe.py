@@ -374,8 +374,8 @@ class BaseRecipe(ABC, Generic[_Result]):
         # Derived from the sums, and no field of the message that is read back.
         said.pop("statistics")
         answer = ResultMessage.model_validate(said).value()
-        result, quantiles = plan.in_units(answer), plan.read_quantiles(answer)
-        statistics = (*means_in(result, plan.filled), *(Statistic.kept(*one) for one in quantiles.items()))
+        result, quantiles = plan.without_histograms(answer), plan.read_quantiles(answer)
+        statistics = (*means_in(result), *(Statistic.kept(*one) for one in quantiles.items()))
         for path in files.values():
             write_result(result, path, statistics)
         self._tell(
@@ -385,7 +385,6 @@ class BaseRecipe(ABC, Generic[_Result]):
         return {
             **{kind: str(path) for kind, path in files.items()},
             "own_table": str(own_table),
-            "counted_by": plan.filled,
             "quantiles": [*quantiles],
             "epsilon": result.cost.ad_server,
             "collusion_epsilon": result.cost.colluding,

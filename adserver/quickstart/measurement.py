@@ -2,25 +2,25 @@
 
     plan = plan_measurement(table, data, measure)
     plan.declared                                 # what both helpers sign
-    plan.browser_options                          # ("--value", "revenue_x100=revenue*100", "--key", ...)
+    plan.browser_options                          # ("--value", "revenue=revenue*100", "--key", ...)
 
-A sum in hundredths is what reports hold where the column has cents, and the value's name says so; results
-are in the column's own unit, under its own name.
+Reports hold hundredths where the column has cents, and the task declares so; results are in the column's own
+unit, under its own name.
 """
 
 import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
-from adserver.measuring.result import AggregateResult, Column, Estimate
+from adserver.measuring.result import AggregateResult, Estimate
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from adserver.quickstart.table_report import describe_units
-from adserver.records.defaults import GROUP, MAY_BE_HIDDEN
+from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, OTHER
 from adserver.records.plain_names import distinct_names, filled_name_of, numbered_name, plain_name
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
@@ -35,12 +35,13 @@ from maskedlark.terminal.plural import plural
 MIN_CELL_COUNT: Final = 20
 """Groups of fewer reports are hidden, and are in the rest of their table."""
 MOST_CATEGORIES: Final = 1_000
-OTHER: Final = "other"
 MOST_DECIMALS: Final = 6
 # Buckets of a value with quantiles: from the most down, each begins at the next one's start over this, as an
 # interval that begins and ends at bucket bounds is no narrower; and how many, since each has its own noise
 _BUCKET_RATIO: Final = 1.25
 _MOST_BUCKETS: Final = 20
+# A title has at most 100: room for a number
+_MOST_OF_TITLE: Final = 96
 # Words of a column that a message names
 _MOST_WORDS: Final = 4
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
@@ -55,9 +56,8 @@ class MeasurementPlan:
         declared: What the task declares.
         browser_options: The options of `browser-sim run` that say which column holds what.
         table_options: Those of `browser-sim encode` for the columns that are secret, and so no features.
-        units: For each declared value, how many of its units its column's own unit has.
-        names: For each declared value its name in results and in all that is said of them: its column,
-            COLUMN==WORD, or `rows with COLUMN`; with a number where another has that name.
+        names: For each declared value its title: its column, COLUMN==WORD, or `rows with COLUMN`; with a
+            number where another has that name.
         filled: For each value of a column with gaps the value that counts the rows that have one, both by the
             names of results: a mean divides by it.
         keys: For each declared key its column, the coarsest first.
@@ -67,7 +67,6 @@ class MeasurementPlan:
     declared: Measurement
     browser_options: tuple[str, ...]
     table_options: tuple[str, ...]
-    units: dict[str, int]
     names: dict[str, str]
     filled: dict[str, str]
     keys: dict[str, str]
@@ -81,45 +80,29 @@ class MeasurementPlan:
     @property
     def query_options(self) -> tuple[str, ...]:
         """The options of `adserver aggregate`: all sums and the count, by all keys, with their totals."""
-        summed = [part for name in (*self.units, COUNT) for part in ("--value", name)]
+        summed = [part for name in (*self.names, COUNT) for part in ("--value", name)]
         counted = [part for name in self.quantiles for part in ("--histogram", name)]
         return (*summed, *counted, *(("--group-by", ",".join(self.keys), "--roll-up") if self.keys else ()))
 
-    def in_units(self, result: AggregateResult) -> AggregateResult:
-        """Return a result with sums in their columns' own units, under the columns' own names.
-
-        Without its histograms: `read_quantiles` says what they were asked for.
-        """
+    def without_histograms(self, result: AggregateResult) -> AggregateResult:
+        """Return a result without its histograms: `read_quantiles` says what they were asked for."""
         sums = [place for place, column in enumerate(result.columns) if column.bucket is None]
-        units = [self.units.get(result.columns[place].value, 1) for place in sums]
         return replace(
             result,
-            group_by=tuple(self.keys.get(name, name) for name in result.group_by),
-            columns=tuple(
-                _column_in(column, unit, self.names.get(column.value, column.name))
-                for column, unit in zip((result.columns[place] for place in sums), units, strict=True)
-            ),
+            columns=tuple(result.columns[place] for place in sums),
             rows=tuple(
-                replace(
-                    row,
-                    estimates=tuple(
-                        estimate_in(row.estimates[place], unit)
-                        for place, unit in zip(sums, units, strict=True)
-                    ),
-                )
-                for row in result.rows
+                replace(row, estimates=tuple(row.estimates[place] for place in sums)) for row in result.rows
             ),
         )
 
     def read_quantiles(self, result: AggregateResult) -> dict[str, list[Estimate]]:
-        """Return each quantile of each row of an answer, by its name, in the columns' own units.
+        """Return each quantile of each row of an answer, by its name.
 
         Of a column with gaps it is over the rows that have a number, as a mean is.
         """
         return {
             self.name_quantile(name, share): [
-                estimate_in(one, self.units[name])
-                for _, one in result.quantiles(name, share, self._count_of(name))
+                one for _, one in result.quantiles(name, share, self._count_of(name))
             ]
             for name, shares in self.quantiles.items()
             for share in shares
@@ -229,16 +212,26 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     _check_names(measure, data)
     # A row of a result has other things under the last two
     taken = {COUNT, GROUP, MAY_BE_HIDDEN}
-    values = [_plan_value(table, one, taken) for one in measure.values]
-    filled = {
-        one.name: _count_filled(one)
-        for one in values
-        if not one.is_word and None in table.columns[one.column]
-    }
+    with_gaps = [
+        one.column for one in measure.values if not one.word and None in table.columns.get(one.column, ())
+    ]
+    titles = _titles((*taken, *map(_read_as, measure.values), *(f"rows with {one}" for one in with_gaps)))
+    of_values, of_gaps = (titles[place:] for place in (len(taken), len(taken) + len(measure.values)))
+    of_keys = _titles(measure.keys)
+    # A title of one value is no name of another
+    taken |= {*titles, *of_keys}
+    values = [
+        _plan_value(table, one, title, taken)
+        for one, title in zip(measure.values, of_values[: len(measure.values)], strict=True)
+    ]
+    gaps = [one for one in values if not one.is_word and one.column in with_gaps]
+    filled = {one.name: _count_filled(one, title) for one, title in zip(gaps, of_gaps, strict=True)}
     values += filled.values()
-    shown = distinct_names((COUNT, GROUP, MAY_BE_HIDDEN, *(one.shown for one in values)))[3:]
-    names = dict(zip((one.name for one in values), shown, strict=True))
-    keys = {_name(column, taken): column for column in measure.keys}
+    names = {one.name: one.title for one in values}
+    keys = {
+        _name(column, taken, title): (column, title)
+        for column, title in zip(measure.keys, of_keys, strict=True)
+    }
     declared = {
         "min_cell_count": MIN_CELL_COUNT,
         "values": [
@@ -248,24 +241,28 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
                 "high": one.high,
                 "is_clamped": not one.is_word,
                 "bucket_starts": one.bucket_starts,
+                "title": _other_than(one.name, one.title),
+                "parts_per_unit": one.unit,
             }
             for one in values
         ],
-        "keys": [{"name": name, **_categories(table, column, data)} for name, column in keys.items()],
+        "keys": [
+            {"name": name, "title": _other_than(name, title), **_categories(table, column, data)}
+            for name, (column, title) in keys.items()
+        ],
     }
     secret = tuple(part for one in values for part in ("--value", f"{one.name}={one.read_as}"))
     return MeasurementPlan(
         declared=build(Measurement, declared),
         browser_options=(
             *secret,
-            *(part for one in keys.items() for part in ("--key", "=".join(one))),
+            *(part for name, (column, _) in keys.items() for part in ("--key", f"{name}={column}")),
             *(("--gaps-as-zero",) if filled else ()),
         ),
         table_options=secret,
-        units={one.name: one.unit for one in values},
         names=names,
         filled={names[name]: names[one.name] for name, one in filled.items()},
-        keys=keys,
+        keys={name: column for name, (column, _) in keys.items()},
         quantiles={one.name: one.quantiles for one in values if one.quantiles},
     )
 
@@ -279,7 +276,7 @@ class _PlannedValue:
 
     name: str
     column: str
-    shown: str
+    title: str
     read_as: str
     low: int
     high: int
@@ -301,18 +298,31 @@ class _PlannedValue:
         return (*([self.low, *(1 - one for one in above[:0:-1])] if self.low else []), 0, *above)
 
 
-def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
+def _read_as(one: Measured) -> str:
+    return f"{one.column}=={one.word}" if one.word else one.column
+
+
+def _titles(names: Iterable[str]) -> list[str]:
+    """Return columns' names as a task may have them for titles, which differ."""
+    printed = ("".join(letter if letter.isprintable() else " " for letter in name) for name in names)
+    return distinct_names(name[:_MOST_OF_TITLE] for name in printed)
+
+
+def _other_than(name: str, title: str) -> str | None:
+    return None if title in ("", name) else title
+
+
+def _plan_value(table: Table, one: Measured, title: str, taken: set[str]) -> _PlannedValue:
     if one.word:
-        name = _name(one.word, taken)
+        name = _name(one.word, taken, title)
         _check_column(table, one.column, "values")
         if one.word not in table.columns[one.column]:
             raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}")
-        read_as = f"{one.column}=={one.word}"
         return _PlannedValue(
             name=name,
             column=one.column,
-            shown=read_as,
-            read_as=read_as,
+            title=title,
+            read_as=_read_as(one),
             low=0,
             high=1,
             unit=1,
@@ -330,9 +340,9 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
             "most at so many decimals: round the column"
         )
     return _PlannedValue(
-        name=_name(one.column, taken, _suffix(unit)),
+        name=_name(one.column, taken, title),
         column=one.column,
-        shown=one.column,
+        title=title,
         read_as=f"{one.column}*{unit}" if unit > 1 else one.column,
         low=-high if min(filled) < 0 else 0,
         high=high,
@@ -341,12 +351,12 @@ def _plan_value(table: Table, one: Measured, taken: set[str]) -> _PlannedValue:
     )
 
 
-def _count_filled(value: _PlannedValue) -> _PlannedValue:
+def _count_filled(value: _PlannedValue, title: str) -> _PlannedValue:
     """Return the value that counts the rows in which a value's column is not empty."""
     return _PlannedValue(
         name=filled_name_of(value.name),
         column=value.column,
-        shown=f"rows with {value.column}",
+        title=title,
         read_as=f"{value.column}!=",
         low=0,
         high=1,
@@ -483,19 +493,15 @@ def _check_column(table: Table, column: str, setting: str) -> None:
     )
 
 
-def _suffix(unit: int) -> str:
-    # A sum that is asked for by hand is in the declared unit: who types the name knows it then.
-    return f"_x{unit}" if unit > 1 else ""
-
-
-def _name(column: str, taken: set[str], suffix: str = "") -> str:
+def _name(column: str, taken: set[str], title: str) -> str:
     """Return a column's name as a task may declare it, and add it to those that are taken.
 
-    The name of its count is taken with it, so that no other column is read as the count.
+    The name of its count is taken with it, so that no other column is read as the count. Of titles only its
+    own may be the name.
     """
-    plain = plain_name(column)
-    names = (f"{numbered_name(plain, number)}{suffix}" for number in range(1, 1_000))
-    name = next(one for one in names if taken.isdisjoint((one, filled_name_of(one))))
+    plain, others = plain_name(column), taken - {title}
+    names = (numbered_name(plain, number) for number in range(1, 1_000))
+    name = next(one for one in names if others.isdisjoint((one, filled_name_of(one))))
     taken.update((name, filled_name_of(name)))
     return name
 
@@ -505,28 +511,3 @@ def round_up(value: float) -> float:
     digits = 1 - math.floor(math.log10(value))
     # Without `round`, .14 would become .15: as floats .14 times 100 is a little more than 14.
     return float(math.ceil(round(value * 10.0**digits, 6))) / 10.0**digits
-
-
-def _column_in(column: Column, unit: int, name: str) -> Column:
-    clipped, held = (
-        ends and (ends[0] / unit, ends[1] / unit) for ends in (column.clipped_to, column.report_range)
-    )
-    return replace(
-        column,
-        name=name,
-        value=name,
-        noise_scale=column.noise_scale / unit,
-        clipped_to=clipped,
-        report_range=held,
-    )
-
-
-def estimate_in(estimate: Estimate, unit: int) -> Estimate:
-    """Return an estimate of a declared value in its column's own unit, of which the value has so many."""
-    return replace(
-        estimate,
-        value=estimate.value / unit,
-        standard_error=estimate.standard_error / unit,
-        low=estimate.low / unit,
-        high=estimate.high / unit,
-    )

@@ -31,7 +31,6 @@ from adserver.quickstart.measurement import (
     cut_off,
     describe_gaps,
     describe_rest,
-    estimate_in,
     group_rows,
     numbers_by_level,
     parse_numbers,
@@ -190,10 +189,10 @@ def _forecast_quantiles(
     from adserver.measuring.result import quantiles_of
     from maskedlark.privacy.mechanism import Mechanism
 
-    declared, unit = plan.declared.value(value), plan.units[value]
+    declared = plan.declared.value(value)
     if declared is None:
         raise AssertionError("a plan has quantiles of values that it declares")
-    starts = declared.bucket_starts
+    starts, unit = declared.bucket_starts, declared.parts_per_unit
     counts, errors = np.zeros(len(starts)), np.full(len(starts), error)
     for number in numbers:
         at = bisect_right(starts, min(max(round(number * unit), declared.low), declared.high)) - 1
@@ -202,10 +201,10 @@ def _forecast_quantiles(
     if plan.names[value] in plan.filled:
         errors[starts.index(0)] *= math.sqrt(3)
     ends = [start - 1 for start in starts[1:]] + [declared.high]
-    buckets = list(zip(starts, ends, strict=True))
+    buckets = [(low / unit, high / unit) for low, high in zip(starts, ends, strict=True)]
     cells = np.stack([counts, errors])[:, None, :]
     return {
-        plan.name_quantile(value, of): estimate_in(one, unit)
+        plan.name_quantile(value, of): one
         for of in plan.quantiles[value]
         for one in quantiles_of(cells, buckets, of, Mechanism.GAUSSIAN)
     }
@@ -451,11 +450,7 @@ def _plan_errors(
     task = unsigned_task(settings, measurement=plan.declared)
     spec = plan_measured_query(plan, task, epsilon, reported)
     # Behind the sums stand the buckets, which have the error of a count
-    units = (*plan.units.values(), 1)
-    errors = [
-        tuple(error / unit for error in of)
-        for of, unit in zip(zip(*level_errors(task, spec), strict=True), units, strict=False)
-    ]
+    errors = list(zip(*level_errors(task, spec), strict=True))[: len(plan.names) + 1]
     # Behind the values stand the counts of the rows without a gap
     return (*errors[: len(errors) - 1 - len(plan.filled)], errors[-1])
 
@@ -491,7 +486,7 @@ def plan_measured_query(plan: MeasurementPlan, task: "Task", epsilon: float, rep
         dropped=(Counter(), Counter()),
     )
     request = Request(
-        values=(*plan.units, COUNT),
+        values=(*plan.names, COUNT),
         histograms=tuple(plan.quantiles),
         group_by=tuple(plan.keys),
         is_rolled_up=bool(plan.keys),

@@ -20,6 +20,8 @@ Jobs over whole datasets spend both budgets at about this ratio: the ad server a
 GROUP: Final = "group"
 MAY_BE_HIDDEN: Final = "may_be_hidden"
 """What a row of a result calls its group, beside its values by their names."""
+OTHER: Final = "other"
+"""The category in which browsers count a key's gaps and words that it does not list."""
 
 MOMENTUM: Final = 0.9
 """Of an optimizer that has one, unless another is named; the rule of learning rates is for this one."""

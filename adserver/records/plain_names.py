@@ -6,9 +6,13 @@
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import count
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from maskedlark.reports.measurement import Key, Value
 
 # Letters that are more than another one with a mark
 _WRITTEN_AS: Final = str.maketrans(
@@ -27,10 +31,9 @@ _WRITTEN_AS: Final = str.maketrans(
 )
 # Dropped with other signs, `country!` would be `country`, and the answer the opposite of the question
 _OPERATORS: Final = frozenset("!<>=~")
-# A number with decimals is declared in parts of its unit
-_IN_PARTS: Final = re.compile(r"(.+)_x(10+)")
-# A declared name has at most 64: room for a number, `_x1000000` and `_filled`
+# A declared name has at most 64: room for a number and `_filled`
 _MOST: Final = 44
+_NO_TITLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def plain_name(column: str) -> str:
@@ -63,7 +66,7 @@ def distinct_names(names: Iterable[str]) -> list[str]:
 def filled_name(value: str, declared: Collection[str]) -> str | None:
     """Return the declared value that counts the reports with a value that others lack; None if there is none.
 
-    By the names that quickstart gives: `spend_x100` is counted by `spend_x100_filled`.
+    By the names that quickstart gives: `spend` is counted by `spend_filled`.
     """
     name = filled_name_of(value)
     return name if value in declared and name in declared else None
@@ -74,20 +77,34 @@ def filled_name_of(value: str) -> str:
     return f"{value}_filled"
 
 
-def parts_of_unit(value: str) -> int:
-    """Return how many of a declared value's units its column's own has: 100 of `spend_x100`; 1 of others."""
-    named = _IN_PARTS.fullmatch(value)
-    return int(named[2]) if named else 1
+def shown_name(one: "Value | Key") -> str:
+    """Return what results call a declared value or key: its title, or else its name."""
+    return one.title or one.name
 
 
-def declared_name(said: str, declared: Collection[str]) -> str:
-    """Return the declared name that is meant: the same, or that of the only column of this plain name.
+def names_by_title(ones: "Iterable[Value | Key]") -> dict[str, str]:
+    """Return the declared names of values or keys by their titles; of those that have one."""
+    return {one.title: one.name for one in ones if one.title}
 
-    Anything else is returned as it is said, such as `country!` of a condition that meant to exclude, and
-    `spend` of `spend_x100`: who asked for it would read hundredths as the whole.
+
+def declared_name(said: str, declared: Collection[str], titles: Mapping[str, str] = _NO_TITLES) -> str:
+    """Return the declared name that is meant, by itself, by its title, or by the plain name of only one.
+
+    Anything else is returned as it is said, such as `country!` of a condition that meant to exclude.
+
+    Args:
+        said: What a person wrote.
+        declared: The names that a task declares.
+        titles: Of those that results call otherwise, the declared name by its title.
     """
+    if said in declared:
+        return said
+    if said in titles:
+        return titles[said]
     if _OPERATORS.intersection(said):
         return said
     plain = plain_name(said)
-    is_only = plain in declared and numbered_name(plain, 2) not in declared
-    return plain if said not in declared and is_only else said
+    if plain in declared:
+        return plain if numbered_name(plain, 2) not in declared else said
+    meant = [name for title, name in titles.items() if plain_name(title) == plain]
+    return meant[0] if len(meant) == 1 else said

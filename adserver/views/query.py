@@ -5,15 +5,16 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Self, TypeAlias
 
 import typer
 
 from adserver.measuring.result import (
+    REST,
     AggregateResult,
     Column,
     Estimate,
@@ -22,14 +23,15 @@ from adserver.measuring.result import (
     ResultRow,
 )
 from adserver.messages.query import EstimateMessage, ResultMessage
-from adserver.records.defaults import MAY_BE_HIDDEN
-from adserver.records.plain_names import distinct_names, parts_of_unit
+from adserver.records.defaults import MAY_BE_HIDDEN, OTHER
+from adserver.records.plain_names import distinct_names
 from adserver.views.printing import as_csv, print_table, write_as
 from adserver.views.query_plot import draw_result
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.plural import plural
 
 # Attributes of `Estimate` that a file has of each column of a result
@@ -42,7 +44,6 @@ ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 _CODE_DIGITS: Final = 7
 # Of half an interval: an estimate is so far from its middle where both ends are printed
 _UNEVEN: Final = 0.05
-NO_GAPS: Final[Mapping[str, str]] = MappingProxyType({})
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
@@ -83,19 +84,18 @@ class Statistic:
         return [estimate for _, estimate in self.read(result)]
 
 
-def means_in(result: AggregateResult, filled: Mapping[str, str] = NO_GAPS) -> tuple[Statistic, ...]:
-    """Return the means that a result's sums and count allow.
+def means_in(result: AggregateResult) -> tuple[Statistic, ...]:
+    """Return the means that a result's sums and counts allow.
 
-    Args:
-        result: What was measured.
-        filled: For values that some reports do not have, and hold as 0, the value that counts those that do.
+    Of a value that some reports do not have, and hold as 0, it is over those that do.
     """
-    sums = [column.value for column in result.columns if column.bucket is None]
-    counts = {COUNT, *filled.values()}
+    titles = {column.value: column.name for column in result.columns if column.bucket is None}
+    over = {column.value: column.counted_by for column in result.columns if column.bucket is None}
+    counts = {COUNT, *over.values()}
     return tuple(
-        Statistic.mean(value, filled.get(value, COUNT), is_zero_elsewhere=value in filled)
-        for value in sums
-        if value not in counts and filled.get(value, COUNT) in sums
+        Statistic.mean(titles[value], titles[counted_by or COUNT], is_zero_elsewhere=bool(counted_by))
+        for value, counted_by in over.items()
+        if value not in counts and (counted_by or COUNT) in titles
     )
 
 
@@ -156,7 +156,7 @@ def print_groups(
         statistics: Further columns.
         is_all_shown: Whether groups that may be hidden, or of which a statistic is unknown and each estimate
             may be 0, are rows, too.
-        without: The values whose buckets are no columns.
+        without: The titles of values whose buckets are no columns.
         where: Where all are, for the line that counts those that are not shown.
     """
     derived = [one.estimates(result) for one in statistics]
@@ -164,7 +164,12 @@ def print_groups(
     places = [
         place
         for place, column in enumerate(result.columns)
-        if column.bucket is None or column.value not in without
+        if column.bucket is None or column.shown_value not in without
+    ]
+    hidden = [
+        not is_all_shown
+        and (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
+        for row, more in zip(result.rows, further, strict=True)
     ]
     shown = [
         (
@@ -172,18 +177,29 @@ def print_groups(
             *_printed_cells(row, places),
             *(UNKNOWN if row.may_be_hidden or one.no_interval else format_estimate(one) for one in more),
         )
-        for row, more in zip(result.rows, further, strict=True)
-        if is_all_shown
-        or not (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
+        for row, more, is_hidden in zip(result.rows, further, hidden, strict=True)
+        if not is_hidden
     ]
     columns = [result.columns[place].name for place in places]
     names = (*result.group_by, *columns, *(one.name for one in statistics))
     print_table(distinct_names(names), align_estimates(shown))
-    if hidden := len(result.rows) - len(shown):
+    if left_out := _describe_hidden(
+        row.group for row, is_hidden in zip(result.rows, hidden, strict=True) if is_hidden
+    ):
         typer.echo(
-            f"{plural(hidden, 'group')} not shown, which may be of too few reports or are hidden in the "
-            f"noise: {where}"
+            f"{left_out} not shown, which may be of too few reports or are hidden in the noise: {where}"
         )
+
+
+def _describe_hidden(groups: Iterable[Sequence[str]]) -> str:
+    """Count groups that people name, and apart from them those of a key's other words, and rests."""
+    kinds = Counter(REST if REST in group else OTHER if OTHER in group else "" for group in groups)
+    told = {
+        "": plural(kinds[""], "group"),
+        OTHER: f"{plural(kinds[OTHER], 'group')} {OTHER!r} (words without a group of their own)",
+        REST: f"{plural(kinds[REST], 'rest')} (what the shown groups leave)",
+    }
+    return ", ".join(said for kind, said in told.items() if kinds[kind])
 
 
 def _may_be_empty(row: ResultRow) -> bool:
@@ -265,17 +281,10 @@ def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ())
 def reading_lines(result: AggregateResult, statistics: Sequence[Statistic]) -> list[str]:
     """Return lines on what intervals do not cover, and on estimates outside of them; none where not."""
     return [
-        *_unit_lines(result),
         *clipped_lines(result),
         *_nameless_lines(result),
         *_outside_lines(result, statistics),
     ]
-
-
-def _unit_lines(result: AggregateResult) -> list[str]:
-    """Return a line for each number that is summed in parts of its unit."""
-    parts = {column.value: parts_of_unit(column.value) for column in result.columns}
-    return [f"{value} is in parts of 1/{unit}: divide by {unit}" for value, unit in parts.items() if unit > 1]
 
 
 def _nameless_lines(result: AggregateResult) -> list[str]:
@@ -335,11 +344,13 @@ def noise_lines(result: ReleasedResult, scale: str) -> list[str]:
 
 
 def _cost_line(result: ReleasedResult) -> str:
-    """Describe what a release cost, and what its dataset has spent and open jobs have reserved."""
+    """Describe what a release cost, and what is spent and reserved by open jobs of the same budget."""
     cost, whole = result.cost, result.dataset_spent
+    is_of_people = result.unit is PrivacyUnit.USER
+    whose = "each person, over all datasets of the task," if is_of_people else "the dataset"
     return (
-        f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} against the ad server with one helper) at delta "
-        f"{result.delta:.2g}; spent and reserved of the dataset by then: "
+        f"epsilon {cost.ad_server:.4g}{' of a person' if is_of_people else ''} ({cost.colluding:.4g} against "
+        f"the ad server with one helper) at delta {result.delta:.2g}; spent and reserved of {whose} by then: "
         f"{whole.ad_server:.4g} ({whole.colluding:.4g})"
     )
 

@@ -202,18 +202,18 @@ def _statistics(
 
 def _bucket_panels(result: AggregateResult) -> Iterator[Panel]:
     """Yield a panel for each histogram: its buckets in the coarsest cell."""
-    for value in dict.fromkeys(column.value for column in result.columns if column.bucket is not None):
+    for value in dict.fromkeys(column.shown_value for column in result.columns if column.bucket is not None):
         buckets = [
             (place, column.bucket)
             for place, column in enumerate(result.columns)
-            if column.value == value and column.bucket is not None
+            if column.shown_value == value and column.bucket is not None
         ]
         # Of every cell would be a picture a cell
         first = result.rows[0]
         group = " · ".join(name for name in first.group if name != ALL)
         yield Panel(
             title=f"reports by {value}" + (f" in {group}" if group else ""),
-            labels=[str(low) if low == high else f"{low}..{high}" for _, (low, high) in buckets],
+            labels=[f"{low:g}" if low == high else f"{low:g}..{high:g}" for _, (low, high) in buckets],
             estimates=[first.estimates[place] for place, _ in buckets],
             can_be_negative=False,
             is_upright=True,

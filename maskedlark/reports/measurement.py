@@ -30,12 +30,14 @@ MAX_BUCKETS: Final = 1_024
 MAX_MAGNITUDE: Final = (1 << 31) - 1
 MAX_CODE: Final = (1 << 32) - 1
 MAX_CATEGORIES: Final = 1 << 22
+MAX_PARTS: Final = 10**9
 _MOST_DIGITS: Final = 100
 COUNT: Final = "count"
 """The value that every report has without declaring it."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Integer = Annotated[int, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
+Title = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,100}$")]
 
 
 @canonical
@@ -50,6 +52,9 @@ class Value:
             no report.
         bucket_starts: For histograms: where each bucket begins, ascending, the first at `low`; a bucket ends
             where the next begins, the last one at `high`. Empty: no histogram.
+        title: What results call it, such as its column; None: its name.
+        parts_per_unit: How many of the integers that reports hold make one of its unit, such as 100 of an
+            amount in hundredths. Results are in the unit; bounds and buckets are in its parts.
     """
 
     name: Name
@@ -57,6 +62,8 @@ class Value:
     high: Integer
     is_clamped: bool = False
     bucket_starts: Annotated[tuple[Integer, ...], Field(max_length=MAX_BUCKETS)] = ()
+    title: Annotated[Title | None, Field(exclude_if=lambda title: title is None)] = None
+    parts_per_unit: Annotated[int, Field(ge=1, le=MAX_PARTS, exclude_if=lambda parts: parts == 1)] = 1
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -104,11 +111,13 @@ class Key:
         name: What queries call it.
         size: Codes are 0 to this less one; None: any u32.
         categories: Names of the codes from 0 on, or empty.
+        title: What results call it, such as its column; None: its name.
     """
 
     name: Name
     size: Annotated[int, Field(ge=1, le=MAX_CATEGORIES)] | None = None
     categories: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = ()
+    title: Annotated[Title | None, Field(exclude_if=lambda title: title is None)] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -175,9 +184,13 @@ class Measurement:
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for names in ([value.name for value in self.values], [key.name for key in self.keys]):
+        for ones in (self.values, self.keys):
+            # A title that is its own name says nothing, and one of another's name is two things
+            names = [name for one in ones for name in (one.name, one.title) if name]
             if len(set(names)) != len(names):
-                raise ValueError("names are distinct")
+                raise ValueError("names and titles are distinct")
+        if any(value.title == COUNT for value in self.values):
+            raise ValueError("every report has the value count already")
         return self
 
     @property

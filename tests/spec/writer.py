@@ -94,6 +94,8 @@ ALWAYS = {
 UNLESS: Final[dict[str, dict[str, Any]]] = {
     "Task": {"encoder": None, "proof": False, "reports_per_user": 1, "unit": "report", "updates": None},
     "KeyList": {"not_after": 0},
+    "Value": {"parts_per_unit": 1, "title": None},
+    "Key": {"title": None},
 }
 SUITES = {
     "x25519-aes128gcm": (KEM.X25519, AEAD.AES_128_GCM),

@@ -124,6 +124,9 @@ def test_what_was_measured_before_is_named_with_the_way_to_see_it_again(there: T
             assert said[0].filename == __file__
             assert again.query_id != first.query_id
             first = again
+        assert len(client.server.queries(latest=2)) == 2
+        assert client.server.queries(latest=2) == there.of.client.server.queries(latest=2)
+        assert client.server.queries(latest=2) == client.server.queries()[-2:]
 
 
 def test_an_answer_that_was_charged_is_returned_where_warnings_are_errors(

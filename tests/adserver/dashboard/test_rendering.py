@@ -20,6 +20,19 @@ def cells_of(card: str) -> list[list[str]]:
     ]
 
 
+def test_large_figures_are_whole_with_their_thousands_apart() -> None:
+    figure = environment().filters["figure"]
+    assert figure(1_234_567.4) == "1\u2009234\u2009567"
+    assert [figure(one) for one in (-20_000.6, 1_000.0, 999.96, 12.345, 0.0)] == [
+        "-20\u2009001",
+        "1\u2009000",
+        "1000",
+        "12.35",
+        "0",
+    ]
+    assert [figure(one, 2) for one in (150.4, 0.00001)] == ["150", "1e-05"]
+
+
 def test_a_mean_over_a_group_that_may_be_hidden_or_is_near_noise_is_unknown_and_a_sum_is_shown() -> None:
     estimates = [KNOWN, UNKNOWN, LOST]
     rows = [

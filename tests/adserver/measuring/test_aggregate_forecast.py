@@ -16,6 +16,7 @@ from maskedlark.encoding.encoder import CategoryColumn, Encoder
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.counting import measurement_of
 from tests.builders import World
 from tests.measured import SHOP, dataset_of, measuring_world
 
@@ -162,6 +163,51 @@ def test_noise_above_all_that_reports_can_add_up_to_is_warned_of(request_: Reque
         f"half of the 99 % interval of {column.name} is {width:,.0f}, and 10,000 re" in drowned.noise_warning
     )
     assert not foretell(of, replace(request_, epsilon=0.1)).noise_warning
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_groups_that_are_too_small_on_average_to_be_shown_are_warned_of(is_strict: bool) -> None:
+    """By public figures: the reports in all, the groups, the noise and the k of a group."""
+    of = noisy_world(mechanism=Mechanism.GAUSSIAN, small_cell_delta=1e-6 if is_strict else None)
+    asked = Request(values=("count", "purchase"), group_by=("place",), epsilon=0.02)
+    of_place = foretell(of, asked)
+    [width, _] = of_place.levels[-1].half_widths
+    groups = len(measurement_of(of.task).keys[1].categories)
+    least = max(width, of_place.shown_from)
+    assert of_place.levels[-1].groups == groups
+
+    def warn(records: float, **changes: Any) -> str:
+        request, dataset = replace(asked, **changes), dataset_of(of, round(records))
+        return forecast_aggregate(request, task=of.task, dataset=dataset, encoder=None).noise_warning
+
+    assert warn(1.01 * least * groups) == ""
+    said = warn(0.99 * least * groups)
+    assert said.startswith(
+        f"few groups by place can be shown, or none: a group is shown from about {least:,.0f}"
+    )
+    assert f"reports in {groups} groups are" in said
+    assert said.endswith("Ask with a larger epsilon, group by fewer keys, or collect more reports")
+    assert warn(0.99 * least * groups, group_by=()) == ""
+    # Of a roll-up only the finest groups may be too many
+    rolled = warn(3 * least * groups, group_by=("place", "language"), is_rolled_up=True)
+    assert rolled.startswith("few groups by place, language can be shown")
+
+
+def test_groups_of_a_sum_without_a_count_are_as_large_as_the_sum_needs() -> None:
+    of = noisy_world(mechanism=Mechanism.GAUSSIAN)
+    asked = Request(values=("purchase",), group_by=("place",), epsilon=0.02)
+    [width] = foretell(of, asked).levels[-1].half_widths
+    [column] = foretell(of, asked).columns
+    assert column.report_range is not None
+    groups = foretell(of, asked).levels[-1].groups
+    least = width / max(map(abs, column.report_range))
+    told = [
+        forecast_aggregate(
+            asked, task=of.task, dataset=dataset_of(of, round(share * least * groups)), encoder=None
+        ).noise_warning
+        for share in (0.98, 1.02)
+    ]
+    assert [bool(one) for one in told] == [True, False]
 
 
 def test_what_no_query_can_be_is_refused() -> None:

@@ -33,6 +33,7 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
+from maskedlark.reports.task_kinds import PrivacyUnit
 
 BUCKETS = ((0, 9), (10, 19), (20, 49), (50, 100))
 
@@ -203,6 +204,15 @@ def test_a_number_is_found_by_its_column_and_group() -> None:
             one.estimate(*wrong)
 
 
+def test_a_group_of_a_coarser_level_is_found_by_its_first_keys() -> None:
+    one = result({"count": [5.0, 7.0]})
+    rows = [replace(one.rows[0], group=group) for group in (("a", "(all)"), ("a", "x"))]
+    by_two = replace(one, group_by=("key", "other"), rows=(rows[0], replace(rows[1], estimates=())))
+    assert by_two.estimate("count", "a").value == 5.0
+    with pytest.raises(KeyError, match="did you mean 'a · x'"):
+        by_two.estimate("count", "A", "X")
+
+
 def test_all_forms_hold_the_same_numbers(tmp_path: Path) -> None:
     from pyarrow import parquet
 
@@ -243,14 +253,6 @@ def test_files_and_people_read_the_bounds_that_sums_are_clipped_to(tmp_path: Pat
     assert "sums are clipped: a report counts -2.5 to 1,000 of paid; " in " ".join(summary_lines(one))
     assert "a report counts" not in " ".join(summary_lines(whole))
     assert (tmp_path / "r.png").read_bytes() != (tmp_path / "whole.png").read_bytes()
-
-
-def test_a_sum_in_parts_of_its_unit_says_so_in_print() -> None:
-    said = summary_lines(
-        result({"paid_x100": [5.0, 7.0], "paid_x100_filled": [1.0, 1.0], "count": [1.0, 2.0]})
-    )
-    assert [line for line in said if "parts" in line] == ["paid_x100 is in parts of 1/100: divide by 100"]
-    assert "parts of" not in " ".join(summary_lines(result({"paid": [5.0, 7.0]})))
 
 
 def test_what_is_not_known_is_an_empty_cell_and_unknown_in_print(
@@ -421,6 +423,40 @@ def test_a_mean_of_a_value_that_some_reports_lack_says_over_which_reports() -> N
 def test_a_number_that_is_not_there_names_those_that_are(column: str, group: str, said: str) -> None:
     with pytest.raises(KeyError, match=said):
         result({"paid": [50.0, 70.0]}).estimate(column, group)
+
+
+def test_a_mean_of_what_was_not_summed_names_what_was() -> None:
+    with pytest.raises(JobRefused, match="query both as values; did you mean 'paid'"):
+        result({"paid": [50.0, 70.0], "count": [2.0, 3.0]}).means("piad")
+
+
+def test_large_numbers_have_their_thousands_apart_and_no_exponents() -> None:
+    assert str(estimate(1_234_567.25)) == "1,234,567 (1,234,564 to 1,234,570)"
+    assert str(estimate(12_345.25, 0.5)) == "12,345.2 (12,343.8 to 12,346.8)"
+
+
+def test_of_groups_that_are_not_shown_those_of_other_words_and_rests_are_counted_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = result({"count": [5.0, 7.0]})
+    groups = [("a", "b"), ("other", "b"), ("a", "other"), ("(rest)", "(all)"), ("b", "b")]
+    rows = [replace(whole.rows[0], group=group, may_be_hidden=group != ("b", "b")) for group in groups]
+    print_groups(
+        replace(whole, group_by=("key", "more"), rows=tuple(rows)), is_all_shown=False, where="see r.csv"
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "1 group, 2 groups 'other' (words without a group of their own), 1 rest (what the shown groups "
+        "leave) not shown, which may be of too few reports or are hidden in the noise: see r.csv"
+    )
+
+
+def test_a_cost_is_said_to_be_of_a_person_where_budgets_are() -> None:
+    whole = result({"count": [5.0, 7.0]})
+    assert "; spent and reserved of the dataset by then: 1.5 (2.7)" in summary_lines(whole)[-1]
+    of_people = summary_lines(replace(whole, unit=PrivacyUnit.USER))[-1]
+    assert of_people.startswith("epsilon 0.5 of a person (0.7 against the ad server with one helper)")
+    assert "reserved of each person, over all datasets of the task, by then: 1.5 (2.7)" in of_people
+    assert ResultMessage.of(replace(whole, unit=PrivacyUnit.USER)).value().unit is PrivacyUnit.USER
 
 
 def test_names_of_groups_are_no_formulas_in_pictures_and_no_orders_to_terminals(

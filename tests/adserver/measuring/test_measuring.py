@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 
 from adserver.measuring.domains import codes_by_key, distinct_codes
 from adserver.measuring.measurer import Measurer, check_words
-from adserver.measuring.request import Request
+from adserver.measuring.request import Request, read_request
 from adserver.measuring.result import ALL, REST, AggregateResult
+from adserver.messages.query import ResultMessage
 from adserver.peers.retrying import Backoff
 from adserver.records.asked_query import PlannedQuery, S, StoredAnswer
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
+from adserver.views.query import means_in
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, IdColumn, NumberColumn
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
@@ -516,3 +518,107 @@ def test_a_stored_query_is_found_again_with_its_codes(database_url: str) -> None
         store.find("00" * 16 if not result.query_id.startswith("00") else "11" * 16, QuerySpec)
     assert refused.value.reason is JobReason.UNKNOWN_QUERY
     engine.dispose()
+
+
+PRICED: dict[str, Any] = {
+    "min_cell_count": 1,
+    "values": [
+        {
+            "name": "spend",
+            "low": -500,
+            "high": 20_000,
+            "is_clamped": True,
+            "bucket_starts": [-500, 0, 1, 1_000],
+        },
+        {"name": "spend_filled", "low": 0, "high": 1},
+    ],
+    "keys": [{"name": "land", "size": 2, "categories": ["at", "de"]}],
+}
+TITLES = ("Ad spend €", "rows with Ad spend €", "Länder")
+
+
+def priced(*, is_titled: bool, **noise: Any) -> Laboratory:
+    """Eight reports from two countries with amounts in cents, of which two have none."""
+    spend, filled = PRICED["values"]
+    [land] = PRICED["keys"]
+    if is_titled:
+        spend = {**spend, "title": TITLES[0], "parts_per_unit": 100}
+        filled, land = {**filled, "title": TITLES[1]}, {**land, "title": TITLES[2]}
+    of = measuring_world({**PRICED, "values": [spend, filled], "keys": [land]}, **noise)
+    held = [[1_250, 1], [1_999, 1], [0, 0], [1, 1]]
+    keys = np.array([[0]] * 4 + [[1]] * 4, np.uint32)
+    return Laboratory(of, keys, np.array(held * 2, np.int64))
+
+
+ASKED_OF_PRICED: dict[str, Any] = {
+    "values": ["spend", "spend_filled", "count"],
+    "histograms": ["spend"],
+    "group_by": ["land"],
+    "where": {"land": "at"},
+}
+
+
+@pytest.mark.parametrize("names", [("spend", "spend_filled", "land"), TITLES, ("ad spend", *TITLES[1:])])
+def test_results_have_the_titles_and_units_that_the_task_declares_and_queries_take_both_names(
+    names: tuple[str, ...],
+) -> None:
+    spend, filled, land = names
+    laboratory = priced(is_titled=True)
+    request = read_request(
+        measurement_of(laboratory.of.task),
+        values=[spend, filled, "count"],
+        histograms=[spend],
+        group_by=[land],
+        where={land: "at"},
+    )
+    assert request == read_request(measurement_of(laboratory.of.task), **ASKED_OF_PRICED)
+    result = laboratory.measurer().measure(request)
+    assert (result.group_by, result.where) == ((TITLES[2],), ((TITLES[2], "at"),))
+    assert result.conditions == "Länder = at"
+    for name in (spend, TITLES[0]):
+        assert result.estimate(name, "at").value == 32.5
+    assert result.estimate(TITLES[1], "at").value == 3
+    column = result.columns[0]
+    assert (column.name, column.value, column.counted_by) == (TITLES[0], "spend", "spend_filled")
+    assert column.clipped_to == column.report_range == (-5.0, 200.0)
+    # What helpers released is known exactly
+    assert (column.parts_per_unit, result.estimate(spend, "at").value * column.parts_per_unit) == (100, 3_250)
+    assert [one.name for one in result.columns[3:]] == [
+        f"Ad spend €[{ends}]" for ends in ("-5..-0.01", "0..0", "0.01..9.99", "10..200")
+    ]
+    [at, _, _] = (one for _, one in result.means(spend, filled))
+    assert at.value == pytest.approx(32.5 / 3)
+    [median, _, _] = (one for _, one in result.quantiles(spend, 0.5, filled))
+    assert median.low <= 12.5 <= median.high
+    assert [*result.to_pandas().columns[:2]] == ["Länder", "Ad spend €"]
+    assert ResultMessage.model_validate_json(ResultMessage.of(result).model_dump_json()).value() == result
+    [mean] = means_in(result)
+    assert mean.name == "mean of Ad spend € over rows with Ad spend €"
+
+
+def test_noise_intervals_and_bounds_are_in_the_unit_too() -> None:
+    noise: dict[str, Any] = {"mechanism": "gaussian", "norm": "l2", "epsilon": 8.0, "collusion_epsilon": 80.0}
+    titled, plain = (
+        laboratory.measurer(3).measure(
+            replace(read_request(measurement_of(laboratory.of.task), **ASKED_OF_PRICED), epsilon=1.0)
+        )
+        for laboratory in (priced(is_titled=is_titled, **noise) for is_titled in (True, False))
+    )
+    assert titled.columns[0].noise_scale == plain.columns[0].noise_scale / 100
+    for one, other in zip(titled.rows, plain.rows, strict=True):
+        errors = [row.estimates[0].standard_error for row in (one, other)]
+        assert errors[0] == pytest.approx(errors[1] / 100)
+        assert one.estimates[1].standard_error == other.estimates[1].standard_error
+        if one.may_be_hidden:
+            # What a hidden cell may have: so many reports with the least and with the most
+            assert one.estimates[0].high >= 200 * titled.min_cell_count
+            assert one.estimates[0].high < 200 * 100
+
+
+def test_a_name_that_is_misspelled_in_a_request_lists_titles() -> None:
+    laboratory = priced(is_titled=True)
+    declared = measurement_of(laboratory.of.task)
+    with pytest.raises(JobRefused, match="did you mean 'Ad spend €'"):
+        laboratory.measurer().measure(read_request(declared, values=["Ad spent €"]))
+    with pytest.raises(JobRefused, match="has Länder"):
+        read_request(declared, values=["count"], group_by=["Lander!"])

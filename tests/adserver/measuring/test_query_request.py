@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.measuring.domains import _read_domains, codes_by_key, distinct_codes
+from adserver.measuring.domains import _read_domains, codes_by_key, condition_code, distinct_codes
 from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query, read_request
 from adserver.records.dataset_state import DatasetState
+from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec
+from maskedlark.reports.measurement import Key
 from tests.builders import world
 from tests.measured import dataset_of, measuring_world
 
@@ -113,6 +115,16 @@ def test_a_key_is_grouped_by_once() -> None:
 def test_a_condition_on_several_words_says_what_to_do_instead(key: str, said: str) -> None:
     with pytest.raises(InvalidTask, match="a condition has one value: for several, group by the key and add"):
         plan(where={key: said})
+
+
+def test_a_condition_on_a_word_without_a_group_says_where_its_reports_count() -> None:
+    listed = {"name": "land", "size": 3, "categories": ["at", "de", "other"]}
+    for categories, is_told in ((listed["categories"], True), (["at", "de", "fr"], False)):
+        key = build(Key, {**listed, "categories": categories})
+        with pytest.raises(InvalidTask, match="key 'land' has no category 'MX'") as refused:
+            condition_code(key, "MX")
+        told = "words that it does not list count as 'other', one group of them all"
+        assert (told in str(refused.value)) == is_told
 
 
 def test_a_domain_over_the_limit_is_refused() -> None:

@@ -49,45 +49,69 @@ def test_a_plan_says_the_same_to_the_task_to_browsers_and_to_the_query() -> None
     assert json.loads(plan.file) == {
         "min_cell_count": MIN_CELL_COUNT,
         "values": [
-            {"name": "revenue_x100", "low": 0, "high": 4050, "is_clamped": True, "bucket_starts": []},
-            {"name": "yes", "low": 0, "high": 1, "is_clamped": False, "bucket_starts": []},
+            {
+                "name": "revenue",
+                "low": 0,
+                "high": 4050,
+                "is_clamped": True,
+                "bucket_starts": [],
+                "parts_per_unit": 100,
+            },
+            {
+                "name": "yes",
+                "low": 0,
+                "high": 1,
+                "is_clamped": False,
+                "bucket_starts": [],
+                "title": "bought==yes",
+            },
         ],
         "keys": [{"name": "campaign", "size": 3, "categories": ["7", "Frühling", "other"]}],
     }
-    secret = ("--value", "revenue_x100=revenue*100", "--value", "yes=bought==yes")
+    secret = ("--value", "revenue=revenue*100", "--value", "yes=bought==yes")
     assert plan.table_options == secret
     assert plan.browser_options == (*secret, "--key", "campaign=campaign")
-    summed = ("--value", "revenue_x100", "--value", "yes", "--value", "count")
+    summed = ("--value", "revenue", "--value", "yes", "--value", "count")
     assert plan.query_options == (*summed, "--group-by", "campaign", "--roll-up")
 
 
-def test_sums_come_back_in_the_units_and_under_the_names_of_their_columns() -> None:
+def test_a_task_declares_the_units_and_the_names_of_the_columns() -> None:
     values = (Measured(column="revenue", most=60), Measured(column="Retoure", word="ja"))
     shop = table(
         **{name: ["" if cell is None else cell for cell in cells] for name, cells in SHOP.columns.items()},
         Retoure=["ja", "nein"] * 30,
+        Länder=["de", "at"] * 30,
     )
-    plan = plan_measurement(shop, DataSettings(), MeasureSettings(values=values, keys=("campaign",)))
-    cents = Estimate(value=1250, standard_error=200, low=750, high=1750)
-    count = Estimate(value=9, standard_error=2, low=4, high=14)
-    answer = AggregateResult(
-        query_id="", task_id="", dataset_id="", mechanism=Mechanism.GAUSSIAN, records=60, delta=1e-5,
-        cost=Epsilons(ad_server=0.5, colluding=1.0), dataset_spent=Epsilons(ad_server=0.5, colluding=1.0),
-        group_by=("campaign",), min_cell_count=20,
-        columns=tuple(
-            Column(name=name, value=name, bucket=None, noise_scale=100.0, clipped_to=bounds)
-            for name, bounds in (("revenue_x100", (0, 6000)), ("ja", None), ("count", None))
-        ),
-        rows=(ResultRow(group=("7",), estimates=(cents, count, count)),),
-    )  # fmt: skip
+    plan = plan_measurement(shop, DataSettings(), MeasureSettings(values=values, keys=("Länder",)))
     assert plan is not None
-    told = plan.in_units(answer)
-    assert told.estimate("revenue", "7") == Estimate(value=12.5, standard_error=2.0, low=7.5, high=17.5)
-    assert told.estimate("count", "7") == count
-    assert [column.noise_scale for column in told.columns] == [1.0, 100.0, 100.0]
-    assert [column.clipped_to for column in told.columns] == [(0, 60), None, None]
-    assert [column.value for column in told.columns] == ["revenue", "Retoure==ja", "count"]
-    assert [column.name for column in told.columns] == ["revenue", "Retoure==ja", "count"]
+    revenue, returned = plan.declared.values
+    assert (revenue.name, revenue.title) == ("revenue", None)
+    assert (revenue.high, revenue.parts_per_unit) == (6_000, 100)
+    assert (returned.name, returned.title, returned.parts_per_unit) == ("ja", "Retoure==ja", 1)
+    assert [(key.name, key.title) for key in plan.declared.keys] == [("lander", "Länder")]
+    assert plan.keys == {"lander": "Länder"}
+
+
+def test_no_title_is_the_name_of_another_value() -> None:
+    """Either would be meant by it."""
+    named = table(yes=[1, 2] * 30, bought=["yes", "no"] * 30)
+    values = (Measured(column="bought", word="yes"), Measured(column="yes", most=2))
+    plan = plan_measurement(named, DataSettings(), MeasureSettings(values=values))
+    assert plan is not None
+    assert plan.names == {"yes_2": "bought==yes", "yes": "yes"}
+
+
+def test_a_column_of_a_long_name_or_with_line_ends_has_a_title_that_a_task_takes() -> None:
+    names = ["x" * 99 + "y", "x" * 99 + "z", "a\tb"]
+    long = Table(
+        name="shop.csv",
+        columns={name: tuple(["1", "2"] * 30) for name in names},
+        lines=tuple(range(2, 62)),
+    )
+    values = tuple(Measured(column=name, most=2) for name in names)
+    plan = plan_measurement(long, DataSettings(), MeasureSettings(values=values))
+    assert plan is not None
+    assert [*plan.names.values()] == ["x" * 96, "x" * 96 + "_2", "a b"]
 
 
 @pytest.mark.parametrize(
@@ -127,14 +151,14 @@ def test_quantiles_come_back_in_the_units_of_their_columns_over_the_rows_with_a_
     assert plan is not None
     [value, _] = plan.declared.values
     ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
-    buckets = list(zip(value.bucket_starts, ends, strict=True))
-    columns: list[tuple[str, tuple[int, int] | None]]
-    columns = [("paid_x100", None), ("paid_x100_filled", None), ("count", None)]
-    columns += [("paid_x100", bucket) for bucket in buckets]
+    buckets = [(low / 100, high / 100) for low, high in zip(value.bucket_starts, ends, strict=True)]
+    columns: list[tuple[str, tuple[float, float] | None]]
+    columns = [("paid", None), ("paid_filled", None), ("count", None)]
+    columns += [("paid", bucket) for bucket in buckets]
     # 20 rows hold nothing, 20 hold 1.50 and 20 hold 2.25
-    held = [0] * 20 + [150] * 20 + [225] * 20
+    held = [0] * 20 + [1.5] * 20 + [2.25] * 20
     numbers = [
-        7_500.0,
+        75.0,
         40.0,
         60.0,
         *(float(sum(low <= one <= high for one in held)) for low, high in buckets),
@@ -155,8 +179,9 @@ def test_quantiles_come_back_in_the_units_of_their_columns_over_the_rows_with_a_
     assert list(plan.read_quantiles(answer)) == ["quantile 0.4 of paid over rows with paid"]
     assert found.low <= 1.5 <= found.high < 2.25
     # Sums and counts alone are left, of which no histogram has a column
-    assert [column.name for column in plan.in_units(answer).columns] == ["paid", "rows with paid", "count"]
-    assert [one.value for one in plan.in_units(answer).rows[0].estimates] == [75.0, 40.0, 60.0]
+    told = plan.without_histograms(answer)
+    assert [column.name for column in told.columns] == ["paid", "paid_filled", "count"]
+    assert [one.value for one in told.rows[0].estimates] == [75.0, 40.0, 60.0]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +220,7 @@ def test_amounts_are_summed_as_numbers_and_grouped_and_counted_as_words() -> Non
     plan = plan_measurement(rated, DataSettings(), MeasureSettings(values=values, keys=("discount",)))
     assert plan is not None
     assert json.loads(plan.file)["keys"] == [{"name": "discount", "size": 2, "categories": ["10 %", "20 %"]}]
-    assert list(plan.units.values()) == [10, 1]
+    assert [value.parts_per_unit for value in plan.declared.values] == [10, 1]
     found = numbers_by_level(rated, plan, values[0])[-1]
     assert found["10 %",] == [row + 0.5 for row in range(0, 60, 3)]
     assert sum(numbers_by_level(rated, plan, values[1])[-1]["10 %",]) == 10
@@ -211,8 +236,8 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     assert numbers_by_level(RATED, plan, measure.values[0]) == [{(): [0.0, 0.0, *[2.0] * 58]}]
     assert numbers_by_level(RATED, plan, None) == [{(): [1.0] * 60}]
     assert plan.filled == {"note": "rows with note"}
-    assert filled_name("note", plan.units) == "note_filled"
-    assert plan.units == {"note": 1, "other": 1, "note_filled": 1}
+    assert filled_name("note", plan.names) == "note_filled"
+    assert list(plan.names) == ["note", "other", "note_filled"]
     assert plan.browser_options[-3:] == ("--value", "note_filled=note!=", "--gaps-as-zero")
     [told] = describe_gaps(RATED, measure)
     assert told.startswith(
@@ -226,9 +251,10 @@ def test_of_two_columns_of_one_plain_name_the_one_with_gaps_alone_has_a_count() 
     values = (Measured(column="spend", most=3), Measured(column="spend!", most=3))
     plan = plan_measurement(spends, DataSettings(), MeasureSettings(values=values))
     assert plan is not None
-    assert plan.units == {"spend_x10": 10, "spend_x100": 100, "spend_x100_filled": 1}
-    assert filled_name("spend_x10", plan.units) is None
-    assert filled_name("spend_x100", plan.units) == "spend_x100_filled"
+    units = {value.name: value.parts_per_unit for value in plan.declared.values}
+    assert units == {"spend": 10, "spend_2": 100, "spend_2_filled": 1}
+    assert filled_name("spend", plan.names) is None
+    assert filled_name("spend_2", plan.names) == "spend_2_filled"
     assert plan.filled == {"spend!": "rows with spend!"}
 
 
@@ -239,7 +265,7 @@ def test_a_column_that_is_called_like_a_count_is_not_read_as_one(columns: tuple[
     plan = plan_measurement(named, DataSettings(), MeasureSettings(values=values))
     assert plan is not None
     assert list(plan.names.values()) == list(columns)
-    assert [filled_name(name, plan.units) for name in plan.units] == [None, None]
+    assert [filled_name(name, plan.names) for name in plan.names] == [None, None]
 
 
 def test_long_names_of_columns_with_decimals_and_gaps_are_names_that_a_task_takes() -> None:
@@ -248,7 +274,7 @@ def test_long_names_of_columns_with_decimals_and_gaps_are_names_that_a_task_take
     values = tuple(Measured(column=name, most=1) for name in rows.columns)
     plan = plan_measurement(rows, DataSettings(), MeasureSettings(values=values))
     assert plan is not None
-    assert max(map(len, plan.units)) <= 64
+    assert max(map(len, plan.names)) <= 64
 
 
 def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> None:

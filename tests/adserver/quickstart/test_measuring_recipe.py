@@ -48,7 +48,7 @@ def test_every_row_is_reported_and_no_model_is_made(shop: Project, commands: Com
     assert commands.ran == _STEPS
     task, sent = (" ".join(asked) for asked in commands.asked[:2])
     assert "--num-features 1 --classes 2 --default-label 0 --measurement " in task
-    assert "--value paid_x100=paid*100 --key device=device" in sent
+    assert "--value paid=paid*100 --key device=device" in sent
     assert not any(option in sent for option in ("--holdout", "--label", "--class"))
     assert not any("held out" in one for one in told)
     summary = json.loads((shop.folder / "runs" / "1" / "summary.json").read_text())

@@ -635,16 +635,17 @@ def test_while_a_command_runs_its_caller_may_look_now_and_then(
 
 
 SPENT = {"ad_server": 0.5, "colluding": 0.7}
-PAID = {"value": 150, "standard_error": 2, "low": 140, "high": 160}
+PAID = {"value": 1.5, "standard_error": 0.02, "low": 1.4, "high": 1.6}
+COUNTED = {"value": 150, "standard_error": 2, "low": 140, "high": 160}
 ANSWER = {
     "query_id": "q", "task_id": TASK, "dataset_id": "d", "records": 378, "delta": 1e-5,
-    "mechanism": "gaussian", "epsilon": SPENT, "dataset_epsilon_spent": SPENT,
+    "mechanism": "gaussian", "unit": "report", "epsilon": SPENT, "dataset_epsilon_spent": SPENT,
     "min_cell_count": 20, "threshold_noise": 3.0, "threshold_margin": 0.0, "discovery_margin": 0.0,
     "where": {}, "statistics": {},
     "columns": [
-        {"name": name, "value": name, "bucket": None, "noise_scale": 2.0} for name in ("paid_x100", "count")
+        {"name": name, "value": name, "bucket": None, "noise_scale": 2.0} for name in ("paid", "count")
     ],
-    "rows": [{"group": {"device": "phone"}, "paid_x100": PAID, "count": PAID}],
+    "rows": [{"group": {"device": "phone"}, "paid": PAID, "count": COUNTED}],
 }  # fmt: skip
 
 
@@ -669,14 +670,13 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     assert "warning: column 'x' leaks" in told
     folder = project.folder / "runs" / "1"
     assert commands.ran.count("adserver aggregate --dataset") == 1
-    measured = "--value paid_x100=paid*100"
+    measured = "--value paid=paid*100"
     options = [measured, f"--measurement {folder / 'measurement.json'}", f"{measured} --key device=device"]
     assert all(wanted in " ".join(asked) for wanted, asked in zip(options, commands.asked[:3], strict=True))
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["measured"] == {
         **{kind: str(folder / f"measured.{kind}") for kind in ("csv", "json", "png")},
         "own_table": str(folder / "own-table-not-private.json"),
-        "counted_by": {},
         "quantiles": [],
         "epsilon": 0.5,
         "collusion_epsilon": 0.7,
@@ -795,7 +795,7 @@ def of_people(project: Project, commands: Commands, monkeypatch: pytest.MonkeyPa
     change(project.folder, 'person = ""            # a', 'person = "who" # a')
     change(project.folder, "# rows_per_person = 4", "rows_per_person = 2")
     change(project.folder, "values = []", 'values = [{column = "paid", most = 5}]')
-    commands.measured = {**ANSWER, "rows": [{"group": {}, "paid_x100": PAID, "count": PAID}]}
+    commands.measured = {**ANSWER, "rows": [{"group": {}, "paid": PAID, "count": COUNTED}]}
     sent = {"read": 160, "accepted": 160, "panel": 0, "left_out": {}, "rejected": {}}
     for name, value in (sent | {"no_consent": 0, "over_cap": 0, "too_late": 0}).items():
         monkeypatch.setitem(SENT, name, value)
@@ -811,7 +811,7 @@ def test_a_task_of_a_person_has_its_rows_up_to_the_most_and_each_epsilon_is_of_a
     folder = of_people.folder / "runs" / "1"
     task, sent = (asked(commands, name) for name in ("adserver task create", "browser-sim run"))
     assert "--unit user --reports-per-user 2" in task
-    assert f"--csv {folder / 'reported.csv'} --value paid_x100=paid*100 --user who" in sent
+    assert f"--csv {folder / 'reported.csv'} --value paid=paid*100 --user who" in sent
     assert "--holdout" not in sent
     assert "--ignore who" in " ".join(commands.asked[0])
     # 80 of the 100 people, with two of their three rows each; the panel has all rows of the others
@@ -820,12 +820,10 @@ def test_a_task_of_a_person_has_its_rows_up_to_the_most_and_each_epsilon_is_of_a
     # As browsers read it: amounts are as in the whole table
     (folder / "again.csv").write_text(commands.sent_table)
     source = load_table(
-        TableSettings(
-            path=folder / "again.csv", label="bought", values={"paid_x100": "paid*100"}, person="who"
-        )
+        TableSettings(path=folder / "again.csv", label="bought", values={"paid": "paid*100"}, person="who")
     )
     assert source.rows == RowCounts(read=160)
-    assert {*source.cells["paid_x100"].cells} == {f"{whole}25.00" for whole in (*range(1, 7), "")}
+    assert {*source.cells["paid"].cells} == {f"{whole}25.00" for whole in (*range(1, 7), "")}
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rows"] == {
         "read": 400, "reported": 160, "panel": 40,

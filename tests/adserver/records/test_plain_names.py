@@ -8,7 +8,6 @@ from adserver.records.plain_names import (
     declared_name,
     distinct_names,
     filled_name,
-    parts_of_unit,
     plain_name,
 )
 
@@ -51,15 +50,13 @@ def test_a_name_with_an_operator_is_no_other_name(said: str) -> None:
     assert declared_name("Año", ["month"]) == "Año"
 
 
-def test_a_number_in_parts_of_its_unit_is_not_meant_by_its_columns_name_alone() -> None:
-    """It would be read as the whole."""
-    assert declared_name("spend", ["spend_x100"]) == "spend"
-    assert [parts_of_unit(one) for one in ("spend_x100", "spend_x1000", "spend_x20", "spend")] == [
-        100,
-        1_000,
-        1,
-        1,
-    ]
+def test_a_value_is_meant_by_its_title_its_name_or_the_plain_name_of_the_only_title() -> None:
+    declared = ["spend", "yes", "spend_filled"]
+    titles = {"Ad spend €": "spend", "bought==yes": "yes", "rows with Ad spend €": "spend_filled"}
+    meant = {said: declared_name(said, declared, titles) for said in ("spend", *titles, "ad spend", "yes")}
+    assert meant == {**titles, "spend": "spend", "ad spend": "spend", "yes": "yes"}
+    assert declared_name("bought=yes", declared, titles) == "bought=yes"
+    assert declared_name("cost", ["a", "b"], {"Cost €": "a", "Cost $": "b"}) == "cost"
 
 
 def test_a_name_that_an_earlier_one_has_gets_a_number_and_the_others_stay() -> None:
@@ -67,10 +64,9 @@ def test_a_name_that_an_earlier_one_has_gets_a_number_and_the_others_stay() -> N
 
 
 def test_what_counts_the_reports_with_a_value_is_known_by_the_whole_name_of_a_declared_value() -> None:
-    declared = ["spend_x10", "spend_x100", "spend_x100_filled", "bought"]
-    assert filled_name("spend_x100", declared) == "spend_x100_filled"
-    assert filled_name("spend_x10", declared) is None
-    assert filled_name("spend", declared) is None
+    declared = ["spent", "spend", "spend_filled", "bought"]
+    assert filled_name("spend", declared) == "spend_filled"
+    assert filled_name("spent", declared) is None
     assert filled_name("spend", ["spend_filled"]) is None
     assert filled_name("bought", declared) is None
-    assert filled_name("spend_x100_filled", declared) is None
+    assert filled_name("spend_filled", declared) is None

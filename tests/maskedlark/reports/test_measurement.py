@@ -181,6 +181,9 @@ def test_keys_are_under_the_view_tag_and_values_are_not() -> None:
         ({"name": "x", "low": 0, "high": 9, "bucket_starts": (1, 2)}, "begin at low"),
         ({"name": "x", "low": 0, "high": 9, "bucket_starts": (0, 5, 5)}, "bucket_starts ascend"),
         ({"name": "x", "low": 0, "high": 9, "bucket_starts": (0, 10)}, "stay within high"),
+        ({"name": "x", "low": 0, "high": 9, "parts_per_unit": 0}, "parts_per_unit: "),
+        ({"name": "x", "low": 0, "high": 9, "title": "a\nb"}, "title: "),
+        ({"name": "x", "low": 0, "high": 9, "title": "a" * 101}, "title: "),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(settings: dict[str, Any], reason: str) -> None:
@@ -202,10 +205,35 @@ def test_a_key_that_makes_no_sense_is_refused(settings: dict[str, Any], reason: 
         build(Key, {"name": "k", **settings})
 
 
-def test_names_are_declared_once() -> None:
-    twice = [{"name": "x", "low": 0, "high": 1}] * 2
+@pytest.mark.parametrize(
+    ("one", "other"), [({}, {"name": "x"}), ({"title": "y"}, {}), ({"title": "z"}, {"title": "z"})]
+)
+def test_names_and_titles_are_declared_once(one: dict[str, Any], other: dict[str, Any]) -> None:
+    twice = [{"name": "x", "low": 0, "high": 1, **one}, {"name": "y", "low": 0, "high": 1, **other}]
     with pytest.raises(InvalidTask, match="distinct"):
         build(Measurement, {"min_cell_count": 1, "values": twice})
+    keys = [{"name": "x", **one}, {"name": "y", **other}]
+    with pytest.raises(InvalidTask, match="distinct"):
+        build(Measurement, {"min_cell_count": 1, "keys": keys})
+
+
+def test_no_value_has_the_title_of_the_count_that_every_report_has() -> None:
+    with pytest.raises(InvalidTask, match="count already"):
+        build(
+            Measurement,
+            {"min_cell_count": 1, "values": [{"name": "x", "low": 0, "high": 1, "title": "count"}]},
+        )
+
+
+def test_a_title_and_a_unit_are_written_only_where_they_say_something() -> None:
+    plain = build(Value, {"name": "x", "low": 0, "high": 1})
+    assert b"title" not in encode(plain)
+    assert b"parts_per_unit" not in encode(plain)
+    told = build(Value, {"name": "x", "low": 0, "high": 1, "title": "Größe", "parts_per_unit": 100})
+    assert decode(Value, encode(told)) == told
+    assert b"title" not in encode(build(Key, {"name": "x"}))
+    with pytest.raises(InvalidTask):
+        decode(Value, encode(plain).replace(b'"name":"x"', b'"name":"x","parts_per_unit":1'))
 
 
 def test_what_people_type_becomes_a_code() -> None:

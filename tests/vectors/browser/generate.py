@@ -59,6 +59,14 @@ _VALUES: dict[str, Any] = {
     "labels": {"kind": "values", "size": 101, "num_buckets": 7, "default_label": 0},
     "num_decoys": 3,
 }
+_TITLED: dict[str, Any] = {
+    "min_cell_count": 1,
+    "values": [
+        {"name": "paid", "low": 0, "high": 500_000, "title": "Ausgaben \u20ac", "parts_per_unit": 100},
+        {"name": "paid_filled", "low": 0, "high": 1, "title": "rows with Ausgaben \u20ac"},
+    ],
+    "keys": [{"name": "region", "size": 2, "title": "Regi\u00f3n"}],
+}
 # New tasks go to the end: a task's suite follows from its place here, and what is there stays as it is.
 TASKS: dict[str, dict[str, Any]] = {
     "two classes": {},
@@ -96,6 +104,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "fake_report_rate": 0.5,
         **_FEW,
     },
+    "values of a unit, with titles": {"measurement": _TITLED},
 }
 
 

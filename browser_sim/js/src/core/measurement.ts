@@ -7,9 +7,12 @@ const MAX_MAGNITUDE = 2 ** 31 - 1;
 const MAX_CODE = 2 ** 32 - 1;
 const NAME = text(1, 64, /^[a-z][a-z0-9_]{0,63}$/);
 const INTEGER = integer(-MAX_MAGNITUDE, MAX_MAGNITUDE);
+const TITLE = text(1, 100, /^[^\x00-\x1f\x7f-\x9f]*$/);
 
 export interface Value {
   readonly name: string;
+  /** What results call it; empty: its name. */
+  readonly title: string;
   readonly low: number;
   readonly high: number;
   readonly isClamped: boolean;
@@ -18,6 +21,7 @@ export interface Value {
 
 export interface Key {
   readonly name: string;
+  readonly title: string;
   /** Codes are below this. */
   readonly below: number;
   readonly categories: readonly string[];
@@ -33,10 +37,16 @@ export interface Measured {
   readonly values: readonly number[];
 }
 
+const readTitle = (fields: Fields): string => (fields.has("title") ? fields.get("title", TITLE) : "");
+
 const readValue: Read<Value> = (node, name) => {
-  const fields = new Fields(node, name, ["bucket_starts", "high", "is_clamped", "low", "name"]);
+  const required = ["bucket_starts", "high", "is_clamped", "low", "name"];
+  const fields = new Fields(node, name, required, ["parts_per_unit", "title"]);
+  // Of results alone: reports hold the parts
+  if (fields.has("parts_per_unit")) fields.get("parts_per_unit", integer(2, 10 ** 9));
   const value = {
     name: fields.get("name", NAME),
+    title: readTitle(fields),
     low: fields.get("low", INTEGER),
     high: fields.get("high", INTEGER),
     isClamped: fields.get("is_clamped", boolean),
@@ -57,12 +67,12 @@ const readValue: Read<Value> = (node, name) => {
 };
 
 const readKey: Read<Key> = (node, name) => {
-  const fields = new Fields(node, name, ["categories", "name", "size"]);
+  const fields = new Fields(node, name, ["categories", "name", "size"], ["title"]);
   const size = fields.get("size", nullable(integer(1, 2 ** 22)));
   const categories = fields.get("categories", list(0, 2 ** 22, text(1, 100)));
   must(categories.length === 0 || categories.length === size, "categories name every code of a key with a size");
   must(new Set(categories).size === categories.length, "categories are distinct");
-  return { name: fields.get("name", NAME), below: size ?? MAX_CODE + 1, categories };
+  return { name: fields.get("name", NAME), title: readTitle(fields), below: size ?? MAX_CODE + 1, categories };
 };
 
 export const readMeasurement: Read<Measurement> = (node, name) => {
@@ -76,8 +86,13 @@ export const readMeasurement: Read<Measurement> = (node, name) => {
     keys: fields.get("keys", list(0, 16, readKey)),
   };
   for (const named of [measurement.values, measurement.keys]) {
-    must(new Set(named.map((one) => one.name)).size === named.length, "names are distinct");
+    const names = named.flatMap((one) => [one.name, one.title]).filter((one) => one !== "");
+    must(new Set(names).size === names.length, "names and titles are distinct");
   }
+  must(
+    measurement.values.every((value) => value.title !== "count"),
+    "every report has the value count already",
+  );
   return measurement;
 };
 
