@@ -173,7 +173,7 @@ def _aggregate_command(
             without=_values_without_buckets(result, [name for name, *_ in quantiles], histogram or ()),
         )
         for line in (f"query {result.query_id}", *summary_lines(result, statistics)):
-            typer.echo(line)
+            typer.echo(escape(line))
         if again and not statistics:
             typer.echo(
                 "means and quantiles of this answer cost nothing: add --mean VALUE or --quantile VALUE:SHARE"

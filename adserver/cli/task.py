@@ -1,9 +1,8 @@
 """`adserver task`: show, list, refresh-keys; `adserver.cli.task_creation` creates."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,10 +14,6 @@ from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
-    from maskedlark.reports.measurement import Key, Measurement, Value
-
-# Of a key's categories or a value's buckets
-_MOST_LISTED: Final = 40
 
 
 @takes(server=server_of)
@@ -31,6 +26,7 @@ def _show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a task's settings and number of reports."""
+    from adserver.views.measurement import measurement_rows
     from maskedlark.canonical import encode
 
     shown = server.task(task)
@@ -56,41 +52,7 @@ def _show_command(
     measurement = found.bundle.task.measurement
     if measurement is not None:
         del task_settings["measurement"]
-    print_table(("setting", "value"), [*rows, *task_settings.items(), *_measurement_rows(measurement)])
-
-
-def _measurement_rows(measurement: "Measurement | None") -> list[tuple[str, object]]:
-    """Return a row for each value and key that a query can name."""
-    if measurement is None:
-        return []
-    rows: list[tuple[str, object]] = [("min_cell_count", measurement.min_cell_count)]
-    if measurement.small_cell_delta is not None:
-        rows.append(("small_cell_delta", measurement.small_cell_delta))
-    rows.append(("value count", "1 in each report"))
-    for value in measurement.values:
-        clipped = " (numbers outside are clipped)" if value.is_clamped else ""
-        buckets = f"; buckets from {_list_first(value.bucket_starts)}" if value.bucket_starts else ""
-        parts = f", in parts of 1/{value.parts_per_unit:,}" if value.parts_per_unit > 1 else ""
-        rows.append((f"value {_named(value)}", f"{value.low} to {value.high}{parts}{clipped}{buckets}"))
-    for key in measurement.keys:
-        rows.append((f"key {_named(key)}", _describe_key(key)))
-    return rows
-
-
-def _named(one: "Value | Key") -> str:
-    return f"{one.name} ({one.title})" if one.title else one.name
-
-
-def _describe_key(key: "Key") -> str:
-    if key.categories:
-        return f"{plural(len(key.categories), 'category', 'categories')}: {_list_first(key.categories)}"
-    return "any word or number" if key.size is None else f"numbers 0 to {key.size - 1}"
-
-
-def _list_first(items: Sequence[object]) -> str:
-    listed = ", ".join(map(str, items[:_MOST_LISTED]))
-    more = len(items) - _MOST_LISTED
-    return f"{listed} and {more:,} more (--json has all)" if more > 0 else listed
+    print_table(("setting", "value"), [*rows, *task_settings.items(), *measurement_rows(measurement)])
 
 
 # Keys are there without a computation, and a running server asks again in a minute anyway

@@ -43,6 +43,7 @@ from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
 from adserver.store.paging import PageMarker
 from adserver.views.job_comparison import why_not_comparable
+from adserver.views.measurement import measurement_rows
 from adserver.views.query import means_in, reading_lines
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
@@ -173,7 +174,9 @@ class Figures:
         settings = json.loads(encode(stored.bundle.task))
         counts = self.site.reports.counts(stored.task_id)
         helpers = settings.pop("helpers")
+        settings.pop("measurement", None)
         return {
+            "measured": measurement_rows(stored.bundle.task.measurement),
             "task_id": stored.task_id.hex(),
             "created_at": stored.created_at,
             "task": stored.bundle.task,

@@ -79,8 +79,8 @@ class Estimate:
         """Show the value and its interval, or why it has none; a value that is mostly noise is not shown."""
         if self.no_interval is NoInterval.NOISE:
             return f"unknown ({self.no_interval.said})"
-        ends = f"{_spell(self.low)} to {_spell(self.high)}"
-        return f"{_spell(self.value)} ({ends if self.no_interval is None else self.no_interval.said})"
+        ends = f"{spell(self.low)} to {spell(self.high)}"
+        return f"{spell(self.value)} ({ends if self.no_interval is None else self.no_interval.said})"
 
     def as_columns(self, name: str) -> dict[str, float]:
         """Return the four numbers as columns of a table."""
@@ -117,9 +117,9 @@ class Estimate:
         return replace(NOT_KNOWN, value=value, no_interval=reason)
 
 
-def _spell(number: float) -> str:
-    """Format a number to six digits; a larger one to the unit, for people do not read exponents."""
-    return f"{number:,.0f}" if abs(number) >= 1e6 else f"{number:,.6g}"
+def spell(number: float, digits: int = 6) -> str:
+    """Format a number to some digits; a larger one to the unit, for people do not read exponents."""
+    return f"{number:,.0f}" if abs(number) >= 10**digits else f"{number:,.{digits}g}"
 
 
 NOT_KNOWN: Final = Estimate(
@@ -358,7 +358,7 @@ class AggregateResult(ReleasedResult):
         if place is None:
             raise KeyError(f"the result has no column {column!r}; {list_known(column, names)}")
         groups = (" · ".join(row.group) for row in self.rows)
-        raise KeyError(f"the result has no group {wanted}; {list_known(' · '.join(wanted), groups)}")
+        raise KeyError(f"the result has no group {group}; {list_known(' · '.join(wanted), groups)}")
 
     def means(
         self, value: str, over: str | None = None, *, is_zero_elsewhere: bool = False

@@ -21,6 +21,7 @@ from adserver.measuring.result import (
     NoInterval,
     ReleasedResult,
     ResultRow,
+    spell,
 )
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.records.defaults import MAY_BE_HIDDEN, OTHER
@@ -265,9 +266,9 @@ def align_estimates(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 def summary_lines(result: AggregateResult, statistics: Sequence[Statistic] = ()) -> list[str]:
     """Return the lines under the table of a result and its statistics: how many reports, noise and cost."""
     scales = ", ".join(
-        f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
+        f"{column.name} {spell(column.noise_scale, 4)}" for column in result.columns if column.bucket is None
     )
-    scales = scales or f"{result.columns[0].noise_scale:.4g}"
+    scales = scales or spell(result.columns[0].noise_scale, 4)
     only = [f"only reports where {escape(result.conditions)}"] if result.conditions else []
     return [
         *only,

@@ -227,6 +227,20 @@ def test_an_encoder_that_does_not_fit_the_other_settings_makes_no_task(shell: Sh
         )
 
 
+def test_a_task_that_measures_needs_no_clip_bound_and_another_does(shell: Shell, tmp_path: Path) -> None:
+    measured = tmp_path / "measurement.json"
+    measured.write_text('{"min_cell_count": 20}')
+    asked = ["task", "create", "--name", "x", "--origin", "https://ads.example", "--epsilon", "2"]
+    asked += ["--min-batch-size", "2", "--num-features", "4", "--classes", "2"]
+    with pytest.raises(InvalidTask, match="clip_norm is not given: expected the largest norm"):
+        shell.run(*asked)
+    out = tmp_path / "bundle"
+    asked += ["--measurement", str(measured), "--out", str(out)]
+    made = CliRunner().invoke(app, asked, env=shell.environment, catch_exceptions=False)
+    assert "note: --clip-norm is 1: the largest bound of jobs" in made.stderr
+    assert decode(TaskBundle, out.read_bytes()).task.clip_norm == 1
+
+
 def test_no_noise_is_mechanism_none(shell: Shell) -> None:
     assert shell.create("--no-noise").task.mechanism is Mechanism.NONE
 

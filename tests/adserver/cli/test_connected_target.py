@@ -11,14 +11,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
-from adserver.cli.task import _describe_key
 from adserver.client.remote import RemoteAdServer
 from adserver.peers import retrying
 from adserver.records.access import GrantKind, Scope
 from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
-from maskedlark.reports.measurement import Key
 from tests.adserver.asked_site import There, asked_site
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF
@@ -107,12 +105,6 @@ def test_what_a_task_measures_is_read_by_name(there: There) -> None:
     assert rows["min_cell_count"] == "1"
     assert "measurement" not in rows
     assert "{" not in shown
-
-
-def test_of_many_categories_the_first_are_listed() -> None:
-    assert _describe_key(Key(name="city", size=42, categories=tuple(f"c{n}" for n in range(42)))).endswith(
-        "c38, c39 and 2 more (--json has all)"
-    )
 
 
 def test_several_tasks_are_to_be_named_from_elsewhere_too(there: There) -> None:
