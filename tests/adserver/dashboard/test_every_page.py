@@ -12,6 +12,7 @@ from adserver.dashboard.pages import PAGES
 from adserver.records.access import Scope
 from adserver.records.exported_model import ExportedModel
 from maskedlark.terminal.budget_view import next_line
+from tests.adserver.painted import SHOP_OF
 from tests.adserver.visits import PATHS, Shown, Visit
 
 AXE: Final = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
@@ -81,6 +82,17 @@ def test_a_query_has_the_means_that_its_sums_give_and_how_to_read_intervals(visi
     )
     told = visit.page.locator("#answer > p.dim").all_text_contents()
     assert any(one.startswith("Sums are clipped: a report counts ") for one in told)
+
+
+def test_a_task_lists_the_values_and_keys_that_a_query_can_name(visit: Visit) -> None:
+    visit.open(f"/tasks/{SHOP_OF.task.task_id.hex()}")
+    rows = visit.page.locator(".facts tr")
+    listed = dict(
+        zip(rows.locator("th").all_text_contents(), rows.locator("td").all_text_contents(), strict=True)
+    )
+    assert listed["value purchase"].startswith("-5 to 100 (numbers outside are clipped); buckets from -5, 0")
+    assert listed["key place"] == "3 categories: seattle, oslo, lima"
+    assert "measurement" not in listed
 
 
 def test_curves_are_drawn_from_the_table(visit: Visit) -> None:
