@@ -1,6 +1,7 @@
 """Templates as HTML: every value is escaped, and numbers, times and ids are spelled in one way."""
 
 import math
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +54,7 @@ def environment() -> Environment:
         # Templates come with the package: they do not change while it runs
         auto_reload=False,
     )
-    filters = (_short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting)
+    filters = (_short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting, _pluck)
     made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
     made.globals["noise_to_signal_is"] = NOISE_TO_SIGNAL
@@ -68,14 +69,19 @@ def _short(identifier: str | None) -> str:
 
 def _count(number: float | None) -> str:
     """Format a whole number with thin spaces between its thousands."""
-    return NONE if number is None else f"{number:,.0f}".replace(",", "\u2009")
+    return NONE if number is None else _apart(f"{number:,.0f}")
+
+
+def _apart(number: str) -> str:
+    """Put thin spaces in place of the commas between thousands."""
+    return number.replace(",", "\u2009")
 
 
 def _figure(number: float | None, digits: int = 4) -> str:
     """Format a measured number to some digits, and a large one to the unit, as a count is."""
     if number is None or not math.isfinite(number):
         return NONE
-    return _count(number) if abs(number) >= 10 ** (digits - 1) else f"{number:.{digits}g}"
+    return _count(number) if abs(number) >= 10**digits else _apart(f"{number:,.{digits}g}")
 
 
 def _percent(share: float) -> str:
@@ -107,6 +113,11 @@ def _words(name: str) -> str:
 def _spelled(name: str) -> str:
     """Convert the name of a setting or a metric, which is ours, to what people call it."""
     return _SPELLED.get(name, _words(name))
+
+
+def _pluck(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
+    """Return one field of each row, also of a name with dots, which Jinja's `map` takes for a path."""
+    return [row[name] for row in rows]
 
 
 def _setting(value: object) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from adserver.measuring.intervals import half_width
 from adserver.measuring.measurer import check_words, key_of, level_errors, planned_fields
 from adserver.measuring.request import Request, plan_before_discovery
-from adserver.measuring.result import Column
+from adserver.measuring.result import Column, describe_unit
 from adserver.records.defaults import QUERY_ID_BYTES
 from adserver.records.plain_names import shown_name
 from adserver.store.datasets import Dataset
@@ -20,6 +20,7 @@ from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.plural import plural
 
 
@@ -47,6 +48,7 @@ class AggregateForecast:
         discovery_cost: Of that discovery; None without one.
         delta: What all epsilons are read at.
         mechanism: The noise.
+        unit: What epsilons protect, as of `ReleasedResult`.
         records: Reports in the dataset.
         discovered: The keys whose values the discovery finds.
         columns: What the numbers of a group are.
@@ -64,6 +66,7 @@ class AggregateForecast:
     discovery_cost: Epsilons | None
     delta: float
     mechanism: Mechanism
+    unit: PrivacyUnit
     records: int
     discovered: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -145,14 +148,15 @@ class AggregateForecast:
             *self._describe_discovery(),
             f"groups of {about}{plural(round(self.shown_from), 'report')} or more are shown{noise}",
             *self._describe_read_off(),
+            *([f"warning: {self.noise_warning}"] if self.noise_warning else []),
         )
 
     def _describe_cost(self) -> str:
         if self.mechanism is Mechanism.NONE:
             return "without noise"
         return (
-            f"for epsilon {self.cost.ad_server:.4g} ({self.cost.colluding:.4g} against the ad server with "
-            f"one helper) at delta {self.delta:.2g}"
+            f"for epsilon {self.cost.ad_server:.4g}{describe_unit(self.unit)} ({self.cost.colluding:.4g} "
+            f"against the ad server with one helper) at delta {self.delta:.2g}"
         )
 
     def _describe_level(self, level: LevelForecast) -> str:
@@ -220,6 +224,7 @@ def forecast_aggregate(
         discovery_cost=spent(already, task.delta) if already else None,
         delta=task.delta,
         mechanism=task.mechanism,
+        unit=task.unit,
         records=dataset.size,
         discovered=() if found is None else found.keys,
         levels=tuple(

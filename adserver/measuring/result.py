@@ -187,6 +187,11 @@ class ResultRow:
     may_be_hidden: bool = False
 
 
+def describe_unit(unit: PrivacyUnit) -> str:
+    """Return what is said behind an epsilon that protects a person with all reports."""
+    return " of a person" if unit is PrivacyUnit.USER else ""
+
+
 @frozen
 class ReleasedResult:
     """What every answer says of itself.
@@ -224,7 +229,8 @@ class ReleasedResult:
         kind, cost = type(self).__name__, self.cost
         only = f" where {escape(self.conditions)}" if self.conditions else ""
         return (
-            f"{kind} {self.query_id[:12]}{only}: {self.records} reports, epsilon {cost.ad_server:.4g} "
+            f"{kind} {self.query_id[:12]}{only}: {self.records} reports, "
+            f"epsilon {cost.ad_server:.4g}{describe_unit(self.unit)} "
             f"({cost.colluding:.4g} against the ad server with one helper)\n{table}"
         )
 

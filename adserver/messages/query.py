@@ -191,6 +191,7 @@ class AggregateForecastMessage(Message):
     )
     delta: float
     mechanism: Mechanism
+    unit: PrivacyUnit
     records: Whole
     discovered: tuple[str, ...] = Field(description="The keys whose values are found first.")
     levels: tuple[LevelForecastMessage, ...]
@@ -199,13 +200,17 @@ class AggregateForecastMessage(Message):
     found_from: float | None = Field(
         description="From about how many reports a value is found; null without a discovery."
     )
+    noise_warning: str = Field(description="What the answer will not show at this noise; empty if nothing.")
 
     @classmethod
     def of(cls, forecast: "AggregateForecast") -> Self:
         """Describe a forecast."""
         names = [column.name for column in forecast.columns]
         is_noisy = forecast.mechanism is not Mechanism.NONE
-        copied = ("delta", "mechanism", "records", "discovered", "are_at_most", "shown_from")
+        copied = (
+            *("delta", "mechanism", "unit", "records"),
+            *("discovered", "are_at_most", "shown_from", "noise_warning"),
+        )
         return cls.model_validate(
             {
                 **pick_attributes(forecast, copied),

@@ -21,6 +21,7 @@ from adserver.measuring.result import (
     NoInterval,
     ReleasedResult,
     ResultRow,
+    describe_unit,
     spell,
 )
 from adserver.messages.query import EstimateMessage, ResultMessage
@@ -32,7 +33,6 @@ from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
-from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.plural import plural
 
 # Attributes of `Estimate` that a file has of each column of a result
@@ -347,10 +347,10 @@ def noise_lines(result: ReleasedResult, scale: str) -> list[str]:
 def _cost_line(result: ReleasedResult) -> str:
     """Describe what a release cost, and what is spent and reserved by open jobs of the same budget."""
     cost, whole = result.cost, result.dataset_spent
-    is_of_people = result.unit is PrivacyUnit.USER
-    whose = "each person, over all datasets of the task," if is_of_people else "the dataset"
+    of_person = describe_unit(result.unit)
+    whose = "each person, over all datasets of the task," if of_person else "the dataset"
     return (
-        f"epsilon {cost.ad_server:.4g}{' of a person' if is_of_people else ''} ({cost.colluding:.4g} against "
+        f"epsilon {cost.ad_server:.4g}{of_person} ({cost.colluding:.4g} against "
         f"the ad server with one helper) at delta {result.delta:.2g}; spent and reserved of {whose} by then: "
         f"{whole.ad_server:.4g} ({whole.colluding:.4g})"
     )

@@ -26,20 +26,26 @@ def test_large_figures_are_whole_with_their_thousands_apart() -> None:
     assert [figure(one) for one in (-20_000.6, 1_000.0, 999.96, 12.345, 0.0)] == [
         "-20\u2009001",
         "1\u2009000",
-        "1000",
+        "1\u2009000",
         "12.35",
         "0",
     ]
     assert [figure(one, 2) for one in (150.4, 0.00001)] == ["150", "1e-05"]
+    assert [figure(one, 10) for one in (3_600.05, 20_000)] == ["3\u2009600.05", "20\u2009000"]
 
 
 def test_a_mean_over_a_group_that_may_be_hidden_or_is_near_noise_is_unknown_and_a_sum_is_shown() -> None:
     estimates = [KNOWN, UNKNOWN, LOST]
     rows = [
-        {"group": {"place": place}, "paid": one, "may_be_hidden": one is LOST}
+        {"group": {"place": place}, "Paid (EUR) v1.0": one, "may_be_hidden": one is LOST}
         for place, one in zip(("oslo", "lima", "rome"), estimates, strict=True)
     ]
-    result = {"columns": [{"name": "paid", "bucket": None}], "rows": rows, "records": 60, "epsilon": None}
+    result = {
+        "columns": [{"name": "Paid (EUR) v1.0", "bucket": None}],
+        "rows": rows,
+        "records": 60,
+        "epsilon": None,
+    }
     values = {
         "kind": "query",
         "about": "sums",
@@ -53,6 +59,8 @@ def test_a_mean_over_a_group_that_may_be_hidden_or_is_near_noise_is_unknown_and_
         "navigation": [],
     }
     _, of_sum, of_mean = draw(environment(), "query.html", values).split('<div class="card">')
+    # As the owner writes it, whose name is no path
+    assert "<h2>Paid (EUR) v1.0</h2>" in of_sum
     assert [row[:3] for row in cells_of(of_mean)] == [
         ["oslo", "41.5", "40 to 43"],
         ["lima", "unknown", "none at this noise"],

@@ -11,6 +11,7 @@ from adserver.measuring.domains import distinct_codes
 from adserver.measuring.measurer import read_query
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
 from adserver.measuring.result import ALL, REST, AggregateResult
+from adserver.messages.query import AggregateForecastMessage
 from adserver.records.asked_query import StoredAnswer
 from maskedlark.encoding.encoder import CategoryColumn, Encoder
 from maskedlark.errors import InvalidTask, JobRefused
@@ -187,10 +188,22 @@ def test_groups_that_are_too_small_on_average_to_be_shown_are_warned_of(is_stric
     )
     assert f"reports in {groups} groups are" in said
     assert said.endswith("Ask with a larger epsilon, group by fewer keys, or collect more reports")
+    small = dataset_of(of, round(0.99 * least * groups))
+    told = forecast_aggregate(asked, task=of.task, dataset=small, encoder=None)
+    assert told.lines()[-1] == f"warning: {said}"
+    assert AggregateForecastMessage.of(told).noise_warning == said
     assert warn(0.99 * least * groups, group_by=()) == ""
     # Of a roll-up only the finest groups may be too many
     rolled = warn(3 * least * groups, group_by=("place", "language"), is_rolled_up=True)
     assert rolled.startswith("few groups by place, language can be shown")
+
+
+def test_a_cost_is_of_a_person_where_budgets_are() -> None:
+    of = noisy_world(mechanism=Mechanism.GAUSSIAN, unit="user", reports_per_user=2)
+    told = foretell(of, ASKED["the total"])
+    assert " of a person (" in told.lines()[0]
+    assert AggregateForecastMessage.of(told).unit == "user"
+    assert "person" not in foretell(noisy_world(mechanism=Mechanism.GAUSSIAN), ASKED["the total"]).lines()[0]
 
 
 def test_groups_of_a_sum_without_a_count_are_as_large_as_the_sum_needs() -> None:

@@ -456,6 +456,7 @@ def test_a_cost_is_said_to_be_of_a_person_where_budgets_are() -> None:
     of_people = summary_lines(replace(whole, unit=PrivacyUnit.USER))[-1]
     assert of_people.startswith("epsilon 0.5 of a person (0.7 against the ad server with one helper)")
     assert "reserved of each person, over all datasets of the task, by then: 1.5 (2.7)" in of_people
+    assert "1000 reports, epsilon 0.5 of a person (0.7" in repr(replace(whole, unit=PrivacyUnit.USER))
     assert ResultMessage.of(replace(whole, unit=PrivacyUnit.USER)).value().unit is PrivacyUnit.USER
 
 
