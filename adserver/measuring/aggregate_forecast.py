@@ -126,11 +126,14 @@ class AggregateForecast:
         least, mean = max(self.shown_from, min(clear, default=0.0)), self.records / level.groups
         if not level.keys or mean >= least:
             return ""
+        # k itself does not follow epsilon
+        is_of_noise = least > self.min_cell_count
+        remedy = "Ask with a larger epsilon, group" if is_of_noise else "Group"
         return (
             f"few groups by {', '.join(level.keys)} can be shown, or none: a group is shown from about "
-            f"{least:,.0f} reports at this epsilon, and {self.records:,} reports in "
-            f"{plural(level.groups, 'group')} are {_short(mean)} each on average. Ask with a larger epsilon, "
-            "group by fewer keys, or collect more reports"
+            f"{least:,.0f} reports{' at this epsilon' if is_of_noise else ''}, and {self.records:,} reports "
+            f"in {plural(level.groups, 'group')} are {_short(mean)} each on average. {remedy} by fewer keys, "
+            "or collect more reports"
         )
 
     def __repr__(self) -> str:

@@ -206,6 +206,17 @@ def test_a_cost_is_of_a_person_where_budgets_are() -> None:
     assert "person" not in foretell(noisy_world(mechanism=Mechanism.GAUSSIAN), ASKED["the total"]).lines()[0]
 
 
+def test_a_larger_epsilon_is_no_remedy_where_k_alone_hides_groups() -> None:
+    asked = Request(values=("count",), group_by=("place",), epsilon=4.0)
+    for noise in ({"mechanism": Mechanism.GAUSSIAN}, {"mechanism": Mechanism.NONE}):
+        of = noisy_world(**noise)
+        request = asked if of.task.mechanism is Mechanism.GAUSSIAN else replace(asked, epsilon=None)
+        said = forecast_aggregate(
+            request, task=of.task, dataset=dataset_of(of, 30), encoder=None
+        ).noise_warning
+        assert "from about 20 reports, and 30 reports in 3 groups are 10 each on average. Group by" in said
+
+
 def test_groups_of_a_sum_without_a_count_are_as_large_as_the_sum_needs() -> None:
     of = noisy_world(mechanism=Mechanism.GAUSSIAN)
     asked = Request(values=("purchase",), group_by=("place",), epsilon=0.02)
