@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +93,12 @@ def module() -> torch.nn.Module:
     return torch.nn.Linear(4, 1)
 
 
+@cache
+def exported() -> bytes:
+    """The module as a file, made once: torch's exporter takes longer than what most tests claim."""
+    return as_onnx(module(), OF.of.task.num_features)
+
+
 def settings(**changes: Any) -> dict[str, Any]:
     return {
         "loss": "binary_cross_entropy_with_logits",
@@ -144,7 +150,7 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
 
 
 def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(client: Client) -> None:
-    job = client.train(module(), **settings())
+    job = client.train(exported(), **settings())
     with pytest.raises(JobRefused, match="no model to export"):
         job.export()
     job.cancel()
@@ -154,7 +160,7 @@ def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(cli
 
 
 def test_a_job_that_is_refused_is_no_job_that_was_trained(site: Site, client: Client) -> None:
-    job = client.train(module(), **settings())
+    job = client.train(exported(), **settings())
     site.helpers[1].failures = [JobRefused(JobReason.TOO_LARGE, "its operator's log says why")]
     site.worker().run_one()
     with pytest.raises(JobRefused, match=f"{job.job_id.hex()} is refused after 0 of 4.*log says why") as told:
@@ -179,7 +185,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_a_module_is_evaluated_without_what_torch_notes_of_its_authors_code(
     client: Client, sent: list[bytes]
 ) -> None:
-    given = as_onnx(module(), OF.of.task.num_features)
+    given = exported()
     with pytest.raises(InvalidTask, match="enough"):
         client.evaluate(given)
     assert b"stack_trace" in given
@@ -213,7 +219,7 @@ def test_an_evaluation_that_would_read_a_chance_as_a_logit_is_refused(
 def test_a_job_is_evaluated_as_it_was_returned_or_by_its_id(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = client.train(module(), **settings())
+    job = client.train(exported(), **settings())
     asked: list[str] = []
     monkeypatch.setattr(
         type(client.server),
@@ -238,9 +244,9 @@ def test_a_dataset_is_named_as_seal_returns_it_or_by_its_id(
 
         monkeypatch.setattr(type(client.server), operation, record)
     calls: list[Callable[..., object]] = [
-        partial(client.train, module(), **settings()),
-        partial(client.plan, module(), rounds=4),
-        partial(client.evaluate, module()),
+        partial(client.train, exported(), **settings()),
+        partial(client.plan, exported(), rounds=4),
+        partial(client.evaluate, exported()),
         partial(client.aggregate, "count"),
         client.budgets,
     ]
@@ -260,7 +266,7 @@ def test_a_loss_of_another_output_is_refused_before_anything_is_stored(
     squashed = torch.nn.Sequential(module(), torch.nn.Sigmoid())
     for model, loss, why in (
         (squashed, "binary_cross_entropy_with_logits", "ends with Sigmoid, which"),
-        (module(), "binary_cross_entropy", "use binary_cross_entropy_with_logits on logits"),
+        (exported(), "binary_cross_entropy", "use binary_cross_entropy_with_logits on logits"),
     ):
         for eval_set in (None, tmp_path / "panel.npz"):
             with pytest.raises(InvalidModel, match=why):
@@ -273,7 +279,7 @@ def test_a_loss_of_another_output_is_refused_before_anything_is_stored(
 def test_a_loss_of_numbers_for_two_classes_is_warned_of(
     client: Client, capsys: pytest.CaptureFixture[str], loss: str
 ) -> None:
-    client.train(module(), progress=True, **settings(loss=loss, rounds=1))
+    client.train(exported(), progress=True, **settings(loss=loss, rounds=1))
     assert f"two classes, and {loss} makes the output a number" in capsys.readouterr().err
 
 
@@ -285,13 +291,13 @@ def test_a_panel_that_is_not_there_is_named_with_its_setting(client: Client, tmp
 
 
 def test_a_schedule_is_named_as_on_the_command_line(site: Site, client: Client) -> None:
-    job = client.train(module(), schedule="cosine", **settings())
+    job = client.train(exported(), schedule="cosine", **settings())
     site.worker().run_one()
     rates = job.to_pandas()["learning_rate"].dropna()
     assert rates.iloc[-1] < rates.iloc[0]
     for name, said in (("cosinus", "schedule must be constant or cosine or step"), ("", "schedule must be")):
         with pytest.raises(InvalidTask, match=said):
-            client.train(module(), schedule=name, **settings())
+            client.train(exported(), schedule=name, **settings())
 
 
 def test_what_is_wrong_with_a_model_is_said_before_anything_is_stored(client: Client) -> None:
@@ -300,14 +306,14 @@ def test_what_is_wrong_with_a_model_is_said_before_anything_is_stored(client: Cl
     with pytest.raises(InvalidModel, match="expected an ONNX file"):
         client.train(3, **settings())
     with pytest.raises(JobRefused, match="no noise"):
-        client.train(module(), epsilon=1.0, **settings())
+        client.train(exported(), epsilon=1.0, **settings())
     assert client.jobs() == []
 
 
 def test_columns_need_the_encoder_of_a_task_that_names_none(
     site: Site, client: Client, tmp_path: Path
 ) -> None:
-    job = client.train(module(), **settings())
+    job = client.train(exported(), **settings())
     site.worker().run_one()
     with pytest.raises(InvalidTask, match="names no encoder"):
         job.export(takes="columns")
@@ -371,9 +377,9 @@ def test_a_client_speaks_plaintext_only_where_commands_do(
 
 
 def test_jobs_datasets_and_tasks_show_themselves(client: Client) -> None:
-    job = client.train(module(), **{**settings(), "wait": False})
+    job = client.train(exported(), **{**settings(), "wait": False})
     assert repr(job) == f"Job({job.job_id.hex()!r}, queued, {job.record.progress}, no noise: no privacy)"
-    wide = client.train(module(), **{**settings(), "wait": False}, name="wide")
+    wide = client.train(exported(), **{**settings(), "wait": False}, name="wide")
     assert repr(wide).startswith(f"Job({wide.job_id.hex()!r}, 'wide', queued, 0 of")
     away = Job(job_id=job.job_id, at=RemoteAdServer(url="http://127.0.0.1:9", token=""))
     assert repr(away) == f"Job({job.job_id.hex()!r})"
@@ -444,7 +450,7 @@ def test_a_rehearsal_is_at_the_epsilon_of_the_job_unless_others_are_named(
     monkeypatch.setattr(rehearsal, "rehearse", lambda *given, encoder: wishes.append(given[3]))
     (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
     job = {name: value for name, value in settings().items() if name != "wait"}
-    client.rehearse(module(), tmp_path / "panel.npz", **job, **given)
+    client.rehearse(exported(), tmp_path / "panel.npz", **job, **given)
     assert wishes[0].epsilons == tried
 
 
@@ -455,12 +461,12 @@ def test_a_job_is_rehearsed_by_the_settings_of_train_over_the_sealed_dataset(
     panel.write_bytes(eval_set_npz(OF))
     how: dict[str, Any] = {"epsilons": [1.0], "seeds": 1}
     job = {name: value for name, value in settings(rounds=2, batch_size=20.0).items() if name != "wait"}
-    found = client.rehearse(module(), panel, **how, **job)
+    found = client.rehearse(exported(), panel, **how, **job)
     assert {one.name for one in found.settings} == {"no noise", "examples alone"}  # the task has no noise
-    planned = client.rehearse(module(), panel, reports=RECORDS, task=OF.of.task.task_id.hex(), **how, **job)
+    planned = client.rehearse(exported(), panel, reports=RECORDS, task=OF.of.task.task_id.hex(), **how, **job)
     assert planned.settings == found.settings
     assert client.jobs() == []
-    submission = _submission(as_onnx(module(), 4), loss="mse", learning_rate=0.1, rounds=1)
+    submission = _submission(exported(), loss="mse", learning_rate=0.1, rounds=1)
     with pytest.raises(InvalidTask, match="leave out loss"):
         client.rehearse(submission, panel, loss="mse")
 
@@ -468,7 +474,7 @@ def test_a_job_is_rehearsed_by_the_settings_of_train_over_the_sealed_dataset(
 def test_several_rates_are_named_as_learning_rates(client: Client, tmp_path: Path) -> None:
     for given in ([0.3, 1.0], (0.3,), "0.3"):
         with pytest.raises(InvalidTask, match=r"learning_rate is .*give those to compare as learning_rates="):
-            client.rehearse(module(), tmp_path / "none.npz", loss="mse", learning_rate=given)
+            client.rehearse(exported(), tmp_path / "none.npz", loss="mse", learning_rate=given)
 
 
 def test_a_job_is_trained_by_its_model_loss_and_epsilon_alone(
@@ -478,19 +484,19 @@ def test_a_job_is_trained_by_its_model_loss_and_epsilon_alone(
     add_dataset(one := Site(tmp_path / "noisy", of), of)
     job: dict[str, Any] = {"loss": "binary_cross_entropy_with_logits", "wait": False}
     with Client.of(LocalAdServer(data=one.data_dir)) as noisy:
-        made = noisy.train(module(), epsilon=2.0, **job)
+        made = noisy.train(exported(), epsilon=2.0, **job)
         said = capsys.readouterr().err
         plan = noisy.server.job(made.job_id.hex()).plan
         assert isinstance(plan, TrainingPlan)
         assert (plan.optimizer.kind, plan.schedule.kind) == ("momentum", "cosine")
         assert (plan.optimizer.learning_rate, plan.job.rounds) == (0.1, 120)
         assert "learning rate 0.1, by the rule for 40 reports and 5 parameters, with momentum" in said
-        noisy.train(module(), epsilon=0.5, learning_rate=0.1, **job)
+        noisy.train(exported(), epsilon=0.5, learning_rate=0.1, **job)
         assert "learning rate 0.1, as named, with momentum and a cosine schedule" in capsys.readouterr().err
         with pytest.raises(InvalidTask, match="give a rate"):
-            noisy.train(module(), epsilon=0.5, optimizer="adam", **job)
+            noisy.train(exported(), epsilon=0.5, optimizer="adam", **job)
         with pytest.raises(JobRefused, match=r"epsilon 8 was asked for, but .*, 8 in all leave"):
-            noisy.train(module(), epsilon=8.0, **job)
+            noisy.train(exported(), epsilon=8.0, **job)
         assert len(noisy.jobs()) == 2
     one.engine.dispose()
 
@@ -511,7 +517,7 @@ class BCEWithLogitsLoss:
 )
 def test_a_setting_of_another_kind_is_named(client: Client, given: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidTask, match=why):
-        client.train(module(), **{"loss": "mse", "epsilon": 1.0, **given})
+        client.train(exported(), **{"loss": "mse", "epsilon": 1.0, **given})
     assert not client.jobs()
 
 
@@ -570,8 +576,8 @@ def test_a_panel_of_another_encoder_is_refused_before_it_costs_anything(tmp_path
     np.savez(panel, features=features, labels=np.arange(4) % 2, encoder=np.zeros(32, np.uint8))
     with client_with_columns(tmp_path, **dict.fromkeys("abcd", NUMBERS)) as client:
         for ask in (
-            lambda: client.rehearse(module(), panel, loss="binary_cross_entropy_with_logits"),
-            lambda: client.train(module(), eval_set=panel, **settings()),
+            lambda: client.rehearse(exported(), panel, loss="binary_cross_entropy_with_logits"),
+            lambda: client.train(exported(), eval_set=panel, **settings()),
         ):
             with pytest.raises(JobRefused, match=r"encoder 0{12}, but the task's is .*: encode it again"):
                 ask()
@@ -590,14 +596,14 @@ def test_a_number_in_quotes_and_a_panel_that_is_no_file_are_named(
     client: Client, given: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(InvalidTask, match=re.escape(why)):
-        client.train(module(), **settings(**given))
+        client.train(exported(), **settings(**given))
     quoted: Any = "2"
     with pytest.raises(InvalidTask, match="epsilon is '2': expected one number"):
-        client.evaluate(module(), epsilon=quoted)
+        client.evaluate(exported(), epsilon=quoted)
     with pytest.raises(InvalidTask, match="epsilon is '2': expected one number"):
         client.aggregate("count", epsilon=quoted)
     with pytest.raises(InvalidTask, match="seeds is '2': expected one number"):
-        client.rehearse(module(), "panel.npz", loss="mse", seeds=quoted)
+        client.rehearse(exported(), "panel.npz", loss="mse", seeds=quoted)
     with pytest.raises(InvalidTask, match="clip_norm is '1': expected one number"):
         client.create_task(**{**TASK, "clip_norm": "1"}, num_features=4, classes=2)
 
@@ -615,7 +621,7 @@ def test_an_untrained_network_without_a_panel_is_warned_of_with_what_a_panel_wou
         ({"freeze": ["bias"]}, ""),
         ({"eval_set": tmp_path / "ones.npz"}, "records of the evaluation set have the label 1: it neither"),
     ):
-        client.train(module(), progress=True, **settings(rounds=1, **given))
+        client.train(exported(), progress=True, **settings(rounds=1, **given))
         said = capsys.readouterr().err
         assert warned in said
         assert ("warning" in said) == bool(warned)
@@ -625,17 +631,17 @@ def test_an_untrained_network_without_a_panel_is_warned_of_with_what_a_panel_wou
 def test_a_job_is_found_by_its_own_id_and_one_epsilon_is_a_list_of_one(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = client.train(module(), **settings())
+    job = client.train(exported(), **settings())
     assert client.job(job.job_id).job_id == client.job(job.job_id.hex()).job_id == job.job_id
     wishes: list[rehearsal.Wish] = []
     monkeypatch.setattr(rehearsal, "rehearse", lambda *given, encoder: wishes.append(given[3]))
     (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
-    client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epsilons=3, learning_rates=0.5)
+    client.rehearse(exported(), tmp_path / "panel.npz", loss="mse", epsilons=3, learning_rates=0.5)
     assert (wishes[0].epsilons, wishes[0].learning_rates) == ((3,), (0.5,))
     with pytest.raises(TypeError, match=r"^rehearse\(\) has no parameter 'epochs': did you mean rounds"):
-        client.rehearse(module(), tmp_path / "panel.npz", loss="mse", epochs=3)
+        client.rehearse(exported(), tmp_path / "panel.npz", loss="mse", epochs=3)
     with pytest.raises(TypeError, match=r"^rehearse\(\) needs loss: "):
-        client.rehearse(module(), tmp_path / "panel.npz")
+        client.rehearse(exported(), tmp_path / "panel.npz")
 
 
 def test_a_network_of_weighted_classes_is_trained_calibrated_and_read_as_one_without_weights(
@@ -645,7 +651,7 @@ def test_a_network_of_weighted_classes_is_trained_calibrated_and_read_as_one_wit
     panel.write_bytes(eval_set_npz(OF))
     examples, logits = read_eval_set(panel.read_bytes()), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
     weighted: Any = [{"targets": [0, 1], "weights": [1, 5]}]
-    job = client.train(module(), eval_set=panel, progress=False, **settings(loss=weighted))
+    job = client.train(exported(), eval_set=panel, progress=False, **settings(loss=weighted))
     site.worker().run_one()
     assert job.watch(progress=False).state is JobState.DONE
     last = job.figures()[-1]
@@ -670,7 +676,7 @@ def test_a_network_of_inverted_targets_has_no_score_that_would_be_read_the_wrong
     panel = tmp_path / "panel.npz"
     panel.write_bytes(eval_set_npz(OF))
     inverted: Any = [{"targets": [1, 0]}]
-    job = client.train(module(), eval_set=panel, progress=False, **settings(loss=inverted, rounds=1))
+    job = client.train(exported(), eval_set=panel, progress=False, **settings(loss=inverted, rounds=1))
     site.worker().run_one()
     last = job.watch(progress=False).figures()[-1]
     assert last.loss is not None
@@ -693,7 +699,7 @@ def test_without_progress_what_should_be_acted_on_is_warned_of_at_the_callers_li
     assert {one.filename for one in found} == {__file__}
     with pytest.warns(UserWarning, match="mse makes the output a number") as found:
         client.rehearse(
-            *(module(), tmp_path / "panel.npz"),
+            *(exported(), tmp_path / "panel.npz"),
             loss="mse",
             learning_rate=1.0,
             seeds=1,
@@ -701,7 +707,7 @@ def test_without_progress_what_should_be_acted_on_is_warned_of_at_the_callers_li
         )
     assert [one.filename for one in found] == [__file__]
     # Its rate was named and its features are scaled, which is nothing to act on
-    client.train(module(), **given, progress=False)
+    client.train(exported(), **given, progress=False)
     assert capsys.readouterr() == ("", "")
     # What is printed is not warned of as well: a warning would be an error here
     client.train(general, **given, public_samples=True)
