@@ -9,12 +9,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from playwright.sync_api import Browser
 
+from maskedlark.runtime import library_env
 from tests.browser_sim.js.chromium import chromium
 from tests.postgres import Postgres, running_postgres
 from tests.ray_environment import tell_ray
 from tests.s3 import leading_to, running_s3
 
 tell_ray()  # before any test imports it
+library_env.settle()  # as every command does, before a test imports numpy
+# torch's threads wait for each other by spinning: ten times the work on cores that other workers use.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # How long an example takes says more about the machine than about the code. CI gets the same ones each time.
 settings.register_profile(
