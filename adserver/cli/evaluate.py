@@ -8,7 +8,7 @@ import typer
 
 from adserver.cli.options import JsonOption, TracesOption, release_options
 from adserver.cli.target import connected_server_of, trace
-from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts, print_json
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
@@ -52,6 +52,9 @@ def _evaluate_command(
             "right first choices; default: 0.1, or 0.5."
         ),
     ] = None,
+    auc: Annotated[
+        float, option("The AUC that the forecast assumes of the model, from 0.5 up and below 1.")
+    ] = ASSUMED_AUC,
     plan: Annotated[
         bool, option("Print the cost and how wide intervals will be, and charge nothing.", "--plan")
     ] = False,
@@ -72,6 +75,7 @@ def _evaluate_command(
     shared = {
         "bins": bins,
         "base_rate": base_rate,
+        "auc": auc,
         "epsilon": charged["epsilon"],
         "dataset": charged["dataset"],
     }

@@ -35,6 +35,7 @@ def read_loss(loss: Loss | None, heads: Path | None, model: bytes | None = None)
         raise typer.BadParameter(f"--heads: {heads.name} is not JSON: {error}") from None
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise typer.BadParameter(
-            f"--heads: {heads.name} must be a list of heads, each with targets and an output"
+            f"--heads: {heads.name} must be a list of heads, each with targets and, unless the model has one "
+            "output, an output"
         )
     return Heads.of(listed, () if model is None else names_of_outputs(model))

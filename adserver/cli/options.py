@@ -80,6 +80,13 @@ FreezeOption = Annotated[
         metavar="NAME",
     ),
 ]
+CheckColumnsOption = Annotated[
+    bool,
+    option(
+        "Whether a model is refused that looks up numbers, or one byte of an id, as rows of a table.",
+        "--check-columns/--any-columns",
+    ),
+]
 OneTaskOption = Annotated[
     str,
     option("The start of the task's id; may be omitted if there is only one task.", "--task", metavar="ID"),

@@ -8,7 +8,14 @@ import typer
 
 from adserver.cli.federated import read_federated_options
 from adserver.cli.heads import read_loss
-from adserver.cli.options import DatasetOption, FreezeOption, JsonOption, TrainOption, sampling_of
+from adserver.cli.options import (
+    CheckColumnsOption,
+    DatasetOption,
+    FreezeOption,
+    JsonOption,
+    TrainOption,
+    sampling_of,
+)
 from adserver.cli.submission import schedule_of
 from adserver.cli.target import server_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS, TEST_SHARE
@@ -69,6 +76,7 @@ def _plan_command(
     ] = None,
     train: TrainOption = None,
     freeze: FreezeOption = None,
+    check_columns: CheckColumnsOption = True,
     dataset: DatasetOption = "",
     epsilon: Annotated[
         float | None,
@@ -170,6 +178,7 @@ def _plan_command(
         ),
         epsilon=epsilon,
         loss=read_loss(loss, heads, encoded),
+        are_columns_checked=check_columns,
         gradient_norm=gradient_norm,
         momentum=momentum,
         learning_rate=learning_rate,
@@ -189,7 +198,7 @@ def _plan_command(
     if as_json:
         print_json(PlanMessage.of(found))
         return
-    print_plan(*found)
+    print_plan(found)
     if model is not None and found.general is None:
         typer.echo("helpers compute the model exactly")
 

@@ -61,6 +61,13 @@ def _rehearse_command(
             dir_okay=False,
         ),
     ] = None,
+    with_default: Annotated[
+        bool,
+        _rehearsal(
+            "Whether each job is compared with one of quickstart's default network, for the same budget.",
+            "--with-default/--without-default",
+        ),
+    ] = True,
     plot: Annotated[
         Path | None, _rehearsal("Also draw score against epsilon to this .png file.", dir_okay=False)
     ] = None,
@@ -69,8 +76,9 @@ def _rehearse_command(
 ) -> None:
     """Train a job in the clear on labelled examples of your own, at each epsilon and rate. It spends nothing.
 
-    The table has the job at each epsilon, the job without noise, and training on the examples alone; with
-    --warm-start also each job that begins at weights trained on the examples.
+    The table has the job at each epsilon, the job without noise, training on the examples alone, and the job
+    of quickstart's default network; with --warm-start also each job that begins at weights trained on the
+    examples.
     """
     from adserver.messages.rehearsal import RehearsalMessage
     from adserver.training.eval_set import read_eval_set
@@ -92,14 +100,15 @@ def _rehearse_command(
         seeds=seeds,
         workers=workers or os.cpu_count() or 1,
         is_warm=warm_start is not None,
+        has_default=with_default,
     )
     # The task's clip, labels and floors are real; only the records are the owner's
     described = server.task(task).stored.bundle.task
     given = read_eval_set(examples.read_bytes())
-    for remark in remarks_of_rehearsal(submission, described, given, lambda of: server.encoder(of.hex())):
+    encoder = server.encoder(described.task_id.hex()) if described.encoder else None
+    for remark in remarks_of_rehearsal(submission, described, given, encoder, seeds=seeds):
         typer.echo(str(remark), err=True)
     with training_progress("rehearsing", is_shown=not as_json) as progress:
-        encoder = server.encoder(described.task_id.hex()) if described.encoder else None
         found = rehearse(submission, described, given, wish, progress, encoder=encoder)
     if as_json:
         print_json(RehearsalMessage.of(found).model_dump(mode="json"))

@@ -7,6 +7,7 @@ import typer
 
 from adserver.cli.heads import read_loss
 from adserver.cli.options import (
+    CheckColumnsOption,
     DatasetOption,
     FreezeOption,
     TaskOption,
@@ -74,8 +75,8 @@ def submission_of(
     heads: Annotated[
         Path | None,
         _training(
-            "Instead of --loss: a .json file with the heads of the model, each with its output and a target "
-            "for every label code.",
+            "Instead of --loss: a .json file with the heads of the model, each with a target for "
+            "every label code and, if the model has several outputs, its own.",
             exists=True,
             dir_okay=False,
         ),
@@ -162,13 +163,7 @@ def submission_of(
             "--standardise/--as-it-is",
         ),
     ] = True,
-    check_columns: Annotated[
-        bool,
-        _training(
-            "Whether a model is refused that looks up numbers, or one byte of an id, as rows of a table.",
-            "--check-columns/--any-columns",
-        ),
-    ] = True,
+    check_columns: CheckColumnsOption = True,
 ) -> "Submission | None":
     """Return the job that is asked for; None without a model or a loss."""
     from adserver.records.submissions import Submission

@@ -81,10 +81,18 @@ class Job:
     def watch(self, *, progress: bool = True) -> "Job":
         """Wait until it stops, with a progress bar (in a notebook, too); the job itself.
 
+        What it waits for, such as another job in front of it, is a line of standard error, with and without
+        a bar.
+
         Raises:
             JobRefused(WRONG_STATE): it was refused or has failed. `client.job(id)` still has its rounds.
         """
-        stopped = watch(self.at, self.job_id, is_shown=progress)
+        stopped = watch(
+            self.at,
+            self.job_id,
+            is_shown=progress,
+            tell=lambda what: typer.echo(f"waiting: {what}", err=True),
+        )
         if stopped.state in (JobState.REFUSED, JobState.FAILED):
             name, cause = self.job_id.hex(), "" if stopped.stop is None else f": {stopped.stop.cause}"
             then = "its resume() goes on, once the cause is gone"

@@ -11,15 +11,11 @@ from adserver.client.choices import check_numbers, choose, suggest_names
 from adserver.client.connection import Connection, id_of, warn_afterwards
 from adserver.client.job import Job
 from adserver.measuring.aggregate_forecast import AggregateForecast, forecast_aggregate
-from adserver.measuring.evaluation_forecast import (
-    ASSUMED_AUC,
-    EvaluationForecast,
-    forecast_evaluation,
-)
+from adserver.measuring.evaluation_forecast import EvaluationForecast, forecast_evaluation
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.request import read_request
 from adserver.measuring.result import AggregateResult
-from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.records.summaries import QuerySummary
 from adserver.store.datasets import Dataset

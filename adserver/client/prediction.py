@@ -11,6 +11,7 @@ The rows are read, encoded and scored as by `adserver model predict`. No ad serv
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
@@ -36,6 +37,8 @@ _MISSING: Final = ("NaT", "<NA>")
 _TRUTH: Final = {"true": 1.0, "false": 0.0}
 # Floats hold each whole number up to here.
 _WHOLE: Final = 1 << 53
+# By encoder and column, the shares of unknown words that were warned of, in hundredths.
+_TOLD: Final = set[tuple[bytes, str, float]]()
 
 
 def predict(
@@ -49,8 +52,9 @@ def predict(
 
     Of two classes that is the chance of class 1, and of more the chance of each; of numbers the number; of a
     file that does not say its loss the outputs. Words that the encoder does not name are scored as `other`,
-    and a warning counts them. Another names the currency or % of amounts, which the encoder does not know,
-    and another the columns that only some of the dicts have, and how many lack them: those cells are gaps.
+    and a warning counts them, when their share of a column is a new one in this process. Another names the
+    currency or % of amounts, which the encoder does not know, and another the columns that only some of the
+    dicts have, and how many lack them: those cells are gaps.
 
     Args:
         model: The ONNX file that `export` or `calibrate` of a job made, or its bytes.
@@ -76,12 +80,25 @@ def predict(
     found = find_encoder(encoded, read_encoder_of(encoder))
     table, lacking = _read_rows(rows, found)
     scored = score_table(encoded, found, table, None if loss is None else choose(Loss, "loss", loss))
-    if remarks := [*lacking, *scored.remarks()]:
+    news = tuple(one for one in scored.unknown if _is_news(found, one.column, one.rows / len(table)))
+    if remarks := [*lacking, *replace(scored, unknown=news).remarks()]:
         warnings.warn("; ".join(remarks), stacklevel=2)
     nothing = (np.nan,) * len(scored.columns)
     numbers = [nothing if one is None else one for one in scored.rows]
     values = np.array(numbers, np.float64).reshape(len(table), len(scored.columns))
     return values[:, 0] if values.shape[1] == 1 else values
+
+
+def _is_news(encoder: Encoder, column: str, share: float) -> bool:
+    """Return whether this process has not been told yet of such a share of unknown words in a column.
+
+    A model that is used again and again on the same rows, or row by row, has the same of them each time.
+    """
+    told = (encoder.digest, column, round(share, 2))
+    if told in _TOLD:
+        return False
+    _TOLD.add(told)
+    return True
 
 
 def _read_rows(rows: Any, encoder: Encoder) -> tuple[Table, list[str]]:

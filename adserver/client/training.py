@@ -1,6 +1,7 @@
 """Training from Python: plan, submit and follow jobs."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +18,10 @@ from adserver.records.submissions import AnySubmission, PlanConstraints, PlanReq
 from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx, warn_of_modes
-from adserver.training.column_uses import check_vocabulary
 from adserver.training.default_optimizer import read_steps
 from adserver.training.defaults import ROUNDS
-from adserver.training.merged_parameters import separate_parameters
 from adserver.training.pipeline import names_of_outputs
+from adserver.training.submission import check_settings
 from adserver.views.job_comparison import ComparedJobs, compare_jobs
 from adserver.views.plan import Remark, remarks_of_job
 from maskedlark.encoding.encoder import Encoder
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 _EPSILONS: Final = (0.5, 1.0, 3.0)
+# The output of a single head that names none, before the model is exported
+_NOT_KNOWN: Final = "output"
 
 
 class Training(Connection):
@@ -65,6 +67,7 @@ class Training(Connection):
         dataset: Dataset | str = "",
         reports: int | None = None,
         task: str = "",
+        check_columns: bool = True,
         jobs: int = 1,
         tests: int = 0,
         test_share: float = TEST_SHARE,
@@ -79,8 +82,8 @@ class Training(Connection):
         its epsilon, `refusal` says so. `noise` is independent or correlated, which is fitted to the
         `momentum` of your optimizer; both are compared. With the `learning_rate` and its `schedule` the error
         of the weights is predicted. `train` and `freeze` choose parameters of the model. For a job on
-        devices, pass its request to `server.plan`. With the `loss` it is checked as `train` does whether the
-        model's outputs fit it.
+        devices, pass its request to `server.plan`. The model's columns are checked as by `train`, and with a
+        `loss` its outputs; what may be wrong is a UserWarning, and in `warnings`.
 
             client.plan(num_parameters=10_000, reports=50_000, epsilon=3.0, jobs=10, tests=50)
 
@@ -90,10 +93,21 @@ class Training(Connection):
         Raises:
             InvalidModel, InvalidTask, JobRefused
         """
-        encoded = None if model is None else as_onnx(model, self._width(id_of(dataset), task, reports))
+        check_numbers(
+            num_parameters=num_parameters,
+            rounds=rounds,
+            batch_size=batch_size,
+            noise_multiplier=noise_multiplier,
+            epsilon=epsilon,
+            gradient_norm=gradient_norm,
+            momentum=momentum,
+            learning_rate=learning_rate,
+            clip_norm=clip_norm,
+            reports=reports,
+        )
         request = PlanRequest(
-            model=encoded,
-            loss=None if loss is None else _loss(loss, encoded),
+            loss=None if loss is None else _loss(loss),
+            are_columns_checked=check_columns,
             num_parameters=num_parameters,
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
@@ -114,7 +128,14 @@ class Training(Connection):
             tests=tests,
             test_share=test_share,
         )
-        return Facts(PlanMessage.of(self.server.plan(request)).model_dump(mode="json"))
+        # Last, since it takes seconds
+        if model is not None:
+            encoded = as_onnx(model, self._width(id_of(dataset), task, reports))
+            found = None if loss is None else _loss(loss, encoded)
+            request = replace(request, model=encoded, loss=found)
+        planned = self.server.plan(request)
+        _tell((Remark(text=line, is_warning=True) for line in planned.warnings), False)
+        return Facts(PlanMessage.of(planned).model_dump(mode="json"))
 
     def _encoder_of(self, task_id: bytes) -> Encoder | None:
         """Return the encoder of a task, if it names one."""
@@ -208,9 +229,8 @@ class Training(Connection):
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
         """
-        check_panels(eval_set=eval_set)  # before the export, which takes seconds
-        submission = _submission(
-            as_onnx(model, self._task_of(id_of(dataset)).num_features),
+        check_panels(eval_set=eval_set)
+        asked = _submission(
             loss=loss,
             learning_rate=learning_rate,
             rounds=rounds,
@@ -237,12 +257,19 @@ class Training(Connection):
             name=name,
             note=note,
         )
-        made = self.server.submit(submission)
-        told = [Remark(text=line, is_warning=True) for line in warn_of_modes(model)]
-        told += remarks_of_job(submission, made.plan, self._encoder_of, is_python=True)
-        _tell(told, progress=progress)
-        job = Job(job_id=made.job_id, at=self.server)
+        task = self._task_of(asked.dataset)
+        check_settings(asked, task)
+        # Last, since it takes seconds
+        submission = _with_model(asked, as_onnx(model, task.num_features), loss)
+        job, remarks = self._submit(submission)
+        _tell([*(Remark(text=line, is_warning=True) for line in warn_of_modes(model)), *remarks], progress)
         return job.watch(progress=progress) if wait else job
+
+    def _submit(self, submission: AnySubmission) -> tuple[Job, list[Remark]]:
+        """Submit a job; return it with what to say of it."""
+        made = self.server.submit(submission)
+        remarks = remarks_of_job(submission, made.plan, self._encoder_of, is_python=True)
+        return Job(job_id=made.job_id, at=self.server), list(remarks)
 
     @suggest_names
     def rehearse(
@@ -256,6 +283,7 @@ class Training(Connection):
         seeds: int = 4,
         workers: int = 1,
         warm: bool = False,
+        with_default: bool = True,
         progress: bool = True,
         **training: Any,
     ) -> "Rehearsal":
@@ -275,6 +303,8 @@ class Training(Connection):
             workers: Processes to train in; the result does not depend on it.
             warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such
                 weights, as an ONNX file for `train` or `submit`.
+            with_default: Also train quickstart's default network at each epsilon, to see whether the model
+                earns its place: one training more for each seed.
             progress: Show a bar on a terminal or in a notebook. Without it warnings are UserWarnings.
             training: The settings of `train`, such as loss; or, instead of a dataset, the `task` by the start
                 of its id.
@@ -283,7 +313,7 @@ class Training(Connection):
             InvalidModel, InvalidTask, JobRefused
         """
         from adserver.training.eval_set import read_eval_set
-        from adserver.training.rehearsal import Wish, add_own_rate, rehearse
+        from adserver.training.rehearsal import Wish, add_own_rate, check_wish, rehearse
         from adserver.views.rehearsal import remarks_of_rehearsal, training_progress
 
         if not isinstance(rate := training.get("learning_rate"), float | int | None):
@@ -300,9 +330,8 @@ class Training(Connection):
         # Before anything is collected there is a task but no dataset
         is_planned = bool(of) or reports is not None
         task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
-        submit_as = suggest_names(_submission, "rehearse")
-        submission = asked or submit_as(as_onnx(model, task.num_features), **training)
-        of_job = training.get("epsilon") if asked is None else asked.epsilon
+        submission = asked or suggest_names(_submission, "rehearse")(**training)
+        of_job = submission.epsilon
         wish = Wish(
             reports=self.server.dataset(dataset).size if reports is None else reports,
             epsilons=_tuple(epsilons) or (_EPSILONS if of_job is None else (of_job,)),
@@ -310,29 +339,31 @@ class Training(Connection):
             seeds=seeds,
             workers=workers,
             is_warm=warm,
+            has_default=with_default,
         )
         found = read_eval_set(Path(examples).read_bytes())
-        # As submitting does, where it would be too late to try another
+        check_wish(wish, submission, task, found)
+        if asked is None:  # last, since it takes seconds
+            submission = _with_model(submission, as_onnx(model, task.num_features), training["loss"])
         encoder = None if task.encoder is None else self._encoder_of(task.task_id)
-        if encoder is not None:
-            check_vocabulary(separate_parameters(submission.model), encoder)
-        # Here a wrong column costs nothing yet
-        _tell(remarks_of_rehearsal(submission, task, found, self._encoder_of), progress=progress)
+        _tell(remarks_of_rehearsal(submission, task, found, encoder, seeds=seeds), progress)
         with training_progress("rehearsing", is_shown=progress) as show:
             return rehearse(submission, task, found, wish, show, encoder=encoder)
 
+    @suggest_names
     def submit(self, submission: AnySubmission, *, wait: bool = False, progress: bool = True) -> Job:
         """Submit a job of any kind: over a dataset, on devices with helpers, or on devices without.
 
         Args:
             submission: A request of `adserver.records.submissions`.
             wait: Watch the job until it stops.
-            progress: Show a bar while waiting.
+            progress: As of `train`.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
         """
-        job = Job(job_id=self.server.submit(submission).job_id, at=self.server)
+        job, remarks = self._submit(submission)
+        _tell(remarks, progress)
         return job.watch(progress=progress) if wait else job
 
     def job(self, job: str | bytes = "") -> Job:
@@ -367,7 +398,6 @@ def _tuple(given: Sequence[float] | float) -> tuple[float, ...]:
 
 
 def _submission(
-    model: bytes,
     *,
     loss: str | Sequence[Mapping[str, Any]],
     learning_rate: float | None = None,
@@ -396,7 +426,7 @@ def _submission(
     name: str = "",
     note: str = "",
 ) -> Submission:
-    """Return the request of `Client.train`'s arguments."""
+    """Return the request of `Client.train`'s arguments, as yet without a model."""
     check_numbers(
         learning_rate=learning_rate,
         epsilon=epsilon,
@@ -410,8 +440,8 @@ def _submission(
     )
     steps, rates = read_steps(optimizer, learning_rate, momentum, _schedule(schedule))
     return Submission(
-        model=model,
-        loss=_loss(loss, model),
+        model=b"",
+        loss=_loss(loss),
         rounds=rounds,
         batch_size=batch_size,
         epsilon=epsilon,
@@ -438,6 +468,11 @@ def _submission(
     )
 
 
+def _with_model(asked: Submission, model: bytes, loss: str | Sequence[Mapping[str, Any]]) -> Submission:
+    """Return a request with its model, whose outputs the heads of a loss may leave out."""
+    return replace(asked, model=model, loss=_loss(loss, model))
+
+
 def _schedule(given: Schedule | str | None) -> Schedule | None:
     """Return the schedule of a kind's name, or as it was given."""
     if isinstance(given, str):
@@ -445,7 +480,7 @@ def _schedule(given: Schedule | str | None) -> Schedule | None:
     return given
 
 
-def _tell(remarks: Iterable[Remark], *, progress: bool) -> None:
+def _tell(remarks: Iterable[Remark], progress: bool) -> None:
     """Print remarks to standard error, as the bar; without it warn the caller's caller of what matters.
 
     To be called by a method that `suggest_names` wraps.
@@ -457,16 +492,21 @@ def _tell(remarks: Iterable[Remark], *, progress: bool) -> None:
             warn_afterwards(remark.text, stacklevel=4)
 
 
-def _loss(given: Any, model: bytes | None) -> str | Heads:
+def _loss(given: Any, model: bytes | None = None) -> str | Heads:
     """Return the name of one loss, or heads; one that names no output reads the only one of the model.
+
+    Before there is a model, a single head may leave its output open.
 
     Raises:
         InvalidTask: it is neither, such as an object of torch.
+        InvalidModel(UNKNOWN_LOSS)
     """
     if isinstance(given, str):
-        return given
+        return Loss.named(given)
     if not isinstance(given, Sequence):
         raise InvalidTask(
             f"loss is of type {type(given).__name__}: expected a name ({', '.join(Loss)}), or a list of heads"
         )
-    return Heads.of(given, () if model is None else names_of_outputs(model))
+    if model is None:
+        return Heads.of(given, (_NOT_KNOWN,) if len(given) == 1 else ())
+    return Heads.of(given, names_of_outputs(model))

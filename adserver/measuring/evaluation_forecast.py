@@ -14,7 +14,7 @@ from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import Metric, read
 from adserver.measuring.request import query_epsilon
 from adserver.measuring.result import Estimate
-from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
@@ -30,8 +30,6 @@ ASSUMED_RATE: Final = 0.1
 """The share of records of label 1 where the caller gives none."""
 ASSUMED_RIGHT: Final = 0.5
 """The share of records whose first choice among several classes is right, where the caller gives none."""
-ASSUMED_AUC: Final = 0.8
-"""The AUC of the model where the caller gives none."""
 _FIGURES: Final = ("roc_auc", "confidence_roc_auc", "loss", "accuracy", "mean_over_rate")
 
 
@@ -90,7 +88,8 @@ class EvaluationForecast:
             f"{cost}, over {self.records:,} reports, 99 % intervals of sampling and noise are about: "
             + ", ".join(f"{name} {_width(found)}" for name, found in widths),
             f"this assumes that {self.base_rate:g} of the records {positives}, and a calibrated model whose "
-            f"AUC is {self.auc:g}; the noise on each of 2 x {self.num_bins} bins has a standard error of "
+            f"AUC is {self.auc:g} (or as you give them: --base-rate, --auc; base_rate=, auc=); the "
+            f"noise on each of 2 x {self.num_bins} bins has a standard error of "
             f"{self.bin_error:.3g} records, and a bin has {self.bin_records:.3g} on average",
         )
 

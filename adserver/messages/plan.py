@@ -10,7 +10,13 @@ from adserver.budgets.planned_tests import MOST_TESTS, PlannedTests
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.base import File, Message, Whole
 from adserver.messages.budget import EpsilonsMessage
-from adserver.messages.submission import HeadSetting, SamplingRequest, loss_received, loss_sent
+from adserver.messages.submission import (
+    COLUMNS_CHECKED,
+    HeadSetting,
+    SamplingRequest,
+    loss_received,
+    loss_sent,
+)
 from adserver.records.defaults import TEST_SHARE
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import PlanConstraints, PlanRequest
@@ -29,6 +35,7 @@ _COSTS = ("alone", "planned", "together")
 _ASKED = (
     "model", "num_parameters", "epsilon", "gradient_norm", "momentum", "learning_rate", "schedule",
     "clip_norm", "train", "freeze", "dataset", "reports", "task", "jobs", "tests", "test_share",
+    "are_columns_checked",
 )  # fmt: skip
 _TESTS = ("count", "epsilon", "noise_multiplier", "count_noise")
 _ROOM = ("momentum", "schedule", "clip_norm", "jobs", "is_allocated", "is_sample_public")
@@ -153,6 +160,7 @@ class PlanMessage(Message):
     compared: ComparisonMessage | None = None
     general_path: GeneralPathMessage | None = None
     refusal: str = Field("", description="Why a job of `epsilon_asked` is refused; empty if it is not.")
+    warnings: tuple[str, ...] = Field((), description="What may be wrong with the model, a line each.")
 
     @classmethod
     def of(cls, planned: Planned) -> Self:
@@ -176,6 +184,7 @@ class PlanMessage(Message):
             compared=planned.compared and ComparisonMessage.of(planned.compared, plan, room),
             general_path=planned.general and GeneralPathMessage(**planned.general._asdict()),
             refusal=planned.refusal,
+            warnings=planned.warnings,
         )
 
     def value(self, task: Task) -> Planned:
@@ -196,7 +205,7 @@ class PlanMessage(Message):
         )
         general = None if self.general_path is None else GeneralPath(**dict(self.general_path))
         compared = None if self.compared is None else self.compared.value()
-        return Planned(plan, room, compared, general, self.refusal)
+        return Planned(plan, room, compared, general, self.refusal, self.warnings)
 
 
 class PlanJob(SamplingRequest):
@@ -212,6 +221,7 @@ class PlanJob(SamplingRequest):
     max_epochs: int | None = Field(None, ge=1, le=10_000)
     epsilon: float | None = None
     loss: str | tuple[HeadSetting, ...] | None = None
+    are_columns_checked: bool = COLUMNS_CHECKED
     gradient_norm: float | None = None
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     learning_rate: float | None = Field(None, gt=0.0, description="To predict the error of the weights.")
@@ -245,7 +255,7 @@ class PlanJob(SamplingRequest):
         return PlanRequest(
             **self.sampling(),
             **pick_attributes(self, _ASKED),
-            loss=None if self.loss is None else loss_received(self.loss),
+            loss=None if self.loss is None else loss_received(self.loss, self.model),
             wish=PlanConstraints(**pick_attributes(self, _FIXED)),
         )
 

@@ -9,7 +9,17 @@ from adserver.training.rehearsal_training import Score
 from adserver.training.rehearsed import Rehearsal, Rehearsed
 from maskedlark.frozen import pick_attributes
 
-_SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused", "is_warm", "rule_rate")
+_SAME = (
+    "name",
+    "epsilon",
+    "noise_multiplier",
+    "learning_rate",
+    "clipped",
+    "refused",
+    "is_warm",
+    "rule_rate",
+    "is_default",
+)
 
 
 class _ScoreMessage(Message):
@@ -41,6 +51,7 @@ class _RehearsedMessage(Message):
     clipped: float | None
     refused: str
     is_warm: bool
+    is_default: bool
     rule_rate: float | None
     costs: EpsilonsMessage | None
     scores: list[_ScoreMessage]

@@ -1,6 +1,6 @@
 """A job to queue, as a client sends it."""
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field
 
@@ -8,10 +8,16 @@ from adserver.messages.base import File, RequestBody
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.pipeline import names_of_outputs
 from maskedlark.frozen import pick_attributes
 from maskedlark.model.heads import Heads
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import StepNoise
+
+COLUMNS_CHECKED: Final = Field(
+    True, description="Whether a model is refused that looks up numbers, or one byte of an id, in a table."
+)
+"""The field of a submission and of a plan."""
 
 
 class SamplingRequest(RequestBody):
@@ -31,7 +37,11 @@ class HeadSetting(RequestBody):
     """One head of a job: an output of the model, and what each label code means for it."""
 
     name: str = Field("", description="What results call it; by default the output's name.")
-    output: str = Field(description="An output of the model, or one column of an output: logits[1].")
+    output: str = Field(
+        "",
+        description="An output of the model, or one column of an output: logits[1]. Not needed if the model "
+        "has one output.",
+    )
     loss: str = "binary_cross_entropy_with_logits"
     targets: tuple[float | None, ...] = Field(
         description="One for each label code; null where the code says nothing about this head."
@@ -46,13 +56,16 @@ def loss_sent(loss: str | Heads) -> str | tuple[HeadSetting, ...]:
     return loss if isinstance(loss, str) else tuple(HeadSetting(**head.setting()) for head in loss.heads)
 
 
-def loss_received(sent: str | tuple[HeadSetting, ...]) -> str | Heads:
-    """Return the loss that was sent.
+def loss_received(sent: str | tuple[HeadSetting, ...], model: bytes | None) -> str | Heads:
+    """Return the loss that was sent; a head that names no output reads the only one of the model.
 
     Raises:
         InvalidTask: a head is not valid.
     """
-    return sent if isinstance(sent, str) else Heads.of(head.model_dump() for head in sent)
+    if isinstance(sent, str):
+        return sent
+    settings = (head.model_dump(exclude=set() if head.output else {"output"}) for head in sent)
+    return Heads.of(settings, () if model is None else names_of_outputs(model))
 
 
 class SubmitJob(SamplingRequest):
@@ -91,10 +104,7 @@ class SubmitJob(SamplingRequest):
         True,
         description="Whether features of an untrained model are centred and scaled by the evaluation set.",
     )
-    are_columns_checked: bool = Field(
-        True,
-        description="Whether a model is refused that looks up numbers, or one byte of an id, in a table.",
-    )
+    are_columns_checked: bool = COLUMNS_CHECKED
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
     # Bounded, since both are stored and shown in every list.
@@ -113,4 +123,4 @@ class SubmitJob(SamplingRequest):
         Raises:
             InvalidTask: a head is not valid.
         """
-        return Submission(**{**dict(self), "loss": loss_received(self.loss)})
+        return Submission(**{**dict(self), "loss": loss_received(self.loss, self.model)})

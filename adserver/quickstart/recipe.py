@@ -18,7 +18,7 @@ from adserver.quickstart.runs import REPORTED, Rows, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.exported_model import ModelWeights
-from adserver.training.defaults import Network, choose_learning_rate, choose_network
+from adserver.training.defaults import Network, choose_learning_rate, choose_network, creation_options
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss
@@ -279,19 +279,16 @@ class Recipe(BaseRecipe[Trained]):
         network = self._network(rows)
         outputs = usual_outputs(described.num_classes, is_on_devices=self._are_devices)
         untrained = self._steps.folder / "untrained.onnx"
-        if described.encoder is None:
-            widths = (described.num_features, *network.hidden, outputs)
-            form = ["--layers", ",".join(map(str, widths))]
-        else:
-            form = ["--encoder", str(described.encoder), "--outputs", str(outputs)]
-            form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
-            form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
-            form += ["--base-rate", str(self._base_rate)] if network.clip_norm is not None else []
-        if not network.are_numbers_in_tables:
-            # A direction that all records share would take most of the clip bound and teach nothing.
-            form += ["--centred-on", str(self._panel)]
-        form += ["--seed", str(model.seed)]
-        self._commands.run("adserver", "model", "create", str(untrained), *form)
+        form = creation_options(
+            network,
+            encoder_file=None if described.encoder is None else str(described.encoder),
+            panel_file=str(self._panel),
+            features=described.num_features,
+            outputs=outputs,
+            base_rate=self._base_rate,
+        )
+        seed = ("--seed", str(model.seed))
+        self._commands.run("adserver", "model", "create", str(untrained), *form, *seed)
         return untrained
 
     def _steps_of(self, rows: int, model: Path) -> list[str]:

@@ -11,6 +11,8 @@ DEFAULT_BINS: Final = 64
 
 Either is about 0.002.
 """
+ASSUMED_AUC: Final = 0.8
+"""The AUC of a model whose evaluation is forecast, where the caller gives none."""
 ALL_DECOYS: Final = "all"
 DEFAULT_COLLUSION_FACTOR: Final = 2.0
 """The ratio of the limits that helpers have by default.

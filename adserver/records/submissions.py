@@ -3,17 +3,22 @@
 `adserver.training.submitting` turns one into a stored job, and `adserver.training.planning` into a forecast.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from adserver.records.defaults import MOMENTUM, TEST_SHARE
+from adserver.records.defaults import MOMENTUM, MOST_JOB_NAME, MOST_JOB_NOTE, TEST_SHARE
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
 from adserver.records.training_plan import Optimizer, Schedule
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.heads import Heads
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
+
+# Control characters but tabs and line ends; and surrogates, as which a terminal's broken bytes arrive.
+_NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @frozen
@@ -128,6 +133,21 @@ class FederatedSubmission:
 AnySubmission: TypeAlias = Submission | FederatedSubmission
 
 
+def check_label(name: str, note: str) -> None:
+    """Check what an owner calls a job and notes of it.
+
+    Raises:
+        InvalidTask: it is too long, or holds a control character.
+    """
+    for what, given, most in (("name", name, MOST_JOB_NAME), ("note", note, MOST_JOB_NOTE)):
+        if len(given) > most:
+            raise InvalidTask(f"the job's {what} has {len(given)} characters: at most {most} are kept")
+        if _NOT_TEXT.search(given):
+            raise InvalidTask(
+                f"the job's {what} has a control character, which not every database keeps: leave it out"
+            )
+
+
 @frozen
 class PlanConstraints:
     """What a person fixes of a job; None is left open.
@@ -156,6 +176,7 @@ class PlanRequest(SamplingOptions):
         wish: What is fixed of it, and what is to be found.
         epsilon: What all that is planned may cost against the ad server; None: all that is left.
         loss: Checked against model and task, if it is given.
+        are_columns_checked: See `Submission`.
         gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
         momentum: Of the optimizer that will be used.
         learning_rate: Of that, if it is SGD or momentum and the error of the weights is to be predicted.
@@ -176,6 +197,7 @@ class PlanRequest(SamplingOptions):
     wish: PlanConstraints
     epsilon: float | None = None
     loss: str | Heads | None = None
+    are_columns_checked: bool = True
     gradient_norm: float | None = None
     momentum: float = 0.9
     learning_rate: float | None = None

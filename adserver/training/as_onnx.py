@@ -78,6 +78,7 @@ def _export(module: Any, num_features: int) -> bytes:
     # In training mode dropout would become a part of the graph; the caller's mode is restored.
     module.eval()
     try:
+        _check_weights(module)
         _check_layers(module)
         _check_runs(module, example[0])
         with warnings.catch_warnings(), _only_errors_of("torch"), _without_prints():
@@ -125,6 +126,24 @@ def warn_of_modes(model: Any) -> Iterator[str]:
 
 def _name_few(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def _check_weights(module: Any) -> None:
+    """Refuse weights of another precision than the features have.
+
+    Raises:
+        InvalidModel: NOT_ONNX.
+    """
+    import torch
+
+    for name, one in module.named_parameters():
+        if one.is_floating_point() and one.dtype is not torch.float32:
+            kind = str(one.dtype).removeprefix("torch.")
+            raise InvalidModel(
+                ModelReason.NOT_ONNX,
+                f"the module's parameter {name!r} is {kind}, but features and weights are float32: call "
+                "the module's .float() first",
+            )
 
 
 def _check_layers(module: Any) -> None:

@@ -73,6 +73,30 @@ def choose_network(*, rows: int, epsilon: float, columns: int, rarest: float = 0
     )
 
 
+def creation_options(
+    network: Network,
+    *,
+    encoder_file: str | None,
+    panel_file: str,
+    features: int,
+    outputs: int,
+    base_rate: float | None,
+) -> list[str]:
+    """Return the options of `adserver model create` for a default network."""
+    hidden = ",".join(map(str, network.hidden))
+    if encoder_file is None:
+        options = ["--layers", ",".join(map(str, (features, *network.hidden, outputs)))]
+    else:
+        options = ["--encoder", encoder_file, "--outputs", str(outputs)]
+        options += ["--hidden", hidden] if hidden else []
+        options += [] if network.are_numbers_in_tables else ["--word-tables-only"]
+        options += ["--base-rate", str(base_rate)] if network.clip_norm is not None else []
+    if not network.are_numbers_in_tables:
+        # A direction that all records share would take most of the clip bound and teach nothing
+        options += ["--centred-on", panel_file]
+    return options
+
+
 def should_calibrate(*, examples: int, base_rate: float, mean_over_rate: float) -> bool:
     """Return whether calibrating on so many panel rows helps a model with such a mean prediction.
 

@@ -18,7 +18,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 
 from adserver.records.scored_loss import scored_loss
-from adserver.training.column_uses import check_vocabulary
+from adserver.training.column_uses import check_codes, check_lookups, check_vocabulary
 from adserver.training.merged_parameters import NOTES_OF_PARAMETERS, separate_parameters
 from adserver.training.panel_note import PANELS_ARE
 from adserver.training.pipeline import LOSS_IS, check_is_scaled, notes_of
@@ -228,16 +228,22 @@ class PreparedModel(NamedTuple):
     parsed: Model
 
 
-def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None) -> PreparedModel:
-    """Separate merged parameters, drop notes of code, parse, and check that tables have a row for each word.
+def prepare_model(
+    encoded: bytes, *, num_features: int, encoder: Encoder | None, are_columns_checked: bool = False
+) -> PreparedModel:
+    """Separate merged parameters, drop notes of code, parse, and check what the model reads of columns.
+
+    To plan, to rehearse and to submit a job is refused for the same reasons, since all of them call this.
 
     Args:
         encoded: One ONNX file.
         num_features: The task's.
         encoder: The task's; None without one: then a table's rows are not checked.
+        are_columns_checked: Whether to refuse what looks up columns as what they are not.
 
     Raises:
-        InvalidModel: as `separate_parameters` and `parse`; WRONG_SHAPE: a table has too few rows.
+        InvalidModel: as `separate_parameters` and `parse`; WRONG_SHAPE: a table has too few rows, or as
+            `check_codes` and `check_lookups`.
         InvalidTask: it is an export over bytes or raw columns.
     """
     file = without_notes(separate_parameters(encoded))
@@ -245,6 +251,10 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     parsed = _parse_exported(file, num_features, encoded)
     if encoder is not None:
         check_vocabulary(file, encoder)
+    if are_columns_checked:
+        check_codes(parsed)
+        if encoder is not None:
+            check_lookups(file, encoder)
     return PreparedModel(file, parsed)
 
 

@@ -21,8 +21,9 @@ from adserver.budgets.reservations import Budgets
 from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
+from adserver.training.column_uses import warn_of_columns
 from adserver.training.defaults import ROUNDS
-from adserver.training.model_file import parse_chosen, prepare_model, require_fitting_loss
+from adserver.training.model_file import parse_chosen, prepare_model, require_fitting_loss, warn_of_loss
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.model.core_seconds import round_seconds
@@ -59,6 +60,7 @@ class Planned(NamedTuple):
     Attributes:
         refusal: Why a job that asks for the whole epsilon is refused, in words, where the budgets leave it
             less; else empty.
+        warnings: What may be wrong with the model's columns and loss, a line each.
     """
 
     plan: Plan
@@ -66,6 +68,7 @@ class Planned(NamedTuple):
     compared: Comparison | None = None
     general: GeneralPath | None = None
     refusal: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class _Found(NamedTuple):
@@ -87,7 +90,7 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
         InvalidModel, InvalidTask, JobRefused: what is wrong, or that nothing fits.
     """
     found = _find(engine, asked)
-    parsed, reasons = _model_of(asked, found)
+    parsed, reasons, warnings = _model_of(asked, found)
     sampling = asked.sampling() | ({"is_sample_public": True} if reasons else {})
     room = JobLimits(
         task=found.task,
@@ -117,7 +120,7 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     if compared is not None and compared.better is not None and not sampling["is_sample_public"]:
         plan = plan.recommending(compared.better)
     general = GeneralPath(reasons, _noise_factor(room, plan.recommended)) if reasons else None
-    return Planned(plan, room, compared, general, _why_not_granted(room, plan.recommended))
+    return Planned(plan, room, compared, general, _why_not_granted(room, plan.recommended), warnings)
 
 
 def _fill(asked: PlanRequest) -> PlanConstraints:
@@ -158,23 +161,30 @@ def _find(engine: Engine, asked: PlanRequest) -> _Found:
     return _Found(task, tasks.encoder(task.task_id), asked.reports, held)
 
 
-def _model_of(asked: PlanRequest, found: _Found) -> tuple[Model | None, tuple[str, ...]]:
-    """Return the model, if it is given, and what forces it to the general path."""
+def _model_of(asked: PlanRequest, found: _Found) -> tuple[Model | None, tuple[str, ...], tuple[str, ...]]:
+    """Return the model, if it is given, what forces it to the general path, and what may be wrong with it."""
     if (asked.model is None) == (asked.num_parameters is None):
         raise InvalidTask("expected exactly one of model and num_parameters")
     if asked.model is None:
         if asked.train or asked.freeze:
             raise InvalidTask("train and freeze choose among a model's parameters: give the model")
-        return None, ()
-    task = found.task
-    file = prepare_model(asked.model, num_features=task.num_features, encoder=found.encoder).file
+        return None, (), ()
+    task, encoder = found.task, found.encoder
+    file = prepare_model(
+        asked.model,
+        num_features=task.num_features,
+        encoder=encoder,
+        are_columns_checked=asked.are_columns_checked,
+    ).file
+    warnings = list(() if encoder is None else warn_of_columns(file, encoder))
     parsed = parse_chosen(file, num_features=task.num_features, train=asked.train, freeze=asked.freeze)
     loss = None if asked.loss is None else trained_loss(asked.loss)
     if loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_trained(parsed, loss, classes)
         require_fitting_loss(parsed, loss)
-    return parsed, why_general(parsed, loss)
+        warnings += filter(None, [warn_of_loss(parsed, loss, classes)])
+    return parsed, why_general(parsed, loss), tuple(warnings)
 
 
 def _num_parameters(asked: PlanRequest, parsed: Model | None) -> int:

@@ -31,7 +31,14 @@ from adserver.records.scored_loss import scored_loss
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
-from adserver.training.default_optimizer import check_rule, choose_rate, steps_at, why_no_rule
+from adserver.training.default_network import (
+    DefaultNetwork,
+    find_rarest,
+    make_default_network,
+    submit_default,
+)
+from adserver.training.default_optimizer import choose_rate, steps_at, why_no_rule
+from adserver.training.defaults import choose_network
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, area_error
 from adserver.training.linear_model import can_fit, cross_fit_linear
@@ -49,12 +56,13 @@ from adserver.training.rehearsal_training import (
     TrainingOutcome,
     score_model,
 )
-from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsed import DEFAULT, METRIC_NAMES, WARM, Rehearsal, Rehearsed
 from adserver.training.standardising import standardise_submission
-from adserver.training.submission import plan_job
+from adserver.training.submission import check_settings, plan_job
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.model.graph import Model
 from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -62,6 +70,7 @@ from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 from maskedlark.terminal.exit_status import how_to_install
+from maskedlark.terminal.plural import plural
 
 _LEAST_EXAMPLES: Final = 40
 # A learning rate whose first score is worse than the best by more than this is not repeated, if that is more
@@ -85,6 +94,8 @@ class Wish:
         seeds: How often each training is repeated: another split, dataset, sample and noise.
         workers: Processes to train in. The result does not depend on it.
         is_warm: Whether each job is also begun at weights that were trained on the examples.
+        has_default: Whether the default network is also trained, at each epsilon with the rule's rate and
+            clip, if the loss is of one label or of classes.
     """
 
     reports: int
@@ -93,11 +104,12 @@ class Wish:
     seeds: int = 3
     workers: int = 1
     is_warm: bool = False
+    has_default: bool = False
 
 
 @frozen
 class _Row:
-    """One setting to train at: `plan` is None where the job is refused."""
+    """One setting to train at: `plan` is None where the job is refused; `default` is what trains instead."""
 
     name: str
     epsilon: float | None
@@ -106,11 +118,12 @@ class _Row:
     refused: str = ""
     is_warm: bool = False
     rule_rate: float | None = None
+    default: DefaultNetwork | None = None
 
     @property
     def shown(self) -> str:
         """The name that people see."""
-        return self.name + (WARM if self.is_warm else "")
+        return self.name + (WARM if self.is_warm else "") + (DEFAULT if self.default else "")
 
 
 def rehearse(
@@ -140,7 +153,7 @@ def rehearse(
             refused.
         InvalidTask: too few examples, or nothing to try.
     """
-    examples.check_encoder(task.encoder)
+    check_wish(wish, submission, task, examples)
     loss = trained_loss(submission.loss)
     check_loss_fits(submission.model, loss, num_features=task.num_features)
     begun = standardise_submission(submission, examples)
@@ -149,8 +162,10 @@ def rehearse(
     model = parse(submission.model, num_features=task.num_features)
     examples.check_fits(model, loss)
     loss = scored_loss(loss, model.output_width)
-    _check(wish, submission, task, loss, examples)
+    _check_labels(loss, examples)
     rows = _rows(submission, task, wish, model.num_parameters)
+    if wish.has_default:
+        rows += _default_rows(submission, task, wish, examples, encoder=encoder, model=model)
     found: dict[int, list[TrainingOutcome]] = {
         place: [] for place, row in enumerate(rows) if row.plan is not None
     }
@@ -194,25 +209,37 @@ def _score_linear(
 
     None for heads and losses of numbers, and where it has no room for the outputs.
     """
-    is_of_classes = loss in OF_TWO_CLASSES or loss is Loss.CROSS_ENTROPY
-    if isinstance(loss, Heads) or not is_of_classes or not can_fit(encoder, outputs):
+    if isinstance(loss, Heads) or not _is_of_classes(loss) or not can_fit(encoder, outputs):
         return None
     found = cross_fit_linear(encoder, loss, examples, outputs=outputs).evaluation
     return found.accuracy if found.auc is None else found.auc
 
 
-def describe_examples(examples: EvalSet, loss: TrainedLoss) -> str:
-    """Say how well a score can be known by so many examples; empty where no standard error is known of it."""
+def _is_of_classes(loss: TrainedLoss) -> bool:
+    return loss in OF_TWO_CLASSES or loss is Loss.CROSS_ENTROPY
+
+
+def describe_examples(examples: EvalSet, loss: TrainedLoss, *, seeds: int) -> str:
+    """Say how well so many seeds tell a score by the examples; empty where no standard error is known of it.
+
+    Each seed tests with another quarter of them.
+    """
     positives = int((examples.labels == 1).sum())
     if loss in OF_TWO_CLASSES and positives in {0, len(examples)}:
         return ""
-    error = _sampling_error(_USUAL_SCORE, loss, examples, parts=PARTS)
+    error = _sampling_error(_USUAL_SCORE, loss, examples, parts=min(seeds, PARTS))
     if error is None:
         return ""
     of_label = f", {positives:,} of them positive," if loss in OF_TWO_CLASSES else ""
     score = f"{METRIC_NAMES[_metric(loss)]} of {_USUAL_SCORE:g}"
-    return (
+    told = (
         f"{len(examples):,} examples{of_label} tell an {score} to ± {ERRORS_OF_99 * error:.2g} (99 %) at best"
+    )
+    if seeds >= PARTS:
+        return told
+    return (
+        f"{told} by {plural(seeds, 'seed')}, which test with {seeds} of {PARTS} parts of them: {PARTS} seeds "
+        "test with all, and tell smaller gains from chance"
     )
 
 
@@ -222,26 +249,40 @@ def add_own_rate(submission: Submission, others: Sequence[float]) -> tuple[float
     return tuple(dict.fromkeys((*own, *others)))
 
 
-def _check(wish: Wish, submission: Submission, task: Task, loss: TrainedLoss, examples: EvalSet) -> None:
-    check_rule(submission, task)
+def check_wish(wish: Wish, submission: Submission, task: Task, examples: EvalSet) -> None:
+    """Check all of a rehearsal that does not need its model, which takes long to export.
+
+    Raises:
+        InvalidTask, InvalidModel, JobRefused: as `rehearse`.
+    """
+    examples.check_encoder(task.encoder)
     if len(examples) < _LEAST_EXAMPLES:
         raise InvalidTask(
             f"a rehearsal needs at least {_LEAST_EXAMPLES} labelled examples, and there are {len(examples)}"
         )
+    is_rate_given = bool(wish.learning_rates) or submission.optimizer is None
+    if not is_rate_given or min(wish.seeds, wish.workers, wish.reports) < 1:
+        raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
+    if task.mechanism is not Mechanism.NONE and not wish.epsilons:
+        raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
+    epsilon = wish.epsilons[0] if task.mechanism is not Mechanism.NONE else None
+    tried = replace(submission, epsilon=epsilon, noise_multiplier=None)
+    if wish.learning_rates:  # which need no rule
+        optimizer, schedule = steps_at(submission, wish.learning_rates[0])
+        tried = replace(tried, optimizer=optimizer, schedule=schedule)
+    check_settings(tried, task)
+    # Only looked for: torch is loaded in the processes that train.
+    if find_spec("torch") is None:
+        raise InvalidTask(how_to_install("torch", __name__, needs="a rehearsal"))
+
+
+def _check_labels(loss: TrainedLoss, examples: EvalSet) -> None:
     if loss in OF_TWO_CLASSES:
         fewest = min(int((examples.labels == label).sum()) for label in (0, 1))
         if fewest < PARTS:
             raise InvalidTask(
                 f"a rehearsal needs at least {PARTS} examples of each label, and of one there are {fewest}"
             )
-    is_rate_given = bool(wish.learning_rates) or submission.optimizer is None
-    if not is_rate_given or min(wish.seeds, wish.workers, wish.reports) < 1:
-        raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
-    if task.mechanism is not Mechanism.NONE and not wish.epsilons:
-        raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
-    # Only looked for: torch is loaded in the processes that train.
-    if find_spec("torch") is None:
-        raise InvalidTask(how_to_install("torch", __name__, needs="a rehearsal"))
 
 
 def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> list[_Row]:
@@ -280,6 +321,50 @@ def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> li
     # Once, since a table of refusals says no more.
     if not any(row.plan for row in rows):
         raise why
+    return rows
+
+
+def _default_rows(
+    submission: Submission,
+    task: Task,
+    wish: Wish,
+    examples: EvalSet,
+    *,
+    encoder: Encoder | None,
+    model: Model,
+) -> list[_Row]:
+    """Return the default network's job at each epsilon; none where it is the model, or has no such loss."""
+    loss = scored_loss(trained_loss(submission.loss), model.output_width)
+    if isinstance(loss, Heads) or not _is_of_classes(loss) or task.mechanism is Mechanism.NONE:
+        return []
+    rows = list[_Row]()
+    for epsilon in wish.epsilons:
+        network = choose_network(
+            rows=wish.reports, epsilon=epsilon, columns=task.num_features, rarest=find_rarest(examples)
+        )
+        if network.clip_norm is not None:
+            # Helpers refuse a bound above the one that they signed
+            network = replace(network, clip_norm=min(network.clip_norm, task.clip_norm))
+        made = make_default_network(network, encoder, examples, outputs=model.output_width)
+        if parse(made.model, num_features=task.num_features).digest == model.digest:
+            continue
+        of_logits = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if loss in OF_TWO_CLASSES else loss
+        rate, job = submit_default(submission, made, reports=wish.reports, epsilon=epsilon, loss=of_logits)
+        try:
+            plan, refused = _plan(job, task, wish.reports, rate, epsilon), ""
+        except (InvalidTask, JobRefused) as error:
+            plan, refused = None, str(error)
+        rows.append(
+            _Row(
+                name=f"epsilon {epsilon:g}",
+                epsilon=epsilon,
+                learning_rate=rate,
+                plan=plan,
+                refused=refused,
+                rule_rate=rate,
+                default=made,
+            )
+        )
     return rows
 
 
@@ -375,7 +460,7 @@ def _training(
     if row.plan is None:
         raise AssertionError("a job that was refused is not trained")
     return RehearsalTraining(
-        model=start if row.is_warm else submission.model,
+        model=row.default.model if row.default else start if row.is_warm else submission.model,
         examples=examples,
         plan=row.plan,
         name=row.name,
@@ -401,6 +486,7 @@ def _summarize_row(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
         refused=row.refused or next((one.refused for one in trained if one.refused), ""),
         is_warm=row.is_warm,
         rule_rate=row.rule_rate,
+        default=row.default,
     )
 
 

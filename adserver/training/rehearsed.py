@@ -15,6 +15,7 @@ import numpy as np
 
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.training.default_network import DefaultNetwork
 from adserver.training.inference import ERRORS_OF_99, OFF
 from adserver.training.panel_note import KEEP_BACK
 from adserver.training.rehearsal_training import ALONE, PARTS, Score
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 WARM: Final = ", warm start"
 """What the name of a setting that begins at trained weights ends in."""
+DEFAULT: Final = ", default network"
+"""What the name of a setting of the default network ends in."""
 METRIC_NAMES: Final = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the loss"}
 """What people call the metrics of `Rehearsal.metric`."""
 # Of Student's t: 95 % between both sides.
@@ -61,7 +64,8 @@ class Rehearsed:
 
     Attributes:
         name: `epsilon 1`, `no noise`, or `examples alone`: plain training on the examples without the job;
-            of a job that begins at trained weights, with `, warm start`.
+            of a job that begins at trained weights, with `, warm start`, and of one with quickstart's default
+            network in place of the model, with `, default network`.
         epsilon: Of the job; None without noise.
         costs: What the accountant charges; None without noise.
         noise_multiplier: As the job would name it.
@@ -75,6 +79,7 @@ class Rehearsed:
         sampling_error: The standard error of the mean score as a figure of people like the examples, of so
             many that were scored: Hanley and McNeil's of an area under the curve, the binomial one of an
             accuracy; None for other scores.
+        default: The default network, where it was trained in place of the model.
     """
 
     name: str
@@ -88,6 +93,12 @@ class Rehearsed:
     is_warm: bool = False
     rule_rate: float | None = None
     sampling_error: float | None = None
+    default: DefaultNetwork | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the default network was trained in place of the model."""
+        return self.default is not None
 
     @property
     def value(self) -> float:
@@ -207,6 +218,11 @@ class Rehearsal:
         by_rule = (one for one in self.settings if one.name == name and one.learning_rate == best.rule_rate)
         return next((one for one in by_rule if one.learning_rate in self.as_good(name)), best)
 
+    def default_of(self, name: str) -> Rehearsed | None:
+        """Return the setting of the default network at the epsilon of a name; None if it was not trained."""
+        wanted = name.removesuffix(WARM) + DEFAULT
+        return next((one for one in self.settings if one.name == wanted and one.scores), None)
+
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each setting: its mean score with spread and 99 % interval, loss and cost."""
         return frame(self._to_rows(), _COLUMN_TYPES)
@@ -249,7 +265,7 @@ class Rehearsal:
         alone = self.advised(ALONE)
         for name in self.names():
             job = self.advised(name)
-            if job.epsilon is None or not job.scores:
+            if job.epsilon is None or not job.scores or job.default is not None:
                 continue
             if alone.scores and alone.is_better_than(job):
                 lines.append(f"{name}: the examples alone do better: {alone.value:.4f} and {job.value:.4f}")
@@ -259,6 +275,8 @@ class Rehearsal:
                     f"{alone.value:.4f}, by {plural(len(job.scores), 'seed')}"
                     + _describe_resolution(job, alone, is_python=is_python)
                 )
+            if (default := self.default_of(name)) is not None:
+                lines.append(self._compare_default(job, default, is_python=is_python))
             if self.linear is not None:
                 gain = job.value - self.linear
                 lines.append(
@@ -285,6 +303,35 @@ class Rehearsal:
             lines += self._describe_rates(self.best(name))
             lines.append(f"{name}: {self._describe_job(job, is_python=is_python)}")
         return lines
+
+    def _compare_default(self, job: Rehearsed, default: Rehearsed, *, is_python: bool) -> str:
+        """Say how a job does next to the default network; how to take that, unless the job is better."""
+        line = (
+            f"{job.name}: {job.value:.4f}, {job.value - default.value:+.4f} to the default network, "
+            f"{default.value:.4f}"
+        )
+        if job.is_better_than(default):
+            return line
+        if not default.is_better_than(job):
+            line += f", which {plural(len(job.scores), 'seed')} cannot tell from chance"
+        if job.value > default.value or default.default is None:
+            return line
+        clip, rate = default.default.network.clip_norm, default.learning_rate
+        if is_python:
+            take = (
+                f"client.train(rehearsal.default_of({job.name!r}).default.model, ..., "
+                f"epsilon={job.epsilon:g}, learning_rate={rate:g}"
+                + (f", clip_norm={clip:g}" if clip else "")
+                + ", standardise=False)"
+            )
+        else:
+            take = (
+                f"`adserver model create default.onnx {' '.join(default.default.options)}`, and submit it "
+                f"with --epsilon {job.epsilon:g} --learning-rate {rate:g}"
+                + (f" --clip-norm {clip:g}" if clip else "")
+                + " --as-it-is"
+            )
+        return f"{line}; to take that: {take}"
 
     def _describe_job(self, advised: Rehearsed, *, is_python: bool) -> str:
         """Say how to submit a job."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from adserver.budgets.headroom import JobLimits, check_batch, default_batch_size
 from adserver.records.defaults import CLIP_QUANTILE
-from adserver.records.submissions import Submission
+from adserver.records.submissions import Submission, check_label
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.default_optimizer import check_rule, choose_rate, steps_at
@@ -19,7 +19,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import TrainedLoss, check_trained, trained_loss
+from maskedlark.model.heads import Heads, TrainedLoss, check_tables, check_trained, trained_loss
 from maskedlark.model.onnx_file import trained_names
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -27,6 +27,7 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.samples import Samples
 from maskedlark.releases.sampling import StepNoise
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 
@@ -58,7 +59,7 @@ def plan_job(
         JobRefused: UNKNOWN_DATASET, TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, or
             MALFORMED for settings that do not go together.
     """
-    check_rule(submission, task)
+    check_settings(submission, task)
     model, loss = _model_to_train(submission, task)
     _check_usable(task, dataset, now_s)
     batch_size = submission.batch_size
@@ -104,6 +105,59 @@ def plan_job(
     return plan
 
 
+def check_settings(submission: Submission, task: Task) -> None:
+    """Check all of a submission that needs neither its model, which takes long to export, nor its dataset.
+
+    Raises:
+        InvalidTask, InvalidModel, JobRefused: as `plan_job`.
+    """
+    check_label(submission.name, submission.note)
+    loss = trained_loss(submission.loss)
+    if isinstance(loss, Heads):
+        check_tables(loss, _count_classes(task))
+    if submission.eval_set is not None:
+        read_eval_set(submission.eval_set).check_encoder(task.encoder)
+    check_rule(submission, task)
+    _check_noise(submission, task)
+    # The ranges of its numbers, whatever the model, the dataset and the samples will be
+    settings = {
+        "job_id": bytes(16),
+        "task_id": task.task_id,
+        "dataset_id": bytes(32),
+        "model_digest": bytes(32),
+        "loss": loss,
+        "sampling_numerator": SAMPLING_DENOMINATOR,
+        **_fixed_settings(submission, task),
+    }
+    canonical.build(JobSpec, settings).clip(task)
+
+
+def _check_noise(submission: Submission, task: Task) -> None:
+    """Check that a job names what decides its noise and its length, and nothing that contradicts it."""
+    epsilon, multiplier, wrong = submission.epsilon, submission.noise_multiplier, ""
+    if task.mechanism is Mechanism.NONE:
+        if epsilon is not None or multiplier is not None:
+            wrong = "the task adds no noise: leave out epsilon and noise multiplier"
+        elif submission.rounds is None:
+            wrong = "the task adds no noise, so it has no budget to stop at: give rounds"
+    elif submission.rounds is None:
+        if multiplier is None:
+            wrong = (
+                "a job without rounds runs until its budget is spent, which requires a noise multiplier: "
+                "give one"
+            )
+    elif (epsilon is None) == (multiplier is None):
+        wrong = "the task adds noise: give exactly one of epsilon and noise multiplier"
+    if wrong:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, wrong)
+    if submission.carried is not None and submission.noise is StepNoise.INDEPENDENT:
+        raise JobRefused(JobReason.MALFORMED, "`carried` requires correlated noise: add `--noise correlated`")
+
+
+def _count_classes(task: Task) -> int | None:
+    return task.labels.size if task.labels.kind is LabelKind.CLASSES else None
+
+
 def _steps(
     submission: Submission, task: Task, dataset: Dataset, job: JobSpec, model: Model
 ) -> tuple[Optimizer, Schedule]:
@@ -140,11 +194,9 @@ def _model_to_train(submission: Submission, task: Task) -> tuple[Model, TrainedL
         submission.model, num_features=task.num_features, train=submission.train, freeze=submission.freeze
     )
     loss = trained_loss(submission.loss)
-    check_trained(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
+    check_trained(model, loss, _count_classes(task))
     if submission.eval_set is not None:
-        examples = read_eval_set(submission.eval_set)
-        examples.check_fits(model, loss)
-        examples.check_encoder(task.encoder)
+        read_eval_set(submission.eval_set).check_fits(model, loss)
     return model, loss
 
 
@@ -156,11 +208,18 @@ def _job_settings(
     return {
         "task_id": task.task_id,
         "dataset_id": dataset.dataset_id,
-        "rounds": 1 if submission.rounds is None else submission.rounds,
         "sampling_numerator": samples.sampling_numerator,
         "epoch_steps": samples.epoch_steps,
         "is_sample_public": samples.is_public,
         "carried": samples.carried,
+        **_fixed_settings(submission, task),
+    }
+
+
+def _fixed_settings(submission: Submission, task: Task) -> dict[str, object]:
+    """Return the requested settings of a job that depend on nothing else."""
+    return {
+        "rounds": 1 if submission.rounds is None else submission.rounds,
         "noise_multiplier": submission.noise_multiplier or 0.0,
         "is_clip_per_layer": submission.is_clip_per_layer,
         "is_clip_adaptive": _adaptive_clip(submission, task) is not None,
@@ -189,10 +248,6 @@ def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: f
         is_public=submission.is_sample_public,
     )
     if submission.noise is StepNoise.INDEPENDENT:
-        if submission.carried is not None:
-            raise JobRefused(
-                JobReason.MALFORMED, "`carried` requires correlated noise: add `--noise correlated`"
-            )
         return samples
     momentum = submission.inertia
     return samples.carrying(task, rounds=rounds, momentum=momentum, carried=submission.carried)
@@ -220,46 +275,26 @@ def _fix_open_settings(
 ) -> _Fixed:
     """Find the noise or the rounds that were left open, and check that the job fits both budgets.
 
-    All that is held already counts.
+    All that is held already counts. `_check_noise` holds for the submission.
     """
-    rounds, epsilon, multiplier = submission.rounds, submission.epsilon, submission.noise_multiplier
-    if task.mechanism is Mechanism.NONE:
-        if epsilon is not None or multiplier is not None:
-            raise JobRefused(
-                JobReason.NOISE_OUT_OF_RANGE,
-                "the task adds no noise: leave out epsilon and noise multiplier",
-            )
-        if rounds is None:
-            raise JobRefused(
-                JobReason.NOISE_OUT_OF_RANGE,
-                "the task adds no noise, so it has no budget to stop at: give rounds",
-            )
+    rounds, multiplier = submission.rounds, submission.noise_multiplier
+    if task.mechanism is Mechanism.NONE and rounds is not None:
         return _Fixed(rounds=rounds, noise_multiplier=0.0)
     room = JobLimits(
         task=task,
         dataset_size=dataset.size,
         already=already,
-        epsilon=epsilon,
+        epsilon=submission.epsilon,
         momentum=submission.inertia,
         **submission.sampling(),
     )
-    if rounds is None:
-        if multiplier is None:
-            raise JobRefused(
-                JobReason.NOISE_OUT_OF_RANGE,
-                "a job without rounds runs until its budget is spent, which requires a noise "
-                "multiplier: give one",
-            )
-        most = room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
-        return _Fixed(rounds=most, noise_multiplier=multiplier)
-    if (epsilon is None) == (multiplier is None):
-        raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE,
-            "the task adds noise: give exactly one of epsilon and noise multiplier",
-        )
     if multiplier is None:
-        return _Fixed(
-            rounds=rounds, noise_multiplier=room.noise_asked_for(rounds=rounds, batch_size=batch_size)
-        )
-    room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)
+        if rounds is None:
+            raise AssertionError("checked: rounds or noise multiplier are given")
+        found = room.noise_asked_for(rounds=rounds, batch_size=batch_size)
+        return _Fixed(rounds=rounds, noise_multiplier=found)
+    if rounds is None:
+        rounds = room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
+    else:
+        room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)
     return _Fixed(rounds=rounds, noise_multiplier=multiplier)

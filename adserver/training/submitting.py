@@ -1,7 +1,6 @@
 """A submission becomes a stored job: planned against its budgets, its files written, queued."""
 
 import os
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +9,15 @@ from typing import Final
 from sqlalchemy import Engine
 
 from adserver.budgets.reservations import Budgets
-from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.plans import AnyPlan
-from adserver.records.submissions import FederatedSubmission, Submission
+from adserver.records.submissions import FederatedSubmission, Submission, check_label
 from adserver.store.datasets import DatasetStore
 from adserver.store.job_files import submit
 from adserver.store.jobs import JobStore
 from adserver.store.tasks import TaskStore
-from maskedlark.errors import InvalidTask
 from maskedlark.frozen import pick_attributes
 
 JOB_ID_BYTES: Final = 16
-# Control characters but tabs and line ends; and surrogates, as which a terminal's broken bytes arrive.
-_NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSubmission) -> bytes:
@@ -33,7 +28,7 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
             task.
         InvalidTask: name or note are too long, or hold control characters.
     """
-    _check_label(submission.name, submission.note)
+    check_label(submission.name, submission.note)
     job_id = os.urandom(JOB_ID_BYTES)
     if isinstance(submission, FederatedSubmission) and submission.is_without_helpers:
         _open_to_devices(engine, submission, job_id)
@@ -46,7 +41,6 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
     # Imported by kind: what one kind of job loads, such as onnx, others do not need.
-    from adserver.training.column_uses import check_codes, check_lookups
     from adserver.training.model_file import check_loss_fits, prepare_model
     from adserver.training.standardising import standardise_submission
     from adserver.training.submission import plan_job
@@ -58,12 +52,12 @@ def _submit_training(engine: Engine, data: Path, submission: Submission, job_id:
     loss = trained_loss(submission.loss)
     check_loss_fits(submission.model, loss, num_features=task.num_features)
     begun = standardise_submission(submission).model
-    prepared = prepare_model(begun, num_features=task.num_features, encoder=encoder)
-    model = prepared.file
-    if submission.are_columns_checked:
-        check_codes(prepared.parsed)
-    if encoder is not None and submission.are_columns_checked:
-        check_lookups(model, encoder)
+    model = prepare_model(
+        begun,
+        num_features=task.num_features,
+        encoder=encoder,
+        are_columns_checked=submission.are_columns_checked,
+    ).file
     plan = plan_job(
         replace(submission, model=model),
         task=task,
@@ -112,13 +106,3 @@ def _store(
     """Keep a planned job, with what is known of it here only."""
     known = pick_attributes(submission, ("eval_set", "name", "note"))
     submit(engine, data, plan, model=model, clock=time.time, **known)
-
-
-def _check_label(name: str, note: str) -> None:
-    for what, given, most in (("name", name, MOST_JOB_NAME), ("note", note, MOST_JOB_NOTE)):
-        if len(given) > most:
-            raise InvalidTask(f"the job's {what} has {len(given)} characters: at most {most} are kept")
-        if _NOT_TEXT.search(given):
-            raise InvalidTask(
-                f"the job's {what} has a control character, which not every database keeps: leave it out"
-            )

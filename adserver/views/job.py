@@ -8,13 +8,14 @@ from typing import Final, Protocol, assert_never
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
-from adserver.records.job_state import STOPPED, JobState
+from adserver.records.job_state import LEASED, STOPPED, JobState
 from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
 from adserver.views.federated import rows_of_devices
 from adserver.views.printing import moment, print_table, progress_on, short
+from maskedlark.escape import escape
 from maskedlark.terminal.interactive import may_be_seen
 from maskedlark.terminal.plural import plural
 
@@ -137,6 +138,9 @@ class JobSource(Protocol):
     def job(self, job: str) -> JobRecord:
         """Return one job."""
 
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """Return all jobs, oldest first."""
+
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
         """Return the figures of a job's rounds after `after_rounds`."""
 
@@ -161,15 +165,16 @@ def watch(
         clock: Unix seconds.
     """
     is_drawn = is_shown and may_be_seen()
-    pause_s, told, began_s = _FIRST_POLL_S, "", clock()
-    with _bar(source, job_id) if is_drawn else nullcontext(lambda _job: None) as show:
+    pause_s, told, began_s, queue = _FIRST_POLL_S, "", clock(), _Queue(source, clock)
+    with _bar(source, job_id) if is_drawn else nullcontext(lambda _job, _behind: None) as show:
         while True:
             job = source.job(job_id.hex())
+            behind = queue.find_running() if job.state is JobState.QUEUED else None
             # Before the end is looked for: the bar stays on the screen, with the last state
-            show(job)
+            show(job, behind)
             if job.state in STOPPED:
                 return job
-            waits_for = _what_it_waits_for(job, watched_s=clock() - began_s, now_s=clock())
+            waits_for = _what_it_waits_for(job, behind, watched_s=clock() - began_s, now_s=clock())
             if waits_for != told:
                 told = waits_for
                 if told:
@@ -178,13 +183,35 @@ def watch(
             pause_s = min(pause_s * _POLLS_GROW, _LONGEST_POLL_S)
 
 
-def _what_it_waits_for(job: JobRecord, *, watched_s: float, now_s: float) -> str:
+class _Queue:
+    """The job that keeps a worker from the queued ones."""
+
+    def __init__(self, source: JobSource, clock: Callable[[], float]) -> None:
+        self._source, self._clock = source, clock
+        self._running: JobRecord | None = None
+        self._listed_s = -math.inf
+
+    def find_running(self) -> JobRecord | None:
+        """Return a job that a worker holds, the same one while it does; None if there is none."""
+        if self._running is not None:
+            found = self._source.job(self._running.job_id.hex())
+            self._running = found if found.state in LEASED else None
+        # A list of all may be long: it is asked for seldom
+        if self._running is None and self._clock() - self._listed_s >= _SILENT_S:
+            self._listed_s = self._clock()
+            self._running = next((one for one in self._source.jobs() if one.state in LEASED), None)
+        return self._running
+
+
+def _what_it_waits_for(job: JobRecord, behind: JobRecord | None, *, watched_s: float, now_s: float) -> str:
     """Return what a job waits for, or nothing while it runs.
 
     No worker runs a job whose lease has run out: its ad server has ended.
     """
     if job.state is JobState.WAITING and job.stop:
         return job.stop.cause
+    if behind is not None and behind.lease_until_s >= now_s - _SILENT_S:
+        return f"job {short(job.job_id)} waits behind {_name(behind)}"
     # 0 of a job that no worker has taken
     is_silent = 0 < job.lease_until_s < now_s - _SILENT_S
     if is_silent or (job.state is JobState.QUEUED and watched_s > _SILENT_S):
@@ -195,8 +222,12 @@ def _what_it_waits_for(job: JobRecord, *, watched_s: float, now_s: float) -> str
     return ""
 
 
+def _name(job: JobRecord) -> str:
+    return f"job {short(job.job_id)}" + (f", {escape(job.name)}" if job.name else "")
+
+
 @contextmanager
-def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], None]]:
+def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord, JobRecord | None], None]]:
     """Show a bar of the rounds with the latest figures; call the result with the job as it is stored now."""
     from rich.console import Console
     from rich.progress import TextColumn
@@ -207,7 +238,7 @@ def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], Non
     with progress_on(Console(stderr=True), figures, is_shown=True, transient=False) as progress:
         bar = progress.add_task("queued", total=None, figures="")
 
-        def show(job: JobRecord) -> None:
+        def show(job: JobRecord, behind: JobRecord | None) -> None:
             nonlocal evaluated, seen
             news = source.history(job_id, after_rounds=seen)
             evaluated = last_evaluated(news) or evaluated
@@ -218,7 +249,7 @@ def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], Non
                 description=job.state.value,
                 completed=job.updates if job.rounds is None else job.rounds_done,
                 total=job.rounds,
-                figures=_live(job, evaluated),
+                figures=_live(job, behind, evaluated),
             )
 
         yield show
@@ -229,13 +260,13 @@ def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
     return next((figures for figures in reversed(history) if figures.loss is not None), None)
 
 
-def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
+def _live(job: JobRecord, behind: JobRecord | None, evaluated: RoundFigures | None) -> str:
     """Describe the figures shown next to the bar, without the epsilons, whose computation takes long."""
     parts = [_evaluation(evaluated)] if evaluated else []
     if job.state is JobState.WAITING and job.stop:
         parts.append(job.stop.cause)
     if job.state is JobState.QUEUED:
-        parts.append("waiting for `adserver serve`")
+        parts.append("waiting for `adserver serve`" if behind is None else f"waiting behind {_name(behind)}")
     return " · ".join(parts)
 
 

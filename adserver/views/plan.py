@@ -15,7 +15,7 @@ from adserver.records.plans import AnyPlan
 from adserver.records.scored_loss import class_weights, scored_loss
 from adserver.records.submissions import AnySubmission, Submission
 from adserver.records.training_plan import TrainingPlan
-from adserver.training.planning import GeneralPath
+from adserver.training.planning import GeneralPath, Planned
 from adserver.views.printing import print_table
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import MaskedLarkError
@@ -51,14 +51,11 @@ _FOR_TRAINED: Final = 0.1
 _RARE: Final = 2.0
 
 
-def print_plan(
-    plan: Plan,
-    room: JobLimits,
-    compared: Comparison | None = None,
-    general: GeneralPath | None = None,
-    refusal: str = "",
-) -> None:
+def print_plan(planned: Planned) -> None:
     """Print the table of what fits, with the recommended row marked, and how to submit it."""
+    plan, room, compared, general, refusal, warnings = planned
+    for line in warnings:
+        typer.echo(str(Remark(text=escape(line), is_warning=True)), err=True)
     if refusal:
         typer.echo(f"submit --epsilon {room.epsilon:g} is refused: {refusal}; the jobs below cost less")
     task, best = room.task, plan.recommended

@@ -12,12 +12,12 @@ import typer
 from adserver.records.scored_loss import scored_loss
 from adserver.records.submissions import Submission
 from adserver.training.eval_set import EvalSet
-from adserver.training.merged_parameters import separate_parameters
+from adserver.training.model_file import prepare_model
 from adserver.training.pipeline import width_of_outputs
 from adserver.training.rehearsal import describe_examples
 from adserver.training.rehearsal_pool import OnProgress
 from adserver.training.rehearsal_training import ALONE, NO_NOISE
-from adserver.training.rehearsed import METRIC_NAMES, WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsed import DEFAULT, METRIC_NAMES, WARM, Rehearsal, Rehearsed
 from adserver.views.plan import Remark, remarks_of_columns, remarks_of_loss
 from adserver.views.printing import print_table, progress_bars, write_as
 from maskedlark.encoding.encoder import Encoder
@@ -29,16 +29,25 @@ _LOG_EVERY_S: Final = 60.0
 
 
 def remarks_of_rehearsal(
-    submission: Submission,
-    task: Task,
-    examples: EvalSet,
-    find_encoder: Callable[[bytes], Encoder | None],
+    submission: Submission, task: Task, examples: EvalSet, encoder: Encoder | None, *, seeds: int
 ) -> Iterator[Remark]:
-    """Yield what may be wrong, and how well a score can be known by the examples, before hours go into it."""
-    file, loss = separate_parameters(submission.model), trained_loss(submission.loss)
+    """Yield what may be wrong, and how well a score can be known by the examples, before hours go into it.
+
+    Raises:
+        InvalidModel, InvalidTask: the model is refused, as it would be when it is submitted.
+    """
+    file, loss = (
+        prepare_model(
+            submission.model,
+            num_features=task.num_features,
+            encoder=encoder,
+            are_columns_checked=submission.are_columns_checked,
+        ).file,
+        trained_loss(submission.loss),
+    )
     yield from remarks_of_loss(file, loss, task)
-    yield from remarks_of_columns(file, task, find_encoder)
-    if told := describe_examples(examples, scored_loss(loss, width_of_outputs(file))):
+    yield from remarks_of_columns(file, task, lambda _: encoder)
+    if told := describe_examples(examples, scored_loss(loss, width_of_outputs(file)), seeds=seeds):
         yield Remark(text=told)
 
 
@@ -145,16 +154,17 @@ def _png(found: Rehearsal) -> bytes:
     figure = new_figure(6.4, 4.2)
     axes = figure.subplots()
     advised = [found.advised(name) for name in found.names()]
-    for is_warm in (False, True):
-        noisy = [one for one in advised if one.epsilon is not None and one.scores and one.is_warm is is_warm]
-        if noisy:
+    for label, style in (("", "o-"), (WARM, "s-"), (DEFAULT, "^-")):
+        kind = (label == WARM, label == DEFAULT)
+        noisy = [one for one in advised if one.epsilon is not None and one.scores]
+        if noisy := [one for one in noisy if (one.is_warm, one.is_default) == kind]:
             axes.errorbar(
                 [one.epsilon or 0.0 for one in noisy],
                 [one.value for one in noisy],
                 yerr=[0.0 if math.isnan(one.spread) else one.spread for one in noisy],
-                fmt="s-" if is_warm else "o-",
+                fmt=style,
                 capsize=3,
-                label=f"the job{WARM if is_warm else ''}",
+                label=f"the job{label}",
             )
     for name, style in ((NO_NOISE, "--"), (ALONE, ":")):
         one = found.advised(name)

@@ -269,17 +269,27 @@ def check_trained(model: "Model", loss: TrainedLoss, num_classes: int | None) ->
         check_loss(model, loss, num_classes)
 
 
-def _check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
+def check_tables(heads: Heads, num_classes: int | None) -> None:
+    """Refuse heads whose targets are not one for each class of the task, whatever the model is.
+
+    Raises:
+        InvalidModel(WRONG_LOSS)
+    """
     if num_classes is None:
         raise _reject("heads require a task of classes: the labels of this one are numbers")
-    # By column, because one head may read a whole output of which another names a column.
-    taken: dict[int, str] = {}
     for head in heads.heads:
         if len(head.targets) != num_classes:
             raise _reject(
                 f"the head {head.name!r} has targets for {len(head.targets)} label codes, the task has "
                 f"{num_classes}: give one a code, null where it says nothing"
             )
+
+
+def _check_heads(model: "Model", heads: Heads, num_classes: int | None) -> None:
+    check_tables(heads, num_classes)
+    # By column, because one head may read a whole output of which another names a column.
+    taken: dict[int, str] = {}
+    for head in heads.heads:
         columns = head.columns(model)
         _check_targets(head, columns.stop - columns.start)
         for column in range(columns.start, columns.stop):

@@ -145,7 +145,7 @@ def test_people_and_programs_see_both_kinds(capsys: pytest.CaptureFixture[str]) 
         plan.recommended, plan, of.room
     )
     assert "correlated" not in shown["compared"]["independent"]["submit"]
-    print_plan(plan, of.room, compared)
+    print_plan(Planned(plan, of.room, compared))
     printed = capsys.readouterr().out
     assert "the marked job with either noise" in printed
     assert "correlated" in printed

@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 import torch
 from sqlalchemy import insert
 
-from adserver.client import Client, local_measuring
+from adserver.client import Client, local_measuring, training
 from adserver.client.job import Job
 from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
@@ -37,7 +37,7 @@ from adserver.training.pipeline import LOSS_IS, from_bytes, notes_of
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from tests.adserver.fake_helper import FakeHelper, serving
@@ -466,7 +466,8 @@ def test_a_job_is_rehearsed_by_the_settings_of_train_over_the_sealed_dataset(
     planned = client.rehearse(exported(), panel, reports=RECORDS, task=OF.of.task.task_id.hex(), **how, **job)
     assert planned.settings == found.settings
     assert client.jobs() == []
-    submission = _submission(exported(), loss="mse", learning_rate=0.1, rounds=1)
+    asked = _submission(loss="mse", learning_rate=0.1, rounds=1)
+    submission = replace(asked, model=exported())
     with pytest.raises(InvalidTask, match="leave out loss"):
         client.rehearse(submission, panel, loss="mse")
 
@@ -536,10 +537,12 @@ class LookedUp(torch.nn.Module):
 
 
 @contextmanager
-def client_with_columns(folder: Path, **columns: list[str]) -> Iterator[Client]:
+def client_with_columns(
+    folder: Path, noise: Mapping[str, Any] = MappingProxyType({}), /, **columns: list[str]
+) -> Iterator[Client]:
     """An ad server with a committed dataset of a task with an encoder of these columns."""
     encoder = fit(columns, FitSettings())
-    of = sealed(expires_at=1 << 39, encoder=encoder.digest)
+    of = sealed(expires_at=1 << 39, encoder=encoder.digest, **noise)
     add_dataset(one := Site(folder / "columns", of), of, encoder)
     with Client.of(LocalAdServer(data=one.data_dir)) as client:
         yield client
@@ -558,13 +561,121 @@ def test_a_lookup_into_a_column_of_numbers_is_refused_before_it_costs_anything(t
         assert len(client.jobs()) == 1
 
 
+class Coded(torch.nn.Module):
+    """The first feature, times a factor, picks a row of a table."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor, self.table, self.last = factor, torch.nn.Embedding(400, 2), torch.nn.Linear(5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        row = (x[:, 0] * self.factor).long()
+        found: torch.Tensor = self.last(torch.cat([self.table(row), x[:, [1, 2, 3]]], dim=1))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("words", "factor", "why"),
+    [
+        (NUMBERS, 256, r"0 \(a\) only as rows of a table"),
+        ([f"word {row % 9}" for row in range(400)], 255, "features times 255"),
+        ([f"word {row % 9}" for row in range(400)], 1, "reads row 0 for every record"),
+    ],
+)
+def test_plan_and_rehearsal_refuse_the_columns_that_train_refuses(
+    words: list[str], factor: int, why: str, tmp_path: Path
+) -> None:
+    panel, wrong = tmp_path / "panel.npz", Coded(factor)
+    panel.write_bytes(eval_set_npz(OF))
+    loss: dict[str, Any] = {"loss": "binary_cross_entropy_with_logits"}
+    file = as_onnx(wrong, 4)
+    with client_with_columns(tmp_path, a=words, **dict.fromkeys("bcd", NUMBERS)) as client:
+        said = set[str]()
+        for ask in (
+            lambda: client.train(file, **settings()),
+            lambda: client.plan(file, rounds=4, **loss),
+            lambda: client.rehearse(file, panel, learning_rate=1.0, **loss),
+        ):
+            with pytest.raises(InvalidModel, match=why) as refused:
+                ask()
+            said.add(str(refused.value))
+        assert len(said) == 1
+
+
+def test_a_plan_warns_of_columns_and_loss_as_train_does(tmp_path: Path) -> None:
+    noise = {"mechanism": "gaussian", "epsilon": 16.0, "collusion_epsilon": 400.0, "delta": 1e-5}
+    with client_with_columns(tmp_path, noise, **dict.fromkeys("abcd", NUMBERS)) as client:
+        with pytest.warns(UserWarning, match="only as rows of a table|mse makes") as warned:
+            planned = client.plan(LookedUp(256), loss="mse", rounds=4, check_columns=False)
+        assert planned["warnings"] == [str(one.message) for one in warned]
+    assert len(warned) == 2
+    assert "mse makes the output a number" in str(warned[1].message)
+    assert {one.filename for one in warned} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"loss": "bce"}, "bce"),
+        ({"loss": [{"targets": [0, 1], "weight": [1, 2]}]}, "unknown setting 'weight'"),
+        ({"loss": [{"targets": [0, 1, 2]}]}, "has targets for 3 label codes, the task has 2"),
+        ({"optimizer": "adamw"}, "optimizer must be"),
+        ({"sampling": "shuffle"}, "sampling must be"),
+        ({"schedule": "warm"}, "schedule must be"),
+        ({"clip_norm": 7.0}, "clip_norm is 7, but its task allows at most"),
+        ({"clip_norm": -1.0}, "clip_norm"),
+        ({"epsilon": 1.0}, "the task adds no noise"),
+        ({"rounds": 0}, "rounds"),
+        ({"carried": 3}, "`carried` requires correlated noise"),
+        ({"name": "n" * 101}, "the job's name has 101 characters"),
+        ({"dataset": "ffff"}, "dataset"),
+    ],
+)
+def test_a_wrong_setting_is_said_before_the_model_is_exported(
+    given: dict[str, Any], why: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(*_: object) -> bytes:
+        raise AssertionError("exported")
+
+    monkeypatch.setattr(training, "as_onnx", export)
+    panel = tmp_path / "panel.npz"
+    panel.write_bytes(eval_set_npz(OF))
+    job = settings(**given)
+    with pytest.raises(MaskedLarkError, match=why):
+        client.train(module(), **job)
+    del job["wait"]
+    if "epsilon" not in given:  # a rehearsal without noise has none
+        with pytest.raises(MaskedLarkError, match=why):
+            client.rehearse(module(), panel, **job)
+    if not given.keys().isdisjoint({"sampling", "schedule"}) or given.get("loss") == "bce":
+        with pytest.raises(MaskedLarkError, match=why):
+            client.plan(module(), **given)
+    with pytest.raises(AssertionError, match="exported"):
+        client.train(module(), **settings())
+
+
+def test_a_submission_gets_the_remarks_of_train(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    given = settings(rounds=1, clip_norm=0.5)
+    client.train(exported(), **given)
+    said = capsys.readouterr().err
+    assert "no evaluation set" in said
+    del given["wait"]
+    submission = replace(_submission(**given), model=exported())
+    client.submit(submission)
+    assert capsys.readouterr().err == said
+    with pytest.warns(UserWarning, match="no evaluation set") as warned:
+        client.submit(submission, progress=False)
+    assert [one.filename for one in warned] == [__file__]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_rehearsal_refuses_a_table_that_is_too_short_as_training_does(tmp_path: Path) -> None:
     words = [f"word {row % 90}" for row in range(400)]
     (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
     job: dict[str, Any] = {"loss": "binary_cross_entropy_with_logits"}
     with client_with_columns(tmp_path, a=words, **dict.fromkeys("bcd", NUMBERS)) as client:
         for ask in (
-            lambda: client.rehearse(LookedUp(16), tmp_path / "panel.npz", **job),
+            lambda: client.rehearse(LookedUp(16), tmp_path / "panel.npz", learning_rate=1.0, **job),
             lambda: client.train(LookedUp(16), **settings()),
         ):
             with pytest.raises(InvalidModel, match="column 'a' names rows up to"):

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from adserver import predict
 from adserver.cli.main import app
+from adserver.client import prediction
 from adserver.client.prediction import _cells
 from adserver.records.exported_model import ExportedModel
 from adserver.training.calibration import calibrate_by_panel
@@ -223,6 +224,25 @@ def test_a_column_that_only_some_dicts_have_is_counted_in_one_warning() -> None:
         assert np.array_equal(scored, predict(encoded, gaps, encoder=ENCODER))
     with pytest.raises(InvalidTask, match="city"):
         predict(encoded, [{"pages": 1}, {"pages": 2}], encoder=ENCODER)
+
+
+@pytest.fixture(autouse=True)
+def told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin each test as a process that has predicted nothing."""
+    monkeypatch.setattr(prediction, "_TOLD", set())
+
+
+def test_unknown_words_are_warned_of_again_only_where_their_share_changes() -> None:
+    graph = from_columns(model(), ENCODER)
+    rows = [{**ROWS[0], "city": "Bonn"}, *ROWS[1:]]
+    with pytest.warns(UserWarning, match="1 row is scored as `other` in column 'city'"):
+        predict(graph, rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict(graph, rows)
+        predict(graph, [*rows, *rows])
+    with pytest.warns(UserWarning, match="2 rows are scored as `other` in column 'city'"):
+        predict(graph, [rows[0], *rows])
 
 
 def test_words_that_the_encoder_does_not_name_are_counted_in_a_warning() -> None:

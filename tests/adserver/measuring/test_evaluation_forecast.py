@@ -70,7 +70,8 @@ def test_what_will_not_be_known_is_said() -> None:
     assert {one.name: one.estimate.no_interval for one in forecast.metrics}["roc_auc"] is NoInterval.NOISE
     told = repr(forecast)
     assert "roc_auc unknown" in told
-    assert "0.01 of the records have label 1, and a calibrated model whose AUC is 0.8" in told
+    assert "0.01 of the records have label 1, and a calibrated model whose AUC is 0.8 (or as you" in told
+    assert "--auc; base_rate=, auc=)" in told
 
 
 def test_of_several_classes_the_right_choices_are_the_positives() -> None:

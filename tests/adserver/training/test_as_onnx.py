@@ -117,6 +117,14 @@ def test_a_module_that_does_not_take_the_features_is_refused_in_one_line(
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize(("kind", "named"), [(torch.float64, "float64"), (torch.bfloat16, "bfloat16")])
+def test_a_module_of_another_precision_is_told_to_become_float(kind: torch.dtype, named: str) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 1)).to(kind)
+    with pytest.raises(InvalidModel, match=rf"parameter '0.weight' is {named}.*call the module's .float\(\)"):
+        as_onnx(module, num_features=3)
+    as_onnx(module.float(), num_features=3)
+
+
 class Begun(torch.nn.Module):
     """Layers whose biases begin at zero, a normalisation of ones and zeros, and attention."""
 

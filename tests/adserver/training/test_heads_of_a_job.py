@@ -65,6 +65,19 @@ def test_heads_travel_and_are_stored_as_they_were_asked() -> None:
     )
 
 
+def test_a_head_over_the_wire_may_leave_out_the_only_output_as_in_python() -> None:
+    sent = {**SubmitJob.of(ASKED).model_dump(mode="json"), "loss": [{"targets": [0, 1, 1]}]}
+    with pytest.raises(InvalidTask, match=r"heads\[0\] lacks 'output'"):
+        PlanJob.model_validate_json(json.dumps({"num_parameters": 3, "loss": sent["loss"]})).value()
+    for one in (
+        SubmitJob.model_validate_json(json.dumps(sent)),
+        PlanJob.model_validate_json(json.dumps({"model": sent["model"], "loss": sent["loss"]})),
+    ):
+        loss = one.value().loss
+        assert isinstance(loss, Heads)
+        assert loss == Heads.of([{"targets": [0, 1, 1], "output": OUTPUT}])
+
+
 def test_the_bytes_of_a_job_of_one_loss_do_not_know_of_heads() -> None:
     task = task_of(mechanism="none")
     asked = replace(SUBMISSION, epsilon=None)

@@ -14,6 +14,8 @@ from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training import plain_training
+from adserver.training.default_network import make_default_network
+from adserver.training.defaults import Network
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import area_error, evaluate_heads, predict
 from adserver.training.linear_model import cross_fit_linear
@@ -42,7 +44,7 @@ from adserver.training.rehearsal_training import (
     _TrainingRun,
     score_model,
 )
-from adserver.training.rehearsed import WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsed import DEFAULT, WARM, Rehearsal, Rehearsed
 from adserver.views.rehearsal import print_rehearsal
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
@@ -544,7 +546,11 @@ def test_what_cannot_be_told_from_the_examples_alone_says_what_gain_would_be() -
 )
 def test_examples_say_first_how_well_they_tell_a_score(loss: Loss, labels: list[float], said: str) -> None:
     features = np.zeros((len(labels), 1), np.uint8)
-    assert describe_examples(EvalSet(features=features, labels=np.array(labels)), loss) == said
+    panel = EvalSet(features=features, labels=np.array(labels))
+    assert describe_examples(panel, loss, seeds=4) == describe_examples(panel, loss, seeds=9) == said
+    fewer = describe_examples(panel, loss, seeds=2)
+    assert ("by 2 seeds, which test with 2 of 4 parts of them: 4 seeds" in fewer) is bool(said)
+    assert not said or said not in fewer  # by fewer of the examples a score is told less well
 
 
 def test_rates_that_one_seed_left_behind_give_no_direction() -> None:
@@ -658,6 +664,74 @@ def test_a_job_is_compared_with_a_linear_model_of_the_examples_alone(rehearsal: 
     said = [line for line in rehearsal.remarks() if "linear" in line and line.startswith("epsilon 8:")]
     assert said == [f"epsilon 8: {advised.value:.4f}, {gain}"]
     assert "linear" not in "".join(rehearsed(SAME, 3.0).remarks())
+
+
+@pytest.mark.usefixtures("alone_briefly")
+def test_the_default_network_is_trained_for_the_same_budget_and_compared() -> None:
+    wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.001,), has_default=True)
+    found = trained(wish=wish)
+    name = f"epsilon 8{DEFAULT}"
+    assert found.names() == ["epsilon 8", NO_NOISE, ALONE, name]
+    job, default = found.advised("epsilon 8"), found.default_of("epsilon 8")
+    assert default == found.advised(name)
+    assert default is not None
+    assert default.default is not None
+    assert default.costs == job.costs
+    # Rows times epsilon call for tables, which numbers without an encoder have not: it is linear
+    assert default.default.options == ("--layers", "4,1")
+    assert default.value > job.value + 0.05  # at such a rate the job learns nothing
+    said = [line for line in found.remarks() if "to the default network" in line]
+    rate = f"--learning-rate {default.learning_rate:g} --as-it-is"
+    assert said == [
+        f"epsilon 8: {job.value:.4f}, {job.value - default.value:+.4f} to the default network, "
+        f"{default.value:.4f}; to take that: `adserver model create default.onnx --layers 4,1`, and submit "
+        f"it with --epsilon 8 {rate}"
+    ]
+    assert "client.train(rehearsal.default_of('epsilon 8').default.model, ..., epsilon=8" in repr(found)
+    settings = RehearsalMessage.of(found).settings
+    assert [one.is_default for one in settings].count(True) == 1
+    # It depends on the budget alone, and not on the job's own network
+    assert parse(default.default.model, num_features=WIDTH).num_parameters == WIDTH + 1
+
+
+def test_a_job_is_called_no_better_than_the_default_network_by_chance() -> None:
+    def against(*scores: float) -> str:
+        other = Rehearsed(
+            name=f"epsilon 1{DEFAULT}",
+            epsilon=1.0,
+            costs=None,
+            noise_multiplier=1.0,
+            learning_rate=2.0,
+            scores=tuple(Score(value=one, measured=one, loss=0.5) for one in scores),
+            default=make_default_network(
+                Network(hidden=(), are_numbers_in_tables=False, clip_norm=2.0), None, examples(), outputs=1
+            ),
+        )
+        found = rehearsed({1.0: (0.7, 0.71)}, 1.0)
+        found = replace(found, settings=(*found.settings, other))
+        return next(line for line in found.remarks() if "to the default network" in line)
+
+    assert against(0.6, 0.61).endswith("to the default network, 0.6050")
+    assert against(0.6, 0.79).endswith(
+        "to the default network, 0.6950, which 2 seeds cannot tell from chance"
+    )
+    taken = against(0.6, 0.83)
+    assert "0.7150, which 2 seeds cannot tell from chance; to take that: `adserver model create" in taken
+    assert "--learning-rate 2 --clip-norm 2 --as-it-is" in taken
+    assert "chance" not in against(0.8, 0.81)
+
+
+@pytest.mark.parametrize("loss", ["mse", None])
+@pytest.mark.usefixtures("alone_briefly")
+def test_numbers_and_the_default_network_itself_are_compared_with_none(loss: str | None) -> None:
+    wish = replace(WISH, epsilons=(0.5,), learning_rates=(0.5,), seeds=1, has_default=True)
+    network = make_default_network(
+        Network(hidden=(), are_numbers_in_tables=False), None, examples(), outputs=1
+    )
+    job = replace(SUBMISSION, rounds=2, **({"loss": loss} if loss else {"model": network.model}))
+    found = trained(job, replace(wish, reports=1_000))
+    assert not any(one.is_default for one in found.settings)
+    assert found.default_of("epsilon 0.5") is None
 
 
 def test_how_to_submit_is_said_in_options_and_in_words_of_python() -> None:

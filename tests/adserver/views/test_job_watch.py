@@ -146,3 +146,47 @@ def test_what_a_job_waits_for_is_told_once(
     assert len(said) == len(told)
     assert all(part in line for part, line in zip(told, said, strict=True))
     site.engine.dispose()
+
+
+def test_a_job_behind_another_says_so_once_and_not_that_no_server_runs(tmp_path: Path) -> None:
+    """Before, it said after five seconds that `adserver serve` had not taken it."""
+    site, now, told = Site(tmp_path, OF), [0.0], list[str]()
+    first = site.submit(plan_for(OF, job_id=bytes([1]) * 16))
+    second = site.submit(plan_for(OF, job_id=bytes([2]) * 16))
+
+    def change(job_id: bytes, **values: Any) -> None:
+        with site.engine.begin() as connection:
+            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(values))
+
+    change(first, state=JobState.RUNNING, lease_until_s=1e9, name="the \x1b[31mfirst")
+
+    def sleep(_seconds: float) -> None:
+        now[0] += 1
+        if now[0] == 20:
+            change(first, state=JobState.DONE)
+            change(second, state=JobState.DONE)
+
+    watch(source(site), second, is_shown=False, tell=told.append, sleep=sleep, clock=lambda: now[0])
+    assert told == ["job 020202020202 waits behind job 010101010101, the \\x1b[31mfirst"]
+    site.engine.dispose()
+
+
+def test_behind_a_job_whose_server_has_ended_the_server_is_named(tmp_path: Path) -> None:
+    site, now, told = Site(tmp_path, OF), [100.0], list[str]()
+    first = site.submit(plan_for(OF, job_id=bytes([1]) * 16))
+    second = site.submit(plan_for(OF, job_id=bytes([2]) * 16))
+    with site.engine.begin() as connection:
+        running = {"state": JobState.RUNNING, "lease_until_s": 90.0}
+        connection.execute(update(jobs).where(jobs.c.job_id == first).values(running))
+
+    def sleep(_seconds: float) -> None:
+        now[0] += 1
+        if now[0] == 120.0:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        watch(source(site), second, is_shown=False, tell=told.append, sleep=sleep, clock=lambda: now[0])
+    assert [line.partition(":")[0] for line in told] == [
+        "job 020202020202 waits for `adserver serve`, which has not taken it yet"
+    ]
+    site.engine.dispose()

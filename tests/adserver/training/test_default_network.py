@@ -1,0 +1,53 @@
+"""The default network of a rehearsal is the one that quickstart's command writes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from adserver.training.default_network import ENCODER_FILE, PANEL_FILE, find_rarest, make_default_network
+from adserver.training.defaults import Network
+from adserver.training.eval_set import EvalSet
+from maskedlark.canonical import encode
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+
+ENCODER = Encoder(
+    columns=(
+        *(NumberColumn(name=name, first=0, missing=0, edges=(1.0, 2.0)) for name in "abc"),
+        CategoryColumn(name="device", first=1, missing=0, categories=("phone", "tv", "watch")),
+    )
+)
+PANEL = EvalSet(
+    features=np.random.default_rng(1).integers(0, 4, (60, 4)).astype(np.uint8),
+    labels=(np.arange(60) % 20 == 0).astype(np.int64),
+)
+
+
+@pytest.mark.parametrize("encoder", [ENCODER, None])
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network(hidden=(), are_numbers_in_tables=False),
+        Network(hidden=(), are_numbers_in_tables=True),
+        Network(hidden=(8,), are_numbers_in_tables=False, is_wide=True),
+        Network(hidden=(), are_numbers_in_tables=False, clip_norm=6.0),
+    ],
+)
+def test_its_options_write_the_same_file(network: Network, encoder: Encoder | None, tmp_path: Path) -> None:
+    made = make_default_network(network, encoder, PANEL, outputs=1)
+    (tmp_path / "encoder.json").write_bytes(encode(ENCODER))
+    np.savez(tmp_path / "panel.npz", features=PANEL.features, labels=PANEL.labels)
+    files = {ENCODER_FILE: str(tmp_path / "encoder.json"), PANEL_FILE: str(tmp_path / "panel.npz")}
+    options = [files.get(one, one) for one in made.options]
+    out = tmp_path / "default.onnx"
+    result = CliRunner().invoke(app, ["model", "create", str(out), *options])
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes() == made.model
+
+
+def test_the_rarer_label_is_half_a_row_away_from_none() -> None:
+    assert find_rarest(PANEL) == pytest.approx(3.5 / 61)
+    several = EvalSet(features=PANEL.features, labels=np.arange(60) % 3)
+    assert find_rarest(several) == 0.5
