@@ -457,7 +457,10 @@ def test_a_rehearsal_trains_on_examples_and_spends_nothing(
     wish = f"--examples panel.npz --reports {RECORDS} --epsilon 1 --also-rate 0.1 --seeds 2 --workers 1"
     found = json.loads(adserver(f"job rehearse {job} {wish} --json").stdout)
     assert found["metric"] == "roc_auc"
-    assert [one["learning_rate"] for one in found["settings"]] == [0.5, 0.1] * 2 + [*RATES]
+    *of_model, default = found["settings"]
+    assert [one["learning_rate"] for one in of_model] == [0.5, 0.1] * 2 + [*RATES]
+    assert (default["name"], default["is_default"]) == ("epsilon 1, default network", True)
+    assert default["costs"] == found["settings"][0]["costs"]
     assert [one["name"] for one in found["settings"][:6:2]] == ["epsilon 1", "no noise", "examples alone"]
     assert found["settings"][0]["costs"]["ad_server"] <= 1.0
     assert site.store.all() == ()
@@ -465,7 +468,9 @@ def test_a_rehearsal_trains_on_examples_and_spends_nothing(
     assert "submit with --epsilon 1; the rule gives the learning rate, 0.1" in shown
     assert "=: one that cannot be told apart" in shown
     job = "--model model.onnx --loss binary_cross_entropy_with_logits --rounds 2"
-    by_rule = json.loads(adserver(f"job rehearse {job} {wish.replace('--also-rate 0.1', '')} --json").stdout)
+    wish = f"{wish.replace('--also-rate 0.1', '')} --without-default"
+    by_rule = json.loads(adserver(f"job rehearse {job} {wish} --json").stdout)
+    assert not any(one["is_default"] for one in by_rule["settings"])
     assert [one["learning_rate"] for one in by_rule["settings"][:3]] == [0.033, 0.1, 0.3]
     assert by_rule["settings"][0]["rule_rate"] == 0.1
     assert Path("picture.png").stat().st_size > 5_000

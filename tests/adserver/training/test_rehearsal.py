@@ -669,7 +669,7 @@ def test_a_job_is_compared_with_a_linear_model_of_the_examples_alone(rehearsal: 
 @pytest.mark.usefixtures("alone_briefly")
 def test_the_default_network_is_trained_for_the_same_budget_and_compared() -> None:
     wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.001,), has_default=True)
-    found = trained(wish=wish)
+    found = trained(replace(SUBMISSION, model=dense_network([WIDTH, 2, 1], "relu", seed=1)), wish)
     name = f"epsilon 8{DEFAULT}"
     assert found.names() == ["epsilon 8", NO_NOISE, ALONE, name]
     job, default = found.advised("epsilon 8"), found.default_of("epsilon 8")
@@ -726,10 +726,10 @@ def test_a_job_is_called_no_better_than_the_default_network_by_chance() -> None:
 def test_numbers_and_the_default_network_itself_are_compared_with_none(loss: str | None) -> None:
     wish = replace(WISH, epsilons=(0.5,), learning_rates=(0.5,), seeds=1, has_default=True)
     network = make_default_network(
-        Network(hidden=(), are_numbers_in_tables=False), None, examples(), outputs=1
+        Network(hidden=(), are_numbers_in_tables=True), None, examples(), outputs=1
     )
-    job = replace(SUBMISSION, rounds=2, **({"loss": loss} if loss else {"model": network.model}))
-    found = trained(job, replace(wish, reports=1_000))
+    changes: dict[str, Any] = {"loss": loss} if loss else {"model": network.model}
+    found = trained(replace(SUBMISSION, rounds=2, **changes), wish)
     assert not any(one.is_default for one in found.settings)
     assert found.default_of("epsilon 0.5") is None
 
