@@ -23,6 +23,7 @@ from adserver.admin.read_endpoints import (
     show_helpers,
     show_intake,
 )
+from adserver.dashboard.forecast_form import ForecastForm
 from adserver.dashboard.plan_page import (
     MOST_SHOWN_JOBS,
     MOST_SHOWN_TESTS,
@@ -41,7 +42,9 @@ from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
+from adserver.store.job_files import JobFiles
 from adserver.store.paging import PageMarker
+from adserver.training.cost import job_epsilons
 from adserver.views.job_comparison import why_not_comparable
 from adserver.views.measurement import measurement_rows
 from adserver.views.query import means_in, reading_lines
@@ -50,7 +53,9 @@ from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
-from maskedlark.releases.budget import DatasetBudget, PlannedJob
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.budget import DatasetBudget
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.runtime.database import database_at_hand
 from maskedlark.terminal.budget_view import budget_json, forecast_line, next_line
@@ -103,13 +108,16 @@ class Figures:
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
+        self._epsilons: TtlCache[Epsilons] = TtlCache(lasts_s=BUDGETS_S, threads=1)
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
         # A cache of this object's own: one on the class would keep every `Figures` alive
         self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
+        self._panels: Final = lru_cache(maxsize=8 * ROWS)(self._read_panel)
 
     def close(self) -> None:
         """Compute nothing more."""
         self._budgets.close()
+        self._epsilons.close()
         self._plans.close()
 
     def mark(self) -> Mark:
@@ -123,8 +131,12 @@ class Figures:
         counts, sights = self.site.intake(), self.site.sights()
         refused, now_s = tuple(sorted(counts.by_reason().items())), time.monotonic()
         return Mark(
-            # Budgets are computed after a page was drawn without them: then it is drawn again
-            store=(found.others, self._budgets.made_so_far, int(now_s / _ANYHOW_S)),
+            # Budgets and epsilons are computed after a page was drawn without them: then it is drawn again
+            store=(
+                found.others,
+                self._budgets.made_so_far + self._epsilons.made_so_far,
+                int(now_s / _ANYHOW_S),
+            ),
             intake=(found.reports, counts.accepted, counts.duplicates, refused),
             helpers=sights,
             trouble=tuple((one.is_well, one.cause) for one in sights),
@@ -219,12 +231,20 @@ class Figures:
         counts = self.site.jobs.counts()
         # One more than is shown tells whether there is a next page
         found = self.site.jobs.page(limit=ROWS + 1, before=PageMarker.read(after), state=wanted)
-        items, figures = [_job_row(one) for one in found[:ROWS]], map(self._figures_of, found[:ROWS])
-        compared = [{**item, **one} for item, one in zip(items, figures, strict=True) if any(one.values())]
+        shown, until = found[:ROWS], time.monotonic() + _PATIENCE_S
+        items, figures = [_job_row(one) for one in shown], map(self._figures_of, shown)
+        epsilons = [self._epsilons_of(one, max(0.0, until - time.monotonic())) for one in shown]
+        compared = [
+            {**item, **one, "epsilons": spent}
+            for item, one, spent in zip(items, figures, epsilons, strict=True)
+            if any(one.values())
+        ]
         return {
             "items": items,
             "compared": compared,
-            "not_comparable": why_not_comparable(map(_trained_on, found[:ROWS])),
+            "not_comparable": why_not_comparable(
+                map(_trained_on, shown), [self._panels(one.job_id) for one in shown]
+            ),
             "next": _next(found, lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id).cursor),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},
@@ -249,6 +269,19 @@ class Figures:
             "best_calibrated_loss": best.calibrated_loss if best else None,
             "best_rounds": best.rounds_done if best else None,
         }
+
+    def _epsilons_of(self, job: JobRecord, wait_s: float) -> Epsilons | None:
+        """Return what a job's rounds cost; None without noise or helpers, or until it is computed."""
+        plan = job.plan
+        if isinstance(plan, LocalPlan) or plan.task.mechanism is Mechanism.NONE:
+            return None
+        return self._epsilons.soon(
+            job.job_id, lambda: job_epsilons(plan, job.rounds_done), wait_s=wait_s, stamp=job.rounds_done
+        )
+
+    def _read_panel(self, job_id: bytes) -> bytes | None:
+        """Return the digest of a job's evaluation set, which stays the same."""
+        return JobFiles(self.site.engine, self.site.data, job_id).eval_set_digest()
 
     def _read_evaluated(self, job_id: bytes, _: int) -> tuple[RoundFigures | None, RoundFigures | None]:
         """Return a job's last and best figures, which stay the same until its next round."""
@@ -292,7 +325,7 @@ class Figures:
             "next": _next(found, lambda one: PageMarker(at=one.created_at, key=one.handle).cursor),
         }
 
-    def budget(self, dataset: str, planned: PlannedJob | None) -> Values:
+    def budget(self, dataset: str, form: ForecastForm | None) -> Values:
         """Return one dataset's budgets, their charges, and the effect of a planned job."""
         try:
             found = self.site.datasets.find(dataset)
@@ -300,17 +333,16 @@ class Figures:
         except JobRefused as refusal:
             return self._of_people(dataset, refusal)
         jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
-        if planned is None:
-            told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
-            return _budget_shown(found.dataset_id or b"", told, jobs)
-        of = self.site.budgets.of(found, planned)
-        return {
-            "dataset_id": (found.dataset_id or b"").hex(),
-            "budget": _describe_budget(of),
-            "forecast": "" if of.forecast is None else forecast_line(of.forecast),
-            "planned": planned,
-            "names": _names(jobs),
-        }
+        forecast = ""
+        if form is not None:
+            try:
+                of = self.site.budgets.of(found, form.job(self.site, found))
+                forecast = "" if of.forecast is None else forecast_line(of.forecast)
+                return self._budget_shown(found.dataset_id or b"", _describe_budget(of), jobs, form, forecast)
+            except JobRefused as refusal:
+                forecast = str(refusal)
+        told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
+        return self._budget_shown(found.dataset_id or b"", told, jobs, form, forecast)
 
     def plan(self, form: PlanForm) -> Values:
         """Return what each of several jobs and tests gets of a budget, before anything is collected."""
@@ -318,15 +350,17 @@ class Figures:
         task = find_task_to_plan(self.site, form.task) if form.task else next(iter(tasks), None)
         if task is not None and task not in tasks:
             tasks = [task, *tasks]
-        found = None
+        found, filled = None, form
         if task is not None:
+            filled = form.fill(self.site, task)
             found = self._plans.soon(
-                (task.task_id, form), lambda: form.divide(self.site, task), wait_s=_PATIENCE_S
+                (task.task_id, filled), lambda: filled.divide(self.site, task), wait_s=_PATIENCE_S
             )
         return {
             "tasks": [{"task_id": one.task_id.hex(), "name": one.name} for one in tasks],
             "task": task,
             "form": form,
+            "reports": filled.reports,
             "most": {"jobs": MOST_SHOWN_JOBS, "tests": MOST_SHOWN_TESTS},
             "found": found,
         }
@@ -340,7 +374,28 @@ class Figures:
             lambda: _describe_budget(self.site.budgets.of_people(stored.bundle.task)),
             wait_s=_PATIENCE_S,
         )
-        return _budget_shown(stored.task_id, told, self.site.jobs.of_task(stored.task_id, [None]))
+        return self._budget_shown(stored.task_id, told, self.site.jobs.of_task(stored.task_id, [None]))
+
+    def _budget_shown(
+        self,
+        identifier: bytes,
+        told: Values | None,
+        jobs: Iterable[JobRecord],
+        form: ForecastForm | None = None,
+        forecast: str = "",
+    ) -> Values:
+        """Return a budget with the names of what uses it, and what a planned job would do."""
+        names = {one.job_id.hex(): one.name for one in jobs}
+        others = [one["id"] for one in (told["uses"] if told else []) if one["id"] not in names]
+        asked = self.site.queries.some([bytes.fromhex(one) for one in others])
+        return {
+            "dataset_id": identifier.hex(),
+            "budget": told,
+            "forecast": forecast,
+            "form": form,
+            "names": names,
+            "queries": {one.spec.query_id.hex(): _plain(item(self.site, one)) for one in asked},
+        }
 
     def _budget(self, dataset: Dataset, wait_s: float, stamp: Hashable) -> Values | None:
         return self._budgets.soon(
@@ -447,22 +502,6 @@ def _job_row(job: JobRecord) -> Values:
 
 def _describe_budget(budget: DatasetBudget) -> Values:
     return {**budget_json(budget), "next_line": next_line(budget)}
-
-
-def _budget_shown(identifier: bytes, told: Values | None, jobs: Iterable[JobRecord]) -> Values:
-    """Return a budget without a planned job."""
-    return {
-        "dataset_id": identifier.hex(),
-        "budget": told,
-        "forecast": "",
-        "planned": None,
-        "names": _names(jobs),
-    }
-
-
-def _names(jobs: Iterable[JobRecord]) -> Mapping[str, str]:
-    """Map jobs' ids to what people call them."""
-    return {one.job_id.hex(): one.name for one in jobs}
 
 
 def _share(job: JobRecord) -> float:

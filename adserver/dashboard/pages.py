@@ -16,14 +16,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from adserver.dashboard.forecast_form import ForecastForm
 from adserver.dashboard.page_data import Figures, Mark, Values
 from adserver.dashboard.plan_page import PlanForm
 from adserver.dashboard.rendering import draw
 from adserver.dashboard.ttl_cache import TtlCache
 from adserver.records.access import Scope
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobRefused, MaskedLarkError
+from maskedlark.errors import HelperUnavailable, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
-from maskedlark.releases.budget import PlannedJob
 from maskedlark.runtime.database import database_at_hand
 
 YOUNG_S: Final = 0.7
@@ -73,22 +73,6 @@ def _after(request: Request) -> str:
     return request.query_params.get("after", "")
 
 
-def _read_planned_job(request: Request) -> PlannedJob | None:
-    """Return the job that the form of a budget's page describes; None while it is empty."""
-    typed = request.query_params
-    if not typed.get("rounds"):
-        return None
-    try:
-        return PlannedJob(
-            rounds=int(typed["rounds"]),
-            batch_size=float(typed["batch_size"]) if typed.get("batch_size") else None,
-            noise_multiplier=float(typed.get("noise_multiplier") or 1.0),
-            is_allocated=True,
-        )
-    except ValueError:
-        raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
-
-
 def _many(place: str, values: Show, stamp: Stamp = _store_part) -> Page:
     """Create the list page of a part of the navigation, whose template has the same name."""
     return Page(path=f"/{place}", template=f"{place}.html", place=place, values=values, stamp=stamp)
@@ -119,7 +103,7 @@ PAGES: Final = (
         path="/budgets/{dataset}",
         template="budget.html",
         place="budgets",
-        values=lambda at, r: at.budget(r.path_params["dataset"], _read_planned_job(r)),
+        values=lambda at, r: at.budget(r.path_params["dataset"], ForecastForm.read(r.query_params)),
         stamp=_with_budgets,
     ),
     _many("plan", lambda at, r: at.plan(PlanForm.read(r.query_params)), _with_budgets),

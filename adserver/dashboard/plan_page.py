@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 from adserver.admin.admin_context import AdminContext
 from adserver.messages.plan import PlanMessage
 from adserver.records.submissions import PlanConstraints, PlanRequest
+from adserver.training.defaults import ROUNDS
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
@@ -15,6 +16,7 @@ from maskedlark.reports.task import Task
 MOST_SHOWN_JOBS: Final = 50
 MOST_SHOWN_TESTS: Final = 500
 _MOST_TASKS: Final = 200
+_REPORTS: Final = 50_000
 
 
 @frozen
@@ -23,7 +25,7 @@ class PlanForm:
 
     Attributes:
         task: The start of the task's id; empty for the newest that can be planned for.
-        reports: How many its dataset will have.
+        reports: How many its dataset will have; None for as many as its newest one, or `_REPORTS`.
         epsilon: To divide; None for the task's budget.
         jobs: That share it.
         tests: Private evaluations that share it.
@@ -33,7 +35,7 @@ class PlanForm:
     """
 
     task: str = ""
-    reports: int = 50_000
+    reports: int | None = None
     epsilon: float | None = None
     jobs: int = 5
     tests: int = 10
@@ -67,8 +69,18 @@ class PlanForm:
             )
         return form
 
+    def fill(self, site: AdminContext, task: Task) -> Self:
+        """Return the same with a number of reports."""
+        if self.reports is not None:
+            return self
+        sizes = [one.size for one in site.datasets.of_task(task.task_id) if one.size]
+        return replace(self, reports=sizes[-1] if sizes else _REPORTS)
+
     def divide(self, site: AdminContext, task: Task) -> dict[str, Any]:
-        """Return the plan of all jobs and tests and that of one job alone, or why no plan is possible."""
+        """Return the plans of all jobs and tests, of one job alone, and of what `job submit` takes by itself.
+
+        Or why no plan is possible.
+        """
         request = PlanRequest(
             num_parameters=self.weights,
             wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),
@@ -82,16 +94,18 @@ class PlanForm:
         )
         # For the comparison: what dividing the budget costs each job
         one = replace(request, jobs=1, tests=0)
+        by_default = replace(request, wish=replace(request.wish, rounds=ROUNDS))
         try:
-            divided, alone = (
-                PlanMessage.of(site.server.plan(asked)).model_dump(mode="json") for asked in (request, one)
+            divided, alone, usual = (
+                PlanMessage.of(site.server.plan(asked)).model_dump(mode="json")
+                for asked in (request, one, by_default)
             )
         # No refusal of the plan: it is not kept, and the next look asks again
         except HelperUnavailable:
             raise
         except MaskedLarkError as refusal:
             return {"refusal": str(refusal)}
-        return {"refusal": "", "divided": divided, "alone": alone}
+        return {"refusal": "", "divided": divided, "alone": alone, "usual": usual}
 
 
 def tasks_to_plan(site: AdminContext) -> list[Task]:

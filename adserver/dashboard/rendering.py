@@ -54,7 +54,9 @@ def environment() -> Environment:
         # Templates come with the package: they do not change while it runs
         auto_reload=False,
     )
-    filters = (_short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting, _pluck)
+    filters = (
+        _short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting, _sentence, _pluck,
+    )  # fmt: skip
     made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
     made.globals["noise_to_signal_is"] = NOISE_TO_SIGNAL
@@ -108,6 +110,11 @@ def _utc(unix_s: float) -> datetime:
 def _words(name: str) -> str:
     """Convert a name of the code to words."""
     return name.replace("_", " ")
+
+
+def _sentence(text: str) -> str:
+    """Begin a text with a capital and leave the rest as it is: names and later sentences have theirs."""
+    return text[:1].upper() + text[1:]
 
 
 def _spelled(name: str) -> str:

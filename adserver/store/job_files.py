@@ -13,7 +13,9 @@ On SQLite the checkpoints alone are files of the data folder, `adserver.store.jo
 with each round, and a large one would hold up every other write to the database.
 """
 
+from collections.abc import Iterator
 from functools import partial
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -98,6 +100,14 @@ class JobFiles:
         """Return the submitted evaluation set (npz), if there was one."""
         return self._read(_EVAL_SET, 0)
 
+    def eval_set_digest(self) -> bytes | None:
+        """Return the SHA-256 of the submitted evaluation set (npz), if there was one."""
+        digest, is_there = sha256(), False
+        for content in self._parts(_EVAL_SET, 0):
+            digest.update(content)
+            is_there = True
+        return digest.digest() if is_there else None
+
     def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
         """Keep the state after so many rounds, in one step; earlier ones go.
 
@@ -157,18 +167,22 @@ class JobFiles:
 
     def _read(self, kind: str, rounds_done: int) -> bytes | None:
         """Read all parts of a file; None if it is missing."""
+        held, parts = BytesIO(), 0  # which gives its bytes away, and so holds them once
+        for content in self._parts(kind, rounds_done):
+            held.write(content)
+            parts += 1
+        return held.getvalue() if parts else None
+
+    def _parts(self, kind: str, rounds_done: int) -> Iterator[bytes]:
+        """Yield the parts of a file in order."""
         asked = (
             select(job_files.c.content)
             .where(self._of(kind), job_files.c.rounds_done == rounds_done)
             .order_by(job_files.c.part)
             .execution_options(yield_per=_PARTS_AT_ONCE)
         )
-        held, parts = BytesIO(), 0  # which gives its bytes away, and so holds them once
         with reading(self._engine) as connection:
-            for content in connection.execute(asked).scalars():
-                held.write(content)
-                parts += 1
-        return held.getvalue() if parts else None
+            yield from connection.execute(asked).scalars()
 
     def _latest(self) -> Select[Any]:
         """Select the number of rounds before the latest checkpoint."""

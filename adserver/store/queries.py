@@ -167,6 +167,12 @@ class QueryStore:
             rows = connection.execute(_STORED.order_by(queries.c.asked_at, queries.c.query_id))
             return tuple(_read_row(row) for row in rows)
 
+    def some(self, query_ids: Sequence[bytes]) -> tuple[AskedQuery, ...]:
+        """Return those of some queries that there are, of any kind."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(_STORED.where(queries.c.query_id.in_(query_ids)))
+            return tuple(_read_row(row) for row in rows)
+
     def counts(self, dataset_ids: Sequence[bytes]) -> dict[bytes, int]:
         """Count the queries over each dataset; those without any are missing."""
         asked = select(queries.c.dataset_id, func.count()).where(queries.c.dataset_id.in_(dataset_ids))

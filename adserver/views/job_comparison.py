@@ -3,7 +3,7 @@
 print_comparison(compare_jobs(server, ["3f", "a0"]))
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any, Final, Protocol
 
@@ -164,13 +164,22 @@ def _columns(rows: Sequence[_ComparedJob]) -> tuple[tuple[str, ...], list[tuple[
     return ("job", *(short(bytes.fromhex(row.job)) for row in rows)), lines
 
 
-def why_not_comparable(of: Iterable[tuple[str | None, str | None]]) -> str:
-    """Return why figures of jobs do not compare, by the ids of task and dataset of each; empty if they do."""
+def why_not_comparable(
+    of: Iterable[tuple[str | None, str | None]], panels: Collection[bytes | None] = (None,)
+) -> str:
+    """Return why figures of jobs do not compare; empty if they do.
+
+    Args:
+        of: The ids of each one's task and dataset.
+        panels: The digest of each one's evaluation set; None: it is not known.
+    """
+    has_one_panel = len(set(panels)) == 1 and None not in panels
     known = [(task, dataset) for task, dataset in of if task is not None]
-    if len({task for task, _ in known}) > 1:
+    if len({task for task, _ in known}) > 1 and not has_one_panel:
+        differ = "are not known to be the same" if None in panels else "differ"
         return (
-            "these jobs are of different tasks: their features, labels or privacy differ, and so losses, "
-            "accuracies and AUCs do not compare"
+            f"these jobs are of different tasks, and their evaluation sets {differ}: losses, accuracies and "
+            "AUCs compare only on one evaluation set"
         )
     if len({dataset for _, dataset in known}) > 1:
         return (

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
-from tests.adserver.painted import OF, Painted
+from tests.adserver.painted import OF, SHOP_DATASET, Painted
 from tests.patience import HANGS_S
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
@@ -25,6 +25,7 @@ PATHS: Final = {
     "job that waits": f"/jobs/{'01' * 16}",
     "budgets": "/budgets",
     "budget": f"/budgets/{DATASET}?rounds=20&batch_size=&noise_multiplier=30",
+    "budget of the shop": f"/budgets/{SHOP_DATASET.hex()}",
     "plan": f"/plan?task={OF.of.task.task_id.hex()}&jobs=2&tests=3&reports=200&weights=40",
     "plan that does not fit": f"/plan?task={OF.of.task.task_id.hex()}&jobs=2&reports=10",
     "queries": "/queries",

@@ -18,15 +18,15 @@ function showState(isWell) {
   byId("pulse").hidden = !isWell;
   root.classList.toggle("is-stale", !isWell);
   if (isWell) since = new Date();
-  else byId("stale-since").textContent = since.toLocaleTimeString();
+  else byId("stale-since").textContent = `${since.toISOString().slice(11, 19)} UTC`;
 }
 
-// A narrow page shows a row's cells one below the other, each with its column's name; two or three columns fit.
+// A narrow page shows a row's cells one below the other, each with its column's name; two columns fit.
 function nameCells(where) {
-  for (const table of where.querySelectorAll("table:not(#curves)")) {
+  for (const table of where.querySelectorAll("table")) {
     const heads = [...(table.tHead?.rows[0].cells ?? [])];
     const names = heads.map((cell) => cell.textContent);
-    if (heads.filter((cell) => !cell.classList.contains("wide")).length < (table.querySelector("[colspan]") ? 3 : 4)) continue;
+    if (heads.filter((cell) => !cell.classList.contains("wide")).length < 3) continue;
     table.classList.add("is-named");
     for (const row of table.tBodies[0].rows) {
       let at = 0;
@@ -99,8 +99,10 @@ function followForm(form) {
   form.addEventListener("input", () => {
     for (const shown of form.querySelectorAll("output")) shown.value = byId(shown.htmlFor.value).value;
   });
-  form.addEventListener("change", () => {
+  form.addEventListener("change", (event) => {
     if (!form.checkValidity()) return;
+    // Of another task the fields have other defaults
+    if (event.target.matches("select")) return form.submit();
     history.replaceState(null, "", `?${new URLSearchParams(new FormData(form))}`);
     tag = "";
     look();
@@ -108,14 +110,17 @@ function followForm(form) {
 }
 
 const charts = new Map();
-const PANELS = { loss: ["loss", "accuracy", "auc", "calibrated_loss"], noise: ["noise_to_signal", "gradient_norm"] };
-const STYLES = [
-  { ink: "--curve-1", scale: "y" },
-  { ink: "--curve-2", scale: "right", dash: [6, 4] },
-  { ink: "--curve-3", scale: "right", dash: [2, 3] },
-];
-// Of two classes: by this loss weights are chosen, since the plain one may rise while the model learns.
-const CALIBRATED = { ink: "--curve-1", scale: "y", dash: [2, 3] };
+const PANELS = { loss: ["loss", "calibrated_loss", "accuracy", "auc"], noise: ["noise_to_signal", "gradient_norm"] };
+const STYLES = {
+  loss: { ink: "--curve-1", scale: "y" },
+  // Of two classes: by this loss weights are chosen, since the plain one may rise while the model learns.
+  calibrated_loss: { ink: "--curve-4", scale: "y", dash: [6, 4] },
+  accuracy: { ink: "--curve-2", scale: "right", dash: [6, 4] },
+  auc: { ink: "--curve-3", scale: "right", dash: [2, 3] },
+  noise_to_signal: { ink: "--curve-1", scale: "y" },
+  gradient_norm: { ink: "--curve-2", scale: "right", dash: [6, 4] },
+};
+const FONT = "12px system-ui, sans-serif";
 
 // The table's columns as numbers, the first round first; a dash is no number.
 function columns() {
@@ -124,7 +129,7 @@ function columns() {
   return new Map(
     heads.map((head, at) => {
       const numbers = rows.map((row) => {
-        const number = Number.parseFloat(row.cells[at].textContent);
+        const number = Number.parseFloat(row.cells[at].textContent.replaceAll("\u2009", ""));
         return Number.isNaN(number) ? null : number;
       });
       return [head.dataset.figure, { name: head.dataset.figure, label: head.textContent, numbers }];
@@ -143,20 +148,26 @@ function options(panel, lines, width) {
     stroke: ink("--dim"),
     grid: { stroke: ink("--line"), width: 1, show: side !== 1 },
     ticks: { show: false },
-    font: "12px system-ui, sans-serif",
-    size: side === 2 ? 30 : 52,
+    font: FONT,
+    size: side === 2 ? 30 : 46,
+    label: side === 2 ? "Round" : lines.filter((line) => line.scale === scale).map((line) => line.label).join(", "),
+    labelFont: FONT,
+    labelSize: 18,
   });
+  const dashOf = ({ dash }) => (!dash ? "solid" : dash[0] > 3 ? "dashed" : "dotted");
+  const areTwo = lines.some((line) => line.scale === "right");
   return {
     width,
     height: 240,
-    legend: { live: true },
+    legend: { live: true, markers: { fill: () => null, dash: (_, at) => dashOf(lines[at - 1]) } },
+    hooks: { setCursor: [showLast] },
     cursor: { points: { size: 6 }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: {}, right: panel === "loss" ? { range: [0, 1] } : {} },
-    axes: [axis("x", 2), axis("y", 3), ...(lines.some((line) => line.scale === "right") ? [axis("right", 1)] : [])],
+    axes: [axis("x", 2), axis("y", 3), ...(areTwo ? [axis("right", 1)] : [])],
     series: [
       { label: "Round" },
       ...lines.map((line) => ({
-        label: line.label,
+        label: areTwo ? `${line.label} (${line.scale === "right" ? "right" : "left"})` : line.label,
         scale: line.scale,
         stroke: ink(line.ink),
         width: 2,
@@ -166,6 +177,12 @@ function options(panel, lines, width) {
       })),
     ],
   };
+}
+
+// While no round is pointed at, the legend has each line's last number.
+function showLast(plot) {
+  if (plot.cursor.idx !== null) return;
+  plot.setLegend({ idxs: plot.data.map((numbers) => numbers.findLastIndex((number) => number !== null)) }, false);
 }
 
 function drawCurves(isAnew = false) {
@@ -178,17 +195,21 @@ function drawCurves(isAnew = false) {
   for (const host of place.querySelectorAll("[data-chart]")) {
     const panel = host.dataset.chart;
     const drawn = PANELS[panel].map((name) => found.get(name)).filter((one) => one?.numbers.some((number) => number !== null));
-    const lines = drawn.map((one, at) => ({ ...(one.name === "calibrated_loss" ? CALIBRATED : STYLES[at]), label: one.label }));
+    const lines = drawn.map((one) => ({ ...STYLES[one.name], label: one.label }));
+    // One of its own is read off the left axis
+    if (lines.length === 1) lines[0].scale = "y";
     host.parentElement.hidden = lines.length === 0;
     if (lines.length === 0) continue;
     const shown = [rounds, ...drawn.map((one) => one.numbers)];
     const known = charts.get(panel);
     if (known && !isAnew && known.lines === lines.length) {
       known.plot.setData(shown);
+      showLast(known.plot);
       continue;
     }
     known?.plot.destroy();
     const plot = new uPlot(options(panel, lines, host.clientWidth), shown, host);
+    showLast(plot);
     charts.set(panel, { plot, lines: lines.length });
   }
 }

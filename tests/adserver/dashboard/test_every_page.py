@@ -11,6 +11,8 @@ from adserver.client.local import LocalAdServer
 from adserver.dashboard.pages import PAGES
 from adserver.records.access import Scope
 from adserver.records.exported_model import ExportedModel
+from adserver.records.training_plan import TrainingPlan
+from adserver.training.cost import job_epsilons
 from maskedlark.terminal.budget_view import next_line
 from tests.adserver.painted import SHOP_OF
 from tests.adserver.visits import PATHS, Shown, Visit
@@ -117,7 +119,6 @@ def test_a_narrow_page_scrolls_down_only(shown: Shown, browser: Browser) -> None
 
 CUT: Final = """() => [...document.querySelectorAll("main *")]
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible")
-    .filter((one) => !one.querySelector("#curves"))
     .map((one) => `${one.tagName} ${one.id}: ${one.scrollWidth} of ${one.clientWidth}`)"""
 
 
@@ -188,9 +189,9 @@ def test_the_loss_by_which_weights_are_chosen_is_next_to_the_plain_one(visit: Vi
     assert float(of_job["Calibrated loss"]) < float(of_job["Loss"])
     assert float(of_job["Best calibrated loss"]) < float(of_job["Best loss"])
     visit.open(PATHS["job"])
-    assert (
-        f"calibrated loss {of_job['Calibrated loss']}, accuracy" in visit.page.locator("#tiles").inner_text()
-    )
+    tile = visit.page.locator("#tiles .tile", has_text="Loss, once calibrated")
+    assert tile.locator(".big").inner_text() == of_job["Calibrated loss"]
+    assert f"{of_job['Loss']} as it is" in tile.inner_text()
     heads = visit.page.locator("#curves thead th").all_text_contents()
     assert heads[1:3] == ["Loss", "Calibrated loss"]
     visit.page.wait_for_selector(".uplot canvas")
@@ -202,6 +203,7 @@ def test_the_loss_by_which_weights_are_chosen_is_next_to_the_plain_one(visit: Vi
     [
         ("jobs", "#jobs .card:first-of-type tbody a", "two <layers>"),
         ("budget", "#uses tbody a", "two <layers>"),
+        ("budget of the shop", "#uses tbody a", "Count by campaign"),
         ("queries", "#queries tbody td:first-child a", "count by campaign"),
         ("datasets", "#datasets tbody td:nth-child(2) a", "shop purchases"),
     ],
@@ -220,7 +222,7 @@ def test_a_budget_says_what_a_next_job_may_ask(visit: Visit) -> None:
     visit.open(PATHS["budget"])
     [budget] = visit.of.client.budgets(dataset=PATHS["budget"].partition("?")[0].rpartition("/")[2])
     told = visit.page.locator("#standing").inner_text()
-    assert next_line(budget).capitalize() in told
+    assert next_line(budget)[1:] in told
     assert budget.next_epsilon
 
 
@@ -239,6 +241,51 @@ def test_a_page_of_jobs_has_all_of_them_side_by_side(
         assert violations(visit) == []
     finally:
         context.close()
+
+
+def test_jobs_side_by_side_have_both_epsilons(visit: Visit) -> None:
+    visit.open(PATHS["jobs"])
+    visit.page.get_by_role("link", name="Compare these jobs side by side").click()
+    heads = visit.page.locator("#compared thead th").all_text_contents()
+    [job] = [one for one in visit.of.jobs.all() if one.name == "two <layers>"]
+    assert isinstance(job.plan, TrainingPlan)
+    spent = job_epsilons(job.plan, job.rounds_done)
+    row = visit.page.locator("#compared tbody tr").filter(has_text="two <layers>").locator("td")
+    row.nth(heads.index("ε spent")).get_by_text(f"{spent.ad_server:.3g}", exact=True).wait_for()
+    assert row.nth(heads.index("ε with one helper")).inner_text() == f"{spent.colluding:.3g}"
+
+
+def test_a_forecast_without_a_noise_takes_the_least_that_fits(visit: Visit) -> None:
+    visit.open(PATHS["budget"].replace("noise_multiplier=30", "noise_multiplier="))
+    forecast = visit.page.locator(".forecast")
+    assert "fits" in str(forecast.get_attribute("class"))
+    assert "20 rounds of all reports with noise of" in visit.page.inner_text("main")
+    assert visit.page.locator("input[name=noise_multiplier]").input_value() == ""
+    visit.open(PATHS["budget"].replace("noise_multiplier=30", "noise_multiplier=1"))
+    assert "over" in str(forecast.get_attribute("class"))
+
+
+def test_charts_name_their_axes_and_show_the_last_figures(visit: Visit) -> None:
+    visit.open(PATHS["job"])
+    visit.page.wait_for_selector(".uplot canvas")
+    legend = visit.page.locator("[data-chart=loss] .u-legend .u-series")
+    told = dict(
+        zip(
+            legend.locator(".u-label").all_inner_texts(),
+            legend.locator(".u-value").all_inner_texts(),
+            strict=True,
+        )
+    )
+    names = ["Loss (left)", "Calibrated loss (left)", "Accuracy (right)", "AUC (right)"]
+    assert list(told) == ["Round", *names], told
+    last = visit.of.jobs.last_evaluated(b"\2" * 16)
+    assert last is not None
+    assert last.loss is not None
+    assert float(told["Loss (left)"]) == pytest.approx(last.loss, abs=1e-3)
+    borders = legend.locator(".u-marker").evaluate_all(
+        "(all) => all.map((one) => one.style.borderColor + one.style.borderStyle)"
+    )
+    assert len(set(borders) - {""}) == len(names)
 
 
 def test_jobs_over_several_datasets_are_side_by_side_with_a_warning(

@@ -1,26 +1,31 @@
 """The page that divides a budget: its sliders ask at once, and it shows what `job plan` finds."""
 
 import re
+from threading import Event
 from typing import Any
 
-from playwright.sync_api import Browser
+import pytest
+from playwright.sync_api import Browser, BrowserContext
 
+from adserver.dashboard.plan_page import PlanForm
 from adserver.messages.plan import PlanMessage
 from adserver.records.access import Scope
 from adserver.records.submissions import PlanConstraints, PlanRequest
-from tests.adserver.painted import OF
+from adserver.training.defaults import ROUNDS
+from tests.adserver.job_world import RECORDS
+from tests.adserver.painted import OF, SHOP_OF, SHOP_REPORTS
 from tests.adserver.visits import PATHS, Shown, Visit
+from tests.patience import HANGS_S
 
 
 def planned(visit: Visit, **changes: Any) -> PlanMessage:
     """What the command finds of the same wish."""
+    open_wish = PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None)
     request = PlanRequest(
         num_parameters=40,
-        wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),
         gradient_norm=0.2 * OF.of.task.clip_norm,
-        reports=200,
         task=OF.of.task.task_id.hex(),
-        **{"jobs": 2, "tests": 3, **changes},
+        **{"wish": open_wish, "reports": 200, "jobs": 2, "tests": 3, **changes},
     )
     return PlanMessage.of(visit.of.client.server.plan(request))
 
@@ -40,7 +45,43 @@ def test_it_shows_what_the_command_finds(visit: Visit) -> None:
     assert found.tests is not None
     assert found.recommended.submit in text
     assert f"--epsilon {found.tests.epsilon:.3g}" in text
-    assert f"{found.recommended.steps_worth:.3g} steps' worth" in re.sub(r"\s+", " ", text)
+    assert f"{found.recommended.steps_worth:.3g} steps without noise" in re.sub(r"\s+", " ", text)
+
+
+def test_it_marks_the_job_that_submit_takes_by_itself(visit: Visit) -> None:
+    visit.open(path())
+    wait_for_plan(visit)
+    usual = planned(visit, wish=PlanConstraints(rounds=ROUNDS, batch_size=None, noise_multiplier=None))
+    row = visit.page.locator("#division tbody tr", has_text="▶")
+    assert row.locator("td").nth(0).inner_text() == str(ROUNDS)
+    assert row.locator("td").nth(2).inner_text() == f"{usual.recommended.noise_multiplier:.4g}"
+    assert f"adserver job submit {usual.recommended.submit}" in visit.page.inner_text("#division")
+
+
+def test_reports_are_by_default_as_many_as_the_newest_dataset_has(visit: Visit) -> None:
+    visit.open(f"/plan?task={OF.of.task.task_id.hex()}&jobs=2&tests=3&weights=40")
+    wait_for_plan(visit)
+    assert visit.page.get_attribute("input[name=reports]", "placeholder") == str(RECORDS)
+    assert planned(visit, reports=RECORDS).recommended.submit in visit.page.inner_text("#division")
+
+
+def test_another_task_is_planned_by_its_own_numbers(visit: Visit) -> None:
+    visit.open(f"/plan?task={OF.of.task.task_id.hex()}")
+    with visit.page.expect_navigation():
+        visit.page.locator("select[name=task]").select_option(SHOP_OF.task.task_id.hex())
+    assert visit.page.get_attribute("input[name=reports]", "placeholder") == str(SHOP_REPORTS)
+
+
+def test_what_is_being_computed_is_said(shown: Shown, context: BrowserContext) -> None:
+    go = Event()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlanForm, "divide", lambda *_: {"refusal": str(go.wait(HANGS_S))})
+        visit = shown.visit(context)
+        visit.open(path(weights=41))
+        assert visit.page.locator("#division progress").is_visible()
+        assert "for 2 jobs" in visit.page.inner_text("#division")
+        go.set()
+        visit.page.wait_for_selector("#division .over")
 
 
 def test_a_slider_says_its_number_and_asks_at_once_without_losing_the_focus(visit: Visit) -> None:

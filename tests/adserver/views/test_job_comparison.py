@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adserver.views.job_comparison import _ComparedJob, print_comparison
+from adserver.views.job_comparison import _ComparedJob, print_comparison, why_not_comparable
 
 WITHOUT_HELPERS = _ComparedJob(
     job="0a" * 16,
@@ -75,3 +75,20 @@ def test_jobs_of_different_tasks_or_datasets_are_compared_with_a_warning(
     printed = capsys.readouterr().out
     assert said in printed
     assert ("warning" in printed) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("panels", "said"),
+    [
+        ((b"one", b"one"), ""),
+        ((b"one", b"two"), "their evaluation sets differ"),
+        ((b"one", None), "their evaluation sets are not known to be the same"),
+        ((None, None), "their evaluation sets are not known to be the same"),
+    ],
+)
+def test_jobs_of_different_tasks_compare_on_one_evaluation_set(
+    panels: tuple[bytes | None, ...], said: str
+) -> None:
+    found = why_not_comparable([("7a", "da"), ("7b", "da")], panels)
+    assert said in found
+    assert bool(found) is bool(said)

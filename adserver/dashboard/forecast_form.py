@@ -1,0 +1,63 @@
+"""The form of a budget's page that asks what a job would do to it."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from adserver.admin.admin_context import AdminContext
+from adserver.budgets.headroom import JobLimits
+from adserver.store.datasets import Dataset
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.releases.budget import PlannedJob
+
+
+@frozen
+class ForecastForm:
+    """What was typed.
+
+    Attributes:
+        rounds: Of the job.
+        batch_size: Expected reports in a round; None: the whole dataset.
+        noise_multiplier: Each helper's, over the clip norm; None: the least that fits.
+    """
+
+    rounds: int
+    batch_size: float | None = None
+    noise_multiplier: float | None = None
+
+    @classmethod
+    def read(cls, typed: Mapping[str, str]) -> Self | None:
+        """Return what was typed; None while the form is empty.
+
+        Raises:
+            InvalidTask: a field is no number.
+        """
+        if not typed.get("rounds"):
+            return None
+        try:
+            batch, noise = (
+                float(typed[name]) if typed.get(name) else None for name in ("batch_size", "noise_multiplier")
+            )
+            return cls(rounds=int(typed["rounds"]), batch_size=batch, noise_multiplier=noise)
+        except ValueError:
+            raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
+
+    def job(self, site: AdminContext, dataset: Dataset) -> PlannedJob:
+        """Return the job, with the least noise that fits the dataset's budgets unless noise was typed.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE): no noise is enough, or there is none.
+            InvalidTask: a number is out of range.
+        """
+        noise = self.noise_multiplier
+        if noise is None:
+            room = JobLimits(
+                task=site.tasks.find(dataset.task_id.hex()).bundle.task,
+                dataset_size=dataset.size,
+                already=site.budgets.reservations_of_dataset(dataset),
+            )
+            batch = float(dataset.size) if self.batch_size is None else self.batch_size
+            noise = room.noise_for(rounds=self.rounds, batch_size=batch)
+        return PlannedJob(
+            rounds=self.rounds, batch_size=self.batch_size, noise_multiplier=noise, is_allocated=True
+        )
