@@ -67,7 +67,7 @@ demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 200
 	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 
 # Each worker begins with one half of the tests, in order, so that what a file's tests share is made once.
-test: $(STAMP)  ## Run every test but the longest runs and those of whole pages, as CI does
+test: $(STAMP)  ## Run every test but the longest runs and those of whole pages
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page and not long'
 
 .PHONY: test-long
@@ -81,6 +81,10 @@ test-cluster: $(CLUSTER)  ## Run the tests of workers on Ray: of the longest tes
 .PHONY: test-pages
 test-pages: $(STAMP)  ## Run the tests that run whole pages and demos as a reader would
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m page tests/docs
+
+.PHONY: test-ci
+test-ci: $(STAMP)  ## Run the tests of `make test` and `make test-pages` at once, as CI does: no core waits for the last page
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
 
 pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `make setup` on, on a machine kept busy (ARGS="--quick --done FILE")
 	$(BIN)/python -m tests.docs.pages $(ARGS)

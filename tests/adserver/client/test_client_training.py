@@ -196,7 +196,7 @@ def test_an_export_over_bytes_or_columns_is_evaluated_as_the_model_behind_it_and
     client: Client, sent: list[bytes]
 ) -> None:
     features = OF.of.task.num_features
-    given = as_onnx(module(), features)
+    given = exported()
     with pytest.raises(InvalidTask, match="enough"):
         client.evaluate(from_bytes(given, features))
     assert parse(sent[0], num_features=features).digest == parse(given, num_features=features).digest
@@ -402,7 +402,7 @@ def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -
         def dataset(self, _dataset: str) -> None:
             raise JobRefused(JobReason.UNKNOWN_DATASET, "a query without a forecast is asked all the same")
 
-        def queries(self) -> tuple[()]:
+        def queries(self, latest: int) -> tuple[()]:
             return ()
 
     client = Client.of(Server())  # type: ignore[arg-type]  # the operations that are called
