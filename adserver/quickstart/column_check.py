@@ -41,7 +41,7 @@ def find_table_problems(
         kept: The columns that become features.
     """
     yield from _problems_of_columns(table, report, settings.data, kept)
-    yield from _problems_of_words(settings.data)
+    yield from _problems_of_words(settings.data, kept)
     yield from _problems_of_federated(table, settings)
     yield from find_person_problems(table, settings)
     yield from _problems_of_classes({**report.classes, **report.other_labels}, settings.data)
@@ -246,12 +246,15 @@ def _problems_of_columns(
             yield f"[data] dates names {name!r}: {why}"
 
 
-def _problems_of_words(data: DataSettings) -> Iterator[str]:
+def _problems_of_words(data: DataSettings, kept: Collection[str]) -> Iterator[str]:
     for name, count in data.vocabularies().items():
         if count is not None and count > MAX_ROWS - ID_ROWS:
             yield f"[data] words has {count} for {name!r}: a column has rows for {MAX_ROWS - ID_ROWS} words"
-        if name in data.dates:
-            yield f"[data] words names {name!r}, which dates names too: remove it in one of them"
+    for setting, names in (("words", data.vocabularies()), ("codes", data.codes)):
+        for name in names:
+            # What is no feature may stand in any list
+            if name in data.dates and name in kept:
+                yield f"[data] {setting} names {name!r}, which dates names too: remove it in one of them"
     if len(data.vocabularies()) < len(data.words):
         yield "[data] words names a column twice: keep one of them"
 

@@ -53,7 +53,7 @@ class DataSettings:
         csv: A table, seen from the project's folder; empty for the sample.
         label: Its column of labels; empty to measure its columns and train nothing.
         classes: The label's classes; rows with another label are left out. Empty: all that there are.
-        ignore: Its columns that are no features.
+        ignore: Its columns that are no features, whatever the lists below name.
         dates: Its columns of dates, which become a weekday, a day and an hour.
         codes: Its columns of numbers that name things, which are read as words.
         words: Its columns of ids, as COLUMN=N, whose N most frequent words have rows of their own in the

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from maskedlark.reports.task_kinds import LabelKind
 _IS: Final = "=="
 _IS_NOT: Final = "!="
 _TIMES: Final = "*"
+_T = TypeVar("_T")
 
 
 @frozen
@@ -52,7 +53,7 @@ class TableSettings:
         label_kind: Whether labels are classes or real values.
         classes: The label's classes; rows with any other label are left out and counted. Empty: all that the
             table holds, or the encoder's, and any other is refused.
-        ignore: Columns to leave out, such as row numbers.
+        ignore: Columns to leave out, such as row numbers, whatever else names them.
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
         kinds: What columns hold, where it is not what their cells look like.
@@ -413,15 +414,20 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
             columns[name] = cells
     if not columns.keys() - {label}:
         raise InvalidSource(f"{table.name} has no feature columns: leave out fewer columns (--ignore)")
+
+    def of_features(named: Mapping[str, _T]) -> dict[str, _T]:
+        # A column that is no feature may still be named as one of words, as it may among the dates
+        return {name: one for name, one in named.items() if name not in left_out}
+
     how = FitSettings(
         label=label,
         is_label_a_value=settings.label_kind is LabelKind.VALUES,
         classes=settings.classes,
         binning=settings.binning,
         bins=settings.bins,
-        kinds=settings.kinds,
-        words=settings.words,
-        hashed=settings.hashed,
+        kinds=of_features(settings.kinds),
+        words=of_features(settings.words),
+        hashed=of_features(settings.hashed),
         training=settings.training,
     )
     with _locating(table):

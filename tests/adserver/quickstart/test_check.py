@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +16,16 @@ from typer.testing import CliRunner, Result
 from adserver.cli.main import app
 from adserver.cli.quickstart_output import describe_features
 from adserver.quickstart.check import Checked, check
+from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import CONFIG, Project
+from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.settings import DataSettings, MeasureSettings
 from adserver.training.as_onnx import as_onnx
+from browser_sim.cli import app as browser_sim
 from browser_sim.sources.table import TableSettings, fit_counting
 from maskedlark.canonical import encode
-from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn, read_encoder
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.encoding.table import Table
 from maskedlark.model.dense import dense_network
@@ -170,6 +174,63 @@ def test_a_wrong_setting_is_found_by_name(before: str, after: str, why: str, tmp
             f"{refused.output} {refused.exception}"
         )
     assert not (play / "parties").exists()
+
+
+@pytest.mark.parametrize("why_no_feature", ["ignored", "measured"])
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("dates", '["device"]'),
+        ("codes", '["device"]'),
+        ("words", '["device=planned"]'),
+        ("words", '["device=5"]'),
+        ("publish", '["device"]'),
+    ],
+)
+def test_a_column_that_is_no_feature_may_stand_in_any_list_and_the_run_fits_what_check_does(
+    setting: str, named: str, why_no_feature: str, tmp_path: Path
+) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    play = tmp_path / "play"
+    change(play, f"{setting} = []", f"{setting} = {named}")
+    if why_no_feature == "ignored":
+        change(play, "ignore = [", 'ignore = [\n  "device",')
+    else:
+        change(play, "values = []", 'values = [{column = "device", word = "phone"}]')
+    project = Project.open(play)
+    found = check(project)
+    assert found.problems == ()
+    assert found.encoder is not None
+    assert "device" not in [column.name for column in found.encoder.columns]
+    assert fit_as_run(project, tmp_path / "encoder.json").columns == found.encoder.columns
+
+
+def fit_as_run(project: Project, out: Path) -> Encoder:
+    """Fit the encoder by the command that a run gives."""
+
+    def call(_commands: ProjectCommands, program: str, *words: str) -> dict[str, Any]:
+        assert program == "browser-sim"
+        fitted = CliRunner().invoke(browser_sim, [*words, "--json"], catch_exceptions=False)
+        assert fitted.exit_code == 0, fitted.output
+        told: dict[str, Any] = json.loads(fitted.stdout)
+        return told
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ProjectCommands, "read", call)
+        Recipe(project, lambda _: None)._fit(project.settings.data, out)
+    return read_encoder(out.read_bytes())
+
+
+@pytest.mark.parametrize(("setting", "named"), [("codes", '["pages"]'), ("words", '["pages=planned"]')])
+def test_a_column_is_not_both_of_dates_and_of_words(setting: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").write_text(
+        text([(a, b, c, f"2026-01-{1 + row % 28:02}", e) for row, (a, b, c, _, e) in enumerate(visits())])
+    )
+    made = invoke("new", tmp_path / "play", "--csv", tmp_path / "visits.csv", "--label", "bought")
+    assert made.exit_code == 0, made.output
+    change(tmp_path / "play", f"{setting} = []", f"{setting} = {named}")
+    [problem] = check(Project.open(tmp_path / "play")).problems
+    assert problem == f"[data] {setting} names 'pages', which dates names too: remove it in one of them"
 
 
 def test_a_model_of_another_width_is_named_at_once_and_may_be_given_its_columns_later(tmp_path: Path) -> None:
