@@ -57,11 +57,14 @@ def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     if as_json:
         print_json(list(map(DatasetSummary.of, found)))
         return
+    tasks = {one.task_id for one in found}
+    names = {task: server.task(task.hex()).stored.bundle.task.name for task in tasks}
     print_table(
-        ("dataset", "task", "state", "made", "received", "reports"),
+        ("dataset", "task", "task id", "state", "made", "received", "reports"),
         [
             (
                 short(one.dataset_id or b""),
+                names[one.task_id],
                 short(one.task_id),
                 one.state.value,
                 moment(one.created_at),

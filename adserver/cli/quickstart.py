@@ -14,12 +14,12 @@ import typer
 from adserver.cli.options import JsonOption
 from adserver.cli.quickstart_output import (
     describe_features,
+    describe_result,
     show_forecasts,
     show_measured,
     show_report,
     show_runs,
     show_warnings,
-    summary_rows,
 )
 from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
@@ -251,13 +251,10 @@ def _make_project(
 @quickstart_app.command("check")
 def _check_command(folder: FolderArgument) -> None:
     """Check every setting of `lark.toml` against the table and the model, without starting anything."""
-    from adserver.quickstart.check import check, problems_of
+    from adserver.quickstart.check import check
     from adserver.quickstart.people import describe_left_out
-    from adserver.quickstart.project import Project
 
-    project, wrong = Project.read(folder)
-    if wrong:
-        _refuse(problems_of(project, wrong))
+    project = _open(folder)
     found = check(project)
     if found.problems:
         _refuse(found.problems)
@@ -288,6 +285,17 @@ def _check_command(folder: FolderArgument) -> None:
     )
 
 
+def _open(folder: Path) -> "Project":
+    """Read a project, or end with a line for each setting that cannot be read and all else that is wrong."""
+    from adserver.quickstart.check import problems_of
+    from adserver.quickstart.project import Project
+
+    project, wrong = Project.read(folder)
+    if wrong:
+        _refuse(problems_of(project, wrong))
+    return project
+
+
 def _refuse(problems: Sequence[str]) -> NoReturn:
     for problem in problems:
         typer.secho(f"InvalidTask: {escape(problem)}", fg="red", err=True)
@@ -316,22 +324,25 @@ def _run_command(
     note and comparison unless others are given. The model has the weights of the round that does best on the
     rows that were not reported; the last round's figures are next to it.
     """
-    from adserver.quickstart.project import Project
     from adserver.quickstart.project_run import run_project
     from adserver.quickstart.runs import RunOptions, Trained
 
     options = RunOptions(name=name, note=note, compare_plain=compare_plain)
     with _ending_on_sigterm():
-        result = run_project(Project.open(folder), _tell, options)
+        result = run_project(_open(folder), _tell, options)
     if as_json:
         print_json(asdict(result))
         return
-    print_table(("", ""), summary_rows(result))
+    results = folder / "runs" / result.run
+    typer.echo("\n".join(("", *describe_result(result, results))))
     if result.measured:
         show_measured(result.measured, result.rows_per_person)
     if isinstance(result, Trained) and result.encoder:
-        files = shlex.join([result.model, "--encoder", result.encoder])
-        _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
+        model, encoder = (
+            shlex.quote(str(results / Path(one).name)) for one in (result.model, result.encoder)
+        )
+        files = f"{model} --encoder {encoder}"
+        typer.echo(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
 
 
 def _demo_command(
@@ -387,7 +398,8 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
     from adserver.quickstart.running import RunningFleet
 
     project = Project.open(folder)
-    states, runs = RunningFleet(project, tell=_tell).states(), describe_runs(project)
+    states = RunningFleet(project, tell=_tell).states()
+    runs = describe_runs(project, is_short=not as_json)
     if as_json:
         print_json({"servers": [{**asdict(one), "log": str(one.log)} for one in states], "runs": runs})
         return

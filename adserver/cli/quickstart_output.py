@@ -1,7 +1,7 @@
 """What `adserver quickstart` prints of a table, a measurement and its runs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,34 +19,6 @@ if TYPE_CHECKING:
     from adserver.quickstart.table_report import TableReport
     from maskedlark.encoding.encoder import Encoder
 
-_NAMES: Final = {
-    "read": "rows read",
-    "reported": "rows reported",
-    "panel": "rows of the panel",
-    "auc": "AUC",
-    "last_auc": "last AUC",
-    "collusion_epsilon": "epsilon against the ad server with one helper",
-    "rows_per_person": "most rows of a person",
-}
-# A job's own figures, in `job show`, `job compare` and the dashboard, are those before calibration
-_NAMES_CALIBRATED: Final = {"loss": "loss, calibrated", "last_loss": "last loss, calibrated"}
-_NAMES_WITH_MEASUREMENT: Final = {
-    "epsilon": "epsilon of training",
-    "collusion_epsilon": "epsilon of training against the ad server with one helper",
-    "epsilon_with_measurement": "epsilon of training and measurement",
-    "collusion_epsilon_with_measurement": "the same against the ad server with one helper",
-}
-_NAMES_OF_PERSON: Final = {
-    "epsilon": "epsilon of a person",
-    "collusion_epsilon": "the same against the ad server with one helper",
-}
-_NAMES_OF_PERSON_WITH_BOTH: Final = {
-    "epsilon": "epsilon of a person, for training",
-    "collusion_epsilon": "the same against the ad server with one helper",
-    "epsilon_with_measurement": "epsilon of a person, for training and measurement",
-    "collusion_epsilon_with_measurement": "both against the ad server with one helper",
-}
-_NAMES_ON_DEVICES: Final = {"reported": "rows on devices", **_NAMES_OF_PERSON}
 # Of what `status` knows of a run, what is no column of the table
 _BELOW_THE_RUNS: Final = (
     "epsilon_with_measurement",
@@ -152,52 +124,93 @@ def show_measured(measured: Mapping[str, Any], rows_per_person: int | None = Non
         typer.echo(escape(f"  {note}"))
 
 
-def summary_rows(result: "RunResult") -> list[tuple[str, object]]:
-    """Return what a run's summary shows to people, each with its name."""
-    told = asdict(result)
-    rows, plain = told.pop("rows"), told.pop("plain", None) or {}
-    alone, told["verdict"] = plain.pop("panel_alone", None) or {}, plain.pop("verdict", "")
-    uncalibrated = told.pop("calibration", None) or {}
-    # The run has just printed its warnings, a line each; the verdict may be in one
-    warnings = told.pop("warnings")
-    if any(told["verdict"] and told["verdict"] in one for one in warnings):
-        del told["verdict"]
-    for figures in (told, plain, alone):
-        # Beside the AUC: a panel of few positives leaves it open by more than runs differ
-        if (interval := figures.pop("auc_interval", None)) is not None:
-            figures["auc"] = "{:.4g} (99 %: {:.3f} to {:.3f})".format(figures["auc"], *interval)
-        # Paired on the same rows, so it is narrower
-        if (paired := figures.pop("private_minus_this", None)) is not None:
-            name = f"private model's {_NAMES.get(paired['metric'], paired['metric'])} less this"
-            figures[name] = "{difference:+.4f} (95 %: {low:+.4f} to {high:+.4f})".format(**paired)
-    names = _NAMES | (_NAMES_CALIBRATED if uncalibrated else {})
-    if told.get("devices") is not None:
-        names |= _NAMES_ON_DEVICES
-        # Devices send no reports and there is no dataset: zeros would read as a failure
-        del told["reports"], told["dataset_size"]
-    if told.pop("measured") and told.get("epsilon_with_measurement") is not None:
-        names |= _NAMES_WITH_MEASUREMENT if told["rows_per_person"] is None else _NAMES_OF_PERSON_WITH_BOTH
-    elif told["rows_per_person"] is not None:
-        names |= _NAMES_OF_PERSON
+def describe_result(result: "RunResult", folder: Path) -> list[str]:
+    """Return the lines by which a run is told to people; its summary has the rest.
+
+    Args:
+        result: The run's.
+        folder: The run's, as the owner writes it.
+    """
+    from adserver.quickstart.runs import SUMMARY
+
+    told = dict[str, str]()
+    said, plain = asdict(result), getattr(result, "plain", None) or {}
+    if verdict := plain.get("verdict"):
+        # The warning has the verdict and what to do about it
+        told["verdict"] = next((one for one in result.warnings if verdict in one), verdict)
+    if "auc" in said:
+        told |= _describe_model(said)
+    told["rows"] = _describe_rows(said)
+    told |= _describe_epsilons(said)
+    ids = {what: said.get(f"{what}_id") for what in ("task", "dataset", "job")}
+    named = (f"{what} {one[:_ID]}" for what, one in ids.items() if one)
+    told["run"] = ", ".join((" ".join(filter(None, (said["run"], said["name"]))), *named))
+    told["results"] = f"{folder}; every figure and warning is in {folder / SUMMARY}"
+    width = max(map(len, told))
+    lines = [f"{name:<{width}}  {escape(value)}" for name, value in told.items()]
+    return lines + ([] if not plain else ["", *_describe_comparison(said, plain)])
+
+
+def _describe_model(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how a model does on the panel, and which weights it has."""
+    if said["auc"] is not None:
+        yield "AUC", _area_of(said)
+    if said["base_rate"] is not None:
+        of = f" of {said['predicts']!r}" if said["predicts"] else " of the most frequent class"
+        yield "base rate", f"{_figure(said['base_rate'])}{of}"
+    calibrated = "" if said["calibration"] is None else ", calibrated"
+    accuracy = "" if said["accuracy"] is None else f"; accuracy {_figure(said['accuracy'])}"
+    yield "loss", f"{_figure(said['loss'])}{calibrated}{accuracy}"
+    yield "weights", f"of round {said['chosen_round']} of {said['rounds']}"
+
+
+def _describe_rows(said: Mapping[str, Any]) -> str:
+    rows, devices = said["rows"], said.get("devices")
+    at = "reported" if devices is None else f"on {plural(devices, 'device')}"
+    told = [f"{rows['read']} read", f"{rows['reported']} {at}"]
+    told += [f"{rows['panel']} in the panel"] if rows["panel"] else []
+    if rows["left_out"]:
+        reasons = "; ".join(f"{reason}: {count}" for reason, count in rows["left_out"].items())
+        told.append(f"{sum(rows['left_out'].values())} left out ({reasons})")
+    return ", ".join(told)
+
+
+def _describe_epsilons(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    most, both = said["rows_per_person"], said.get("epsilon_with_measurement")
+    is_of_person = most is not None or said.get("devices") is not None
+    whose = " of a person" if is_of_person else ""
+    whose += "" if most is None else f" with up to {plural(most, 'row')}"
+    for name, suffix in (("epsilon", ""), ("with sums", "_with_measurement")):
+        if suffix and both is None:
+            continue
+        alone, colluding = (_figure(said[f"{one}{suffix}"]) for one in ("epsilon", "collusion_epsilon"))
+        of = " of training" if both is not None and not suffix else ""
+        yield name, f"{alone}{of}{whose} against the ad server, {colluding} with one helper"
+
+
+def _describe_comparison(said: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
+    """Return a row for the private model, and for each that it is compared with."""
+    is_ranked = said["auc"] is not None
+    rows = [("", "AUC" if is_ranked else "accuracy", "private less this (95 %)")]
+    for name, figures in (("private", said), ("plain", plain), ("panel alone", plain.get("panel_alone"))):
+        if figures is None:
+            continue
+        paired = figures.get("private_minus_this")
+        less = "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**paired) if paired else ""
+        rows.append((name, _area_of(figures) if is_ranked else str(_figure(figures["accuracy"])), less))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        *((names[name], rows[name]) for name in ("read", "reported", "panel")),
-        *((f"rows left out: {reason}", count) for reason, count in rows["left_out"].items()),
-        *(
-            (names.get(name, name.replace("_", " ")), _figure(value))
-            for name, value in told.items()
-            if value not in ("", None)
-        ),
-        *(
-            (f"before calibration: {name.replace('_', ' ')}", _figure(uncalibrated[name]))
-            for name in ("mean_over_rate", "loss", "accuracy")
-            if name in uncalibrated
-        ),
-        *(
-            (f"{what}: {name.replace('_', ' ')}", _figure(value))
-            for what, figures in (("without privacy", plain), ("panel alone", alone))
-            for name, value in figures.items()
-        ),
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
+
+
+def _area_of(figures: Mapping[str, Any]) -> str:
+    """Return an AUC with its interval: a panel of few positives leaves it open by more than runs differ."""
+    interval = figures.get("auc_interval")
+    return f"{_figure(figures['auc'])}" + (
+        "" if interval is None else " (99 %: {:.3f} to {:.3f})".format(*interval)
+    )
 
 
 def _cell_of_run(one: Mapping[str, Any], name: str) -> object:

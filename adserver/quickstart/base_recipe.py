@@ -108,7 +108,7 @@ class BaseRecipe(ABC, Generic[_Result]):
             tell: Gets one line a step.
             watched: Called while a command runs; raises if a server has ended.
             options: What the owner asks for this run; one that is gone on with keeps the rest.
-            warnings: What the check warned of; the summary has it too.
+            warnings: What the check warned of, which is not told again; the summary has it too.
         """
         self._options, self._warnings = options, warnings
         self._project = project
@@ -136,9 +136,15 @@ class BaseRecipe(ABC, Generic[_Result]):
             self._steps.stop(str(error))
             raise
         self._steps.finish(asdict(result))
-        for warning in result.warnings:
-            self._tell(f"warning: {warning}")
+        self._tell_warnings(result)
         return result
+
+    def _tell_warnings(self, result: _Result) -> None:
+        """Tell each warning of the result but the verdict, with which the printed result begins."""
+        verdict = (asdict(result).get("plain") or {}).get("verdict")
+        for warning in result.warnings[len(self._warnings) :]:
+            if not verdict or verdict not in warning:
+                self._tell(f"warning: {warning}")
 
     def _leave_job_that_is_over(self) -> None:
         """Begin a new run in place of one whose job can never be done, and say which run goes on."""

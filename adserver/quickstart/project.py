@@ -130,7 +130,10 @@ def new_project(folder: Path, settings: Settings, notes: Mapping[str, str] | Non
         if said and not project.path(said).is_file():
             raise InvalidTask(f"{project.path(said)} does not exist: correct the path in lark.toml")
     if (folder / CONFIG).exists():
-        raise InvalidTask(f"{folder / CONFIG} exists already: run it with `adserver quickstart run {folder}`")
+        raise InvalidTask(
+            f"{folder / CONFIG} exists already: run it with `adserver quickstart run {folder}`; to make a "
+            "project anew, name another folder, or remove this one yourself, with its runs"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_durably(folder / CONFIG, config_text(settings, notes or {}).encode())
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in project.environment().items()]

@@ -17,6 +17,7 @@ from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, RunResult, descr
 from adserver.quickstart.settings import Settings
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.exit_status import how_to_install
+from maskedlark.terminal.plural import plural
 
 
 def run_project(
@@ -39,6 +40,8 @@ def run_project(
         )
     if options.compare_plain and find_spec("torch") is None:
         raise InvalidTask(how_to_install("torch", __name__, needs="--compare-plain"))
+    if found := len(checked.table_warnings):
+        tell(f"{plural(found, 'warning')} of the table: see `adserver quickstart check {project.folder}`")
     with only_run(project):
         return _run(project, tell, options, checked.table_warnings)
 

@@ -27,14 +27,18 @@ _FIGURES: Final = (
 )  # fmt: skip
 
 
-def describe_runs(project: Project) -> list[dict[str, Any]]:
+# Characters of an error that are shown in a list
+_MOST_SHOWN: Final = 80
+
+
+def describe_runs(project: Project, *, is_short: bool = False) -> list[dict[str, Any]]:
     """Return what a list of runs says of each, oldest first, so that they can be compared.
 
     `state` is done; or, of a run that is not, `running` while a process runs it, that of its job if that has
     stopped, `stopped` by an error before there was one, or `interrupted`. `why` says in a line what happened
     and what the next run does; empty where the run is done. `dataset_id` is None before there is a dataset,
-    and where devices train. `loss` and `accuracy` are after calibration where
-    `is_calibrated`; a run that trained no model has neither. `epsilon` is of training alone if a model was
+    and where devices train. With `is_short`, `why` has only the start of an error. `loss` and `accuracy` are
+    after calibration where `is_calibrated`; a run that trained no model has neither. `epsilon` is of training alone if a model was
     trained, and of a person if `rows_per_person` is not None. `measured_csv` is the file of the sums; None if
     there are none. What a comparison with plain training has is as of `Trained.plain`.
     """
@@ -49,7 +53,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
             state, why = "done", ""
             if not found:
                 steps = Steps.read(folder)
-                state, why = _describe_unfinished(project, folder, steps, find_job)
+                state, why = _describe_unfinished(project, folder, steps, find_job, is_short=is_short)
                 if steps is not None:
                     found = pick_attributes(steps.options, ("name", "note"))
                     found["dataset_id"] = (steps.done.get("dataset") or {}).get("dataset_id")
@@ -85,8 +89,19 @@ def _jobs_of(project: Project) -> Iterator[Callable[[str], JobRecord | None]]:
         yield find
 
 
+def _shorten(error: str) -> str:
+    """Return an error's first sentence, and no more of it than a line shows."""
+    first = error.partition(". ")[0]
+    return first if len(first) <= _MOST_SHOWN else f"{first[: _MOST_SHOWN - 3].rstrip()}..."
+
+
 def _describe_unfinished(
-    project: Project, folder: Path, steps: Steps | None, find_job: Callable[[str], JobRecord | None]
+    project: Project,
+    folder: Path,
+    steps: Steps | None,
+    find_job: Callable[[str], JobRecord | None],
+    *,
+    is_short: bool,
 ) -> tuple[str, str]:
     """Return the state of a run that is not done, and why with what helps."""
     then, is_last = describe_next(project, folder), folder == project.last_run()
@@ -94,7 +109,9 @@ def _describe_unfinished(
     stopped = "" if steps is None else steps.stopped
     job = None if steps is None or "job" not in steps.done else find_job(str(steps.done["job"]))
     if job is None or job.state is JobState.DONE:
-        what = stopped or ("" if job is None else f"job {short(job.job_id)} is done")
+        what = (_shorten(stopped) if is_short else stopped) or (
+            "" if job is None else f"job {short(job.job_id)} is done"
+        )
         return ("stopped" if stopped else "interrupted"), "; ".join(filter(None, (what, then)))
     said = f"job {short(job.job_id)} is {describe_outcome(job)}"
     if job.state not in STOPPED:

@@ -5,6 +5,7 @@ task = steps.do("task", create_task)
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -188,13 +189,15 @@ class Steps:
     """What a run has done, in `runs/N/progress.json`: an interrupted run is gone on with.
 
     A run is gone on with only if `lark.toml` and the table are as they were, if its job can still be done,
-    and if no step was cut off that cannot be repeated: sending reports.
+    and if no step was cut off that cannot be repeated: sending reports. Else the next run replaces it if it
+    ended before helpers signed its task, and comes after it if not.
     """
 
     _BEGUN: Final = "begun"
     _SETTINGS: Final = "settings"
     _STOPPED: Final = "stopped"
     _OPTIONS: Final = "options"
+    _BEFORE_TASK: Final = frozenset({"table", "panel"})
     _JOB_IS_OVER: Final = "a job that cannot be done"
 
     def __init__(
@@ -238,6 +241,9 @@ class Steps:
             if found.can_go_on(project):
                 found.options = options
                 return found
+        if found is not None and found.has_signed_nothing:
+            # The new run gets its number: nothing else knows of it
+            shutil.rmtree(found.folder)
         return cls(project.new_run(), _digest(project), {}, options=options)
 
     @classmethod
@@ -270,6 +276,11 @@ class Steps:
         if self._begun is not None and self._begun not in self.done:
             return f"it was cut off while {self._begun} were being sent, and how many arrived is not known"
         return ""
+
+    @property
+    def has_signed_nothing(self) -> bool:
+        """Return whether the run ended before its task, so that nothing was reported, sealed or charged."""
+        return self._begun is None and self.done.keys() <= self._BEFORE_TASK
 
     def _is_latest(self, project: Project) -> bool:
         """Return whether this is the project's last run, with the settings that it has now."""
@@ -318,7 +329,7 @@ def describe_next(project: Project, folder: Path) -> str:
     if (steps := Steps.read(folder)) is None:
         return f"{again} begins a new run"
     if why := steps.why_not_on(project):
-        return f"{why}: {again} begins a new run"
+        return f"{why}: {again} {'replaces it' if steps.has_signed_nothing else 'begins a new run'}"
     return f"{again} goes on with it"
 
 

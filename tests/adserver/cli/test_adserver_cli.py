@@ -265,7 +265,9 @@ def test_reports_are_sealed_and_listed_with_counts(shell: Shell) -> None:
     printed = shell.run("dataset", "seal", "--task", bundle.task.task_id.hex())
     assert "admitted by both helpers" in printed
     assert [row["received"] for row in shell.json("dataset", "list")] == [6, 3]
-    assert sealed["dataset_id"][:12] in shell.run("dataset", "list")
+    (name,) = {row["name"] for row in shell.json("task", "list")}
+    listed = shell.run("dataset", "list").splitlines()
+    assert any(sealed["dataset_id"][:12] in row and name in row for row in listed)
     assert shell.json("task", "show")["reports"] == {"waiting": 0, "sealed": 9, "dropped": 0, "expired": 0}
 
 

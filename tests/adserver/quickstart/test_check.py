@@ -736,6 +736,17 @@ def test_all_wrong_settings_are_found_at_once(tmp_path: Path) -> None:
     assert len(check(Project.open(tmp_path / "play")).problems) == 2
 
 
+def test_a_run_names_the_same_wrong_settings_as_check(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    change(tmp_path / "play", "clip_norm = 10", "clip_norm = 0")
+    change(tmp_path / "play", "panel = 0.2", "panel = 2")
+    change(tmp_path / "play", "codes = []", 'codes = ["x"]')
+    checked, ran = (invoke(command, tmp_path / "play") for command in ("check", "run"))
+    assert (checked.exit_code, ran.exit_code) == (1, 1)
+    assert len(checked.stderr.splitlines()) == 3
+    assert ran.stderr == checked.stderr
+
+
 def test_a_model_is_not_blamed_for_a_wrong_column_but_found_missing(tmp_path: Path) -> None:
     assert new(tmp_path, CASES["semicolons"]).exit_code == 0
     play = tmp_path / "play"

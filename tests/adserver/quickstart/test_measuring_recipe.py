@@ -1,12 +1,13 @@
 """A run without a label measures every row, trains nothing, and is listed with its sums."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.cli.quickstart_output import summary_rows
+from adserver.cli.quickstart_output import describe_result
 from adserver.quickstart.measuring_recipe import MeasuringRecipe
 from adserver.quickstart.project import Project
 from adserver.quickstart.project_run import run_project
@@ -56,8 +57,11 @@ def test_every_row_is_reported_and_no_model_is_made(shop: Project, commands: Com
     assert rows["read"] == rows["reported"] + sum(rows["left_out"].values())
     assert (rows["panel"], summary["epsilon"], summary["collusion_epsilon"]) == (0, 0.5, 0.7)
     assert not {"auc", "model", "job_id", "loss"} & summary.keys()
-    shown = dict(summary_rows(measured))
-    assert (shown["rows reported"], shown["epsilon"], shown["name"]) == (378, "0.5", "sums")
+    rows, epsilon, run, results = describe_result(measured, Path("runs/1"))
+    assert rows.startswith("rows     393 read, 378 reported, 15 left out (no consent: 6; ")
+    assert epsilon == "epsilon  0.5 against the ad server, 0.7 with one helper"
+    assert run.startswith("run      1 sums, task ")
+    assert results.startswith("results  runs/1; ")
 
 
 def test_a_run_that_measured_is_listed_with_its_sums(shop: Project, commands: Commands) -> None:

@@ -118,7 +118,7 @@ def test_a_folder_without_settings_says_what_makes_them(tmp_path: Path) -> None:
 
 def test_a_project_is_not_made_twice_nor_with_a_file_that_is_missing(tmp_path: Path) -> None:
     new_project(tmp_path / "play", SETTINGS)
-    with pytest.raises(InvalidTask, match="exists already"):
+    with pytest.raises(InvalidTask, match=r"exists already: .*; to make a project anew, name another folder"):
         new_project(tmp_path / "play", SETTINGS)
     missing = Settings(servers=SERVERS, model=ModelSettings(onnx="no.onnx"))
     with pytest.raises(InvalidTask, match=r"no\.onnx does not exist"):

@@ -15,7 +15,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.cli.quickstart_output import summary_rows
+from adserver.cli.quickstart_output import describe_result
 from adserver.quickstart import commands as module
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.device_recipe import DeviceRecipe
@@ -24,7 +24,7 @@ from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.run_states import describe_runs
 from adserver.quickstart.running import RunningFleet
-from adserver.quickstart.runs import RunOptions
+from adserver.quickstart.runs import RunOptions, RunResult
 from adserver.training import plain_twin
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import evaluate, predict
@@ -160,6 +160,30 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     return made
 
 
+def result_of(result: RunResult) -> dict[str, str]:
+    """What is printed of a run, by the name at the beginning of each line."""
+    lines = filter(None, describe_result(result, Path("play/runs/1")))
+    return dict(re.split(" {2,}", line, maxsplit=1) for line in lines if not line.startswith(" "))
+
+
+def test_the_result_of_a_run_fits_a_screen_and_names_ids_as_lists_do(
+    project: Project, commands: Commands
+) -> None:
+    trained = Recipe(project, lambda _: None, options=RunOptions(name="wide", compare_plain=True)).run()
+    lines = describe_result(trained, Path("play/runs/1"))
+    assert len(lines) <= 14
+    shown = result_of(trained)
+    assert list(shown)[:3] == ["verdict", "AUC", "base rate"]
+    assert shown["base rate"] == "0.3 of 'malignant'"
+    assert shown["weights"] == "of round 120 of 120"
+    assert shown["rows"].startswith(
+        "500 read, 378 reported, 100 in the panel, 22 left out (column 'y': no label: 7; "
+    )
+    assert shown["run"] == f"1 wide, task {TASK[:12]}, dataset d, job {JOB[:12]}"
+    assert shown["results"].startswith("play/runs/1; ")
+    assert "mean over rate" not in "".join(lines)
+
+
 def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, commands: Commands) -> None:
     told: list[str] = []
     trained = Recipe(project, told.append).run()
@@ -198,9 +222,8 @@ def test_a_loss_is_called_calibrated_where_it_is(
     mean_over_rate: float, *, is_calibrated: bool, project: Project, commands: Commands
 ) -> None:
     commands.mean_over_rate = mean_over_rate
-    shown = dict(summary_rows(Recipe(project, lambda _: None).run()))
-    for name in ("loss", "last loss"):
-        assert (f"{name}, calibrated" in shown, name in shown) == (is_calibrated, not is_calibrated)
+    shown = result_of(Recipe(project, lambda _: None).run())
+    assert shown["loss"] == f"0.4{', calibrated' if is_calibrated else ''}; accuracy 0.8"
     [run] = describe_runs(project)
     assert run["is_calibrated"] is is_calibrated
     told = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "250"})
@@ -326,8 +349,7 @@ def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
     assert 0.7 < low < alone["auc"] < high
     summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
     assert summary["plain"]["panel_alone"]["auc"] == alone["auc"]
-    shown = dict(summary_rows(trained))
-    assert shown["panel alone: auc"] == f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})"
+    assert result_of(trained)["panel alone"].startswith(f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})")
 
 
 @pytest.mark.parametrize("is_own", [False, True])
@@ -363,12 +385,17 @@ def test_the_private_model_is_compared_with_both_on_all_rows_of_the_panel(
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["plain"]["verdict"] == found["verdict"]
     assert summary["dataset_id"] == "d"
-    shown = dict(summary_rows(trained))
-    # Once: the warning has it
-    assert "verdict" not in shown
+    # Once, and first: the result begins with it
     warning = f"{found['verdict']} Use more reports or a larger epsilon, or do without reports."
-    assert [line for line in told if found["verdict"] in line] == [f"warning: {warning}"]
-    assert str(shown["panel alone: private model's AUC less this"]).startswith("-0.")
+    assert not any(found["verdict"] in line for line in told)
+    first, *others = describe_result(trained, Path("play/runs/1"))
+    assert first == f"verdict    {warning}"
+    less = [
+        "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**one["private_minus_this"])
+        for one in (found, alone)
+    ]
+    assert [line.split("  ")[0] for line in others[-3:]] == ["private", "plain", "panel alone"]
+    assert all(line.endswith(one) for line, one in zip(others[-2:], less, strict=True))
     (run,) = describe_runs(project)
     assert run["private_minus_plain"] == summary["plain"]["private_minus_this"]
     assert run["private_minus_panel_alone"] == summary["plain"]["panel_alone"]["private_minus_this"]
@@ -667,7 +694,8 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     commands.failing = {}
     trained = Recipe(Project.open(project.folder), told.append, warnings=("column 'x' leaks",)).run()
     assert trained.warnings[0] == "column 'x' leaks"
-    assert "warning: column 'x' leaks" in told
+    # As of the table, `run_project` has told how many there are
+    assert "warning: column 'x' leaks" not in told
     folder = project.folder / "runs" / "1"
     assert commands.ran.count("adserver aggregate --dataset") == 1
     measured = "--value paid=paid*100"
@@ -683,15 +711,9 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     }
     spent = [summary[f"{name}_with_measurement"] for name in ("epsilon", "collusion_epsilon")]
     assert (summary["epsilon"], *spent) == (2.5, 2.6, 4.3)
-    shown = dict(summary_rows(trained))
-    assert (shown["epsilon of training"], shown["epsilon of training and measurement"]) == ("2.5", "2.6")
-    assert (
-        shown["epsilon of training against the ad server with one helper"],
-        shown["the same against the ad server with one helper"],
-    ) == (
-        "4",
-        "4.3",
-    )
+    shown = result_of(trained)
+    assert shown["epsilon"] == "2.5 of training against the ad server, 4 with one helper"
+    assert shown["with sums"] == "2.6 against the ad server, 4.3 with one helper"
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
         ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high,may_be_hidden"
@@ -743,9 +765,10 @@ def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, 
         "read": 203, "reported": 160, "panel": 40, "left_out": {"column 'who': no person": 3},
     }  # fmt: skip
     assert (summary["devices"], summary["reports"], summary["dataset_size"]) == (80, 0, 0)
-    shown = dict(summary_rows(trained))
-    assert (shown["rows on devices"], shown["devices"], shown["epsilon of a person"]) == (160, 80, "2.5")
-    assert not {"reports", "rows reported", "dataset size"} & shown.keys()
+    shown = result_of(trained)
+    left_out = "3 left out (column 'who': no person: 3)"
+    assert shown["rows"] == f"203 read, 160 on 80 devices, 40 in the panel, {left_out}"
+    assert shown["epsilon"] == "2.5 of a person against the ad server, 4 with one helper"
     assert (summary["epsilon"], summary["collusion_epsilon"]) == (2.5, 4.0)
     assert summary["model_of_columns"].endswith("trained-of-columns.onnx")
     assert summary["encoder"].endswith("encoder.json")
@@ -834,10 +857,10 @@ def test_a_task_of_a_person_has_its_rows_up_to_the_most_and_each_epsilon_is_of_a
         },
     }  # fmt: skip
     assert summary["rows_per_person"] == trained.rows_per_person == 2
-    shown = dict(summary_rows(trained))
-    assert shown["epsilon of a person, for training"] == "2.5"
-    assert shown["epsilon of a person, for training and measurement"] == "2.6"
-    assert shown["most rows of a person"] == 2
+    shown = result_of(trained)
+    whose = "of a person with up to 2 rows against the ad server"
+    assert shown["epsilon"] == f"2.5 of training {whose}, 4 with one helper"
+    assert shown["with sums"] == f"2.6 {whose}, 4.3 with one helper"
     assert any("for epsilon 0.5 of a person" in line for line in told)
     assert "80 rows are left out: column 'who': beyond 2 rows of a person" in told
     assert not {"reported.csv", "panel.csv"} & {path.name for path in folder.iterdir()}

@@ -89,6 +89,37 @@ def test_a_run_that_an_error_ended_before_its_job_has_the_error(project: Project
     assert describe_runs(project)[0]["state"] == "interrupted"
 
 
+@pytest.mark.parametrize(("signed", "is_replaced"), [((), True), (("task",), False)])
+def test_a_run_that_ended_before_its_task_is_replaced_by_the_next_one(
+    signed: tuple[str, ...], project: Project, *, is_replaced: bool
+) -> None:
+    steps = Steps.open(project)
+    for step in ("table", *signed):
+        steps.do(step, dict)
+    (steps.folder / "devices.csv").write_text("rows in clear")
+    steps.stop("browser-sim encode --fit: error: visits.csv: no column 'Name'")
+    change(project.folder, "rounds = 120", "rounds = 61")
+    changed = Project.open(project.folder)
+    [told] = describe_runs(changed)
+    again = f"lark.toml or the table has changed: `adserver quickstart run {project.folder}`"
+    assert told["why"].endswith(f"{again} {'replaces it' if is_replaced else 'begins a new run'}")
+    assert Steps.open(changed).folder.name == ("1" if is_replaced else "2")
+    assert len(describe_runs(changed)) == (1 if is_replaced else 2)
+    assert (steps.folder / "devices.csv").exists() is not is_replaced
+
+
+def test_the_error_of_a_run_is_short_in_the_list_and_whole_as_json(project: Project) -> None:
+    error = f"browser-sim encode --fit: error: {'very ' * 60}long. Another sentence."
+    Steps.open(project).stop(error)
+    runner, words = CliRunner(), ["quickstart", "status", str(project.folder)]
+    shown = runner.invoke(app, words).output.splitlines()[-1]
+    assert shown.startswith("run 1: browser-sim encode --fit: error: very very")
+    assert "...; `adserver quickstart run" in shown
+    assert len(shown) < 120 + 2 * len(str(project.folder))
+    [told] = json.loads(runner.invoke(app, [*words, "--json"]).stdout)["runs"]
+    assert told["why"].startswith(f"{error}; ")
+
+
 def test_a_run_is_running_while_a_process_holds_it(project: Project) -> None:
     Steps.open(project).do("task", lambda: "ab")
     project.new_run()
