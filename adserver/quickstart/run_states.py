@@ -38,9 +38,9 @@ def describe_runs(project: Project, *, is_short: bool = False) -> list[dict[str,
     stopped, `stopped` by an error before there was one, or `interrupted`. `why` says in a line what happened
     and what the next run does; empty where the run is done. `dataset_id` is None before there is a dataset,
     and where devices train. With `is_short`, `why` has only the start of an error. `loss` and `accuracy` are
-    after calibration where `is_calibrated`; a run that trained no model has neither. `epsilon` is of training alone if a model was
-    trained, and of a person if `rows_per_person` is not None. `measured_csv` is the file of the sums; None if
-    there are none. What a comparison with plain training has is as of `Trained.plain`.
+    after calibration where `is_calibrated`; a run that trained no model has neither. `epsilon` is of training
+    alone if a model was trained, and of a person if `rows_per_person` is not None. `measured_csv` is the file
+    of the sums; None if there are none. What a comparison with plain training has is as of `Trained.plain`.
     """
     folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
     last, process = project.last_run(), running_process(project)
