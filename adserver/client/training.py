@@ -299,7 +299,8 @@ class Training(Connection):
                 one .5, 1 and 3.
             learning_rates: Those to try in addition to the job's. Without any: the rule's rate, a third of it
                 and three times it.
-            seeds: How often each training is repeated.
+            seeds: How often each training is repeated, with another quarter of the examples to test: four
+                test with all of them, and two can hardly tell a gain from chance.
             workers: Processes to train in; the result does not depend on it.
             warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such
                 weights, as an ONNX file for `train` or `submit`.

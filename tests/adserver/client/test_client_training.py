@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from adserver.client import Client, local_measuring, training
 from adserver.client.job import Job
@@ -24,10 +24,11 @@ from adserver.client.training import _submission
 from adserver.messages.job import calibrate_command
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import open_store
-from adserver.store.schema import datasets
+from adserver.store.schema import datasets, jobs
 from adserver.store.tasks import TaskStore
 from adserver.training import rehearsal
 from adserver.training.as_onnx import as_onnx
@@ -652,6 +653,28 @@ def test_a_wrong_setting_is_said_before_the_model_is_exported(
             client.plan(module(), **given)
     with pytest.raises(AssertionError, match="exported"):
         client.train(module(), **settings())
+
+
+def test_a_job_behind_another_says_so_without_a_bar_too(
+    site: Site, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (client.train(exported(), standardise=False, **settings()) for _ in range(2))
+    with site.engine.begin() as connection:
+        running = {"state": JobState.RUNNING, "lease_until_s": 1e12}
+        connection.execute(update(jobs).where(jobs.c.job_id == first.job_id).values(running))
+    capsys.readouterr()
+    looks = list[str]()
+
+    def look(job: str) -> JobRecord:
+        looks.append(job)
+        found = client.server.job(job)
+        is_over = looks.count(second.job_id.hex()) > 1 and found.job_id == second.job_id
+        return replace(found, state=JobState.DONE) if is_over else found
+
+    server: Any = SimpleNamespace(job=look, jobs=client.server.jobs)
+    Job(job_id=second.job_id, at=server).watch(progress=False)
+    told = f"waiting: job {second.job_id.hex()[:12]} waits behind job {first.job_id.hex()[:12]}\n"
+    assert capsys.readouterr() == ("", told)
 
 
 def test_a_submission_gets_the_remarks_of_train(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
