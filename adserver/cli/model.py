@@ -325,7 +325,7 @@ def _predict_command(
 
     _check_is_free(out, [one for one in (csv, file, encoder) if one is not None], is_replaced=force)
     content = csv.read_bytes()
-    encoded, table = read_model(file), parse_table(content, csv.name)
+    encoded, table = read_model(file), parse_table(content, csv.name, are_short_rows_kept=True)
     scored = score_table(encoded, find_encoder(encoded, encoder_from(encoder)), table, loss)
     added = (*scored.columns, NOT_SCORED)
     # A second column of the name would make the file's readers take either

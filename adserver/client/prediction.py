@@ -107,7 +107,7 @@ def _read_rows(rows: Any, encoder: Encoder) -> tuple[Table, list[str]]:
     The second is a remark if some of several dicts lack columns that others have.
     """
     if isinstance(rows, str | Path):
-        return parse_table(Path(rows).read_bytes(), Path(rows).name), []
+        return parse_table(Path(rows).read_bytes(), Path(rows).name, are_short_rows_kept=True), []
     wanted = {column.name: column.words for column in encoder.columns}
     dates = {of: () for name in wanted if (of := part_of(name)) is not None}
     held, count, lacking = _columns(rows, [*wanted, *dates])

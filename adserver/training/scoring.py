@@ -149,7 +149,7 @@ def score_table(
     notes = notes_of(encoded_model)
     if loss is None and LOSS_IS in notes:
         loss = Loss.named(notes[LOSS_IS])
-    why = [""] * len(table)
+    why = [table.short.get(row, "") for row in range(len(table))]
     wanted = [column.name for column in encoder.columns]
     amounts = {name: one for name, one in table.amounts_read_by(encoder).items() if name in wanted}
     cells: dict[str, dates.Cells] = {**table.columns, **{name: one.cells for name, one in amounts.items()}}

@@ -40,6 +40,8 @@ _NO_TEXT: Final = {
     b"\x1f\x8b": "a gzip archive",
     b"%PDF": "a PDF document",
 }
+# Further lines that an error names
+_MOST_LINES: Final = 5
 # The share of filled cells that are numbers, above which a column is one of numbers
 _MOSTLY: Final = 0.5
 # The share of the cells that show how commas and points are meant, from which the others follow them
@@ -110,6 +112,7 @@ class Table:
         form: The same for `append_columns`.
         amounts: The columns of amounts: `columns` has them as words, with their currency or %.
         decimal_commas: The columns of numbers that had decimal commas, and have points in `columns`.
+        short: Rows with fewer cells than the header, and why they are not read; all their cells are None.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Table:
     form: TableForm = TableForm()
     amounts: Mapping[str, Amounts] = field(default_factory=dict)
     decimal_commas: Collection[str] = ()
+    short: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -129,6 +133,7 @@ class Table:
             self,
             columns={name: [cells[row] for row in rows] for name, cells in self.columns.items()},
             lines=[self.lines[row] for row in rows],
+            short={place: self.short[row] for place, row in enumerate(rows) if row in self.short},
             amounts={
                 name: replace(one, cells=[one.cells[row] for row in rows])
                 for name, one in self.amounts.items()
@@ -200,12 +205,18 @@ class Table:
         )
 
 
-def parse_table(content: bytes, name: str) -> Table:
+def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False) -> Table:
     """Parse a table with a header from a file's bytes.
+
+    Args:
+        content: The file's bytes.
+        name: The file's name.
+        are_short_rows_kept: Whether rows with fewer cells than the header are kept without a cell, as
+            `Table.short`: nobody can tell which cells they lack.
 
     Raises:
         InvalidTask: the bytes are no text, a header's name is used twice, or a row has more or fewer cells
-            than the header; the message names the file, and the line or the columns.
+            than the header; the message names the file, and the lines or the columns.
     """
     text, codec, encoding = _text(content, name)
     skipped = 0
@@ -214,6 +225,7 @@ def parse_table(content: bytes, name: str) -> Table:
     else:
         delimiter = _delimiter(text)
     lines = list[int]()
+    short, ragged = dict[int, str](), dict[int, int]()
     known = dict[str, str | None]()  # equal cells are one string: that takes a third of the memory
     try:
         # Line ends stay as they are, for csv to tell those in quotes from the others.
@@ -223,16 +235,17 @@ def parse_table(content: bytes, name: str) -> Table:
         header = [one.strip() for one in next(reader, [])]
         _check_header(header, name)
         columns: dict[str, list[str | None]] = {one: [] for one in header}
-        for cells in reader:
+        for given in reader:
+            cells = given
             # Empty lines, such as exports end with, are no rows.
             if cells:
                 line = reader.line_num + skipped
+                if len(cells) < len(header) and are_short_rows_kept:
+                    short[len(lines)] = f"its line has {_count_cells(len(cells))}, expected {len(header)}"
+                    cells = [""] * len(header)
                 if len(cells) != len(header):
-                    raise InvalidTask(
-                        f"{name}, line {line}: found {len(cells)} cells, expected {len(header)}, one for "
-                        "each "
-                        f"column of the header (cells are parted by {_PARTED.get(delimiter, delimiter)})"
-                    )
+                    ragged[line] = len(cells)
+                    continue
                 for column, cell in zip(columns.values(), cells, strict=True):
                     if cell not in known:
                         known[cell] = said(cell)
@@ -242,6 +255,7 @@ def parse_table(content: bytes, name: str) -> Table:
         raise InvalidTask(
             f"{name}, line {reader.line_num + skipped}: expected a CSV file, but {error}: check its quotes"
         ) from None
+    _check_lengths(ragged, len(header), name, delimiter)
     written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
     with_points = {} if delimiter == "," else dict(_with_points(columns))
     if with_points:
@@ -265,6 +279,24 @@ def parse_table(content: bytes, name: str) -> Table:
         form=form,
         amounts=amounts,
         decimal_commas=frozenset(with_points),
+        short=short,
+    )
+
+
+def _count_cells(cells: int) -> str:
+    return "1 cell" if cells == 1 else f"{cells} cells"
+
+
+def _check_lengths(ragged: Mapping[int, int], expected: int, name: str, delimiter: str) -> None:
+    """Refuse lines with another number of cells than the header, given by line; name several at once."""
+    if not ragged:
+        return
+    first, *others = ragged
+    listed = ", ".join(map(str, others[:_MOST_LINES])) + (", ..." if others[_MOST_LINES:] else "")
+    raise InvalidTask(
+        f"{name}, line {first}: found {_count_cells(ragged[first])}, expected {expected}, one for each "
+        f"column of the header (cells are parted by {_PARTED.get(delimiter, delimiter)})"
+        + (f"; {len(others)} more of another length: {listed}" if others else "")
     )
 
 
@@ -277,7 +309,8 @@ def append_columns(content: bytes, table: Table, added: Mapping[str, Sequence[st
     """Return a table's file with columns appended, in its encoding, delimiter and decimal sign.
 
     The text of the file's cells stays, as do a `sep=` line, the kind of line ends and the mark of UTF-8;
-    quotes and the space before cells may go, and UTF-16 with a mark becomes little-endian.
+    quotes and the space before cells may go, and UTF-16 with a mark becomes little-endian. Short rows get
+    empty cells up to the new columns.
 
     Args:
         content: The file's bytes.
@@ -300,10 +333,12 @@ def append_columns(content: bytes, table: Table, added: Mapping[str, Sequence[st
     writer = csv.writer(
         file, delimiter=form.delimiter, lineterminator="\r\n" if first_line.endswith("\r") else "\n"
     )
-    writer.writerow([*next(reader), *added])
+    header = next(reader)
+    writer.writerow([*header, *added])
     cells = zip(*added.values(), strict=True)
     for row, more in zip(filter(None, reader), cells, strict=True):
-        writer.writerow([*row, *(_write_cell(one, form) for one in more)])
+        gap = [""] * (len(header) - len(row))
+        writer.writerow([*row, *gap, *(_write_cell(one, form) for one in more)])
     try:
         return file.getvalue().encode(form.codec)
     except UnicodeEncodeError as error:

@@ -66,6 +66,20 @@ def scored(folder: Path) -> list[dict[str, str]]:
     return [dict(zip(names, (cell or "" for cell in row), strict=True)) for row in cells]
 
 
+def test_a_line_with_too_few_cells_costs_its_own_row_the_prediction(tmp_path: Path) -> None:
+    onnx = model(notes={LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, ENCODER_IS: ENCODER.digest.hex()})
+    whole = run(tmp_path, onnx, "--json")
+    before = scored(tmp_path)
+    ended = run(tmp_path, onnx, "--json", table=TABLE.replace("z;0", "short;1;phone\nz;0"))
+    assert ended.exit_code == whole.exit_code == 0, ended.output
+    rows = scored(tmp_path)
+    assert [row["who"] for row in rows] == ["Zoë", "", "x", "y", "short", "z"]
+    assert rows[4]["not scored because"] == "its line has 3 cells, expected 4"
+    assert rows[:4] + rows[5:] == before
+    too_long = run(tmp_path, onnx, table=TABLE + "a;1;phone;2026-11-03;5\n")
+    assert "line 7: found 5 cells, expected 4" in str(too_long.exception)
+
+
 def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp_path: Path) -> None:
     onnx = model(notes={LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, ENCODER_IS: ENCODER.digest.hex()})
     ended = run(tmp_path, onnx, "--json")

@@ -339,6 +339,14 @@ def test_an_amount_in_another_currency_costs_its_row_the_prediction(tmp_path: Pa
         assert why in str(caught[0].message)
 
 
+def test_a_short_line_of_a_file_costs_its_own_row_the_prediction(tmp_path: Path) -> None:
+    graph, path = from_columns(model(), ENCODER), write(ROWS, tmp_path / "new.csv")
+    expected = predict(graph, path)
+    path.write_text(path.read_text(encoding="utf-8") + "1,phone\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"1 row is not scored: its line has 2 cells, expected \d"):
+        np.testing.assert_array_equal(predict(graph, path), [*expected, np.nan])
+
+
 def test_a_number_that_is_text_does_not_depend_on_the_other_rows() -> None:
     graph = from_columns(model(), ENCODER)
     rows = [ROWS[0] | {"pages": cell} for cell in ("1.500", "2,5", "2.5", "1 000", "1.000,5")]

@@ -254,7 +254,8 @@ def test_commas_between_thousands_are_read_where_the_numbers_show_it(
         (b"", "no valid header"),
         (b",,\n", "no valid header"),
         (b"a,b,a\n1,2,3\n", "columns 1 and 3 are both named 'a'"),
-        (b"a;b\n1;2\n3\n", "line 3: found 1 cells, expected 2.*semicolons"),
+        (b"a;b\n1;2\n3\n", "line 3: found 1 cell, expected 2.*semicolons"),
+        (b"a;b\n1;2\n3\n4;5\n6;7;8\n9\n", r"line 3: found 1 cell, .*\); 2 more of another length: 5, 6$"),
         (b'a,b\n"1,2\n', "line 2: expected a CSV file"),
     ],
 )
@@ -281,6 +282,20 @@ def test_columns_are_appended_in_the_form_of_the_file(codec: str, table: str, ex
     added: dict[str, Sequence[str | float]] = {"p": [0.25, ""], "why": ["", "a gap"]}
     written = append_columns(content, parse_table(content, "a.csv"), added)
     assert written == expected.encode(codec)
+
+
+def test_a_short_row_keeps_its_text_has_no_cell_and_gets_what_is_appended_in_its_place() -> None:
+    content = b"a,b,c\n1,2,3\n4,5\n6,7,8\n"
+    table = parse_table(content, "a.csv", are_short_rows_kept=True)
+    assert table.short == {1: "its line has 2 cells, expected 3"}
+    assert table.columns == {"a": ["1", None, "6"], "b": ["2", None, "7"], "c": ["3", None, "8"]}
+    assert table.take([2, 1]).short == {1: table.short[1]}
+    added: dict[str, Sequence[str | float]] = {"p": [0.5, "", 1.0], "why": ["", table.short[1], ""]}
+    written = append_columns(content, table, added)
+    why = "its line has 2 cells, expected 3"
+    assert written == f'a,b,c,p,why\n1,2,3,0.5,\n4,5,,,"{why}"\n6,7,8,1.0,\n'.encode()
+    with pytest.raises(InvalidTask, match="line 3: found 4 cells, expected 3"):
+        parse_table(b"a,b,c\n1,2,3\n4,5,6,7\n", "a.csv", are_short_rows_kept=True)
 
 
 def test_appending_keeps_the_text_of_cells_but_not_their_quotes_or_the_order_of_bytes() -> None:
