@@ -82,10 +82,6 @@ test-cluster: $(CLUSTER)  ## Run the tests of workers on Ray: of the longest tes
 test-pages: $(STAMP)  ## Run the tests that run whole pages and demos as a reader would
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m page tests/docs
 
-.PHONY: test-ci
-test-ci: $(STAMP)  ## Run the tests of `make test` and `make test-pages` at once, as CI does: no core waits for the last page
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
-
 pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `make setup` on, on a machine kept busy (ARGS="--quick --done FILE")
 	$(BIN)/python -m tests.docs.pages $(ARGS)
 
