@@ -241,9 +241,9 @@ class _DeviceFleet:
             if reply.is_taken:
                 outcome = Outcome.ANSWERED
                 self.told.duplicates += reply.is_duplicate
-                continue
-            self.told.reasons[reply.reason] += 1
-            outcome = Outcome.LATE if reply.reason == ReportReason.ROUND_OVER.value else Outcome.REFUSED
+            elif outcome is not Outcome.ANSWERED:  # the round may end between a report and its copy
+                self.told.reasons[reply.reason] += 1
+                outcome = Outcome.LATE if reply.reason == ReportReason.ROUND_OVER.value else Outcome.REFUSED
         self.told.outcomes[outcome.value] += 1
         self._answers.mark(device.number, asked.round, outcome)
 

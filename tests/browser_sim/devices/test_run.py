@@ -8,7 +8,7 @@ import pytest
 
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device_data import Holdings
-from browser_sim.devices.run import FleetSettings, Told, _DeviceFleet
+from browser_sim.devices.run import Churn, FleetSettings, Told, _DeviceFleet
 from browser_sim.endpoint import Protection
 from maskedlark.errors import HelperUnavailable
 from maskedlark.federated.populations import Population
@@ -38,7 +38,16 @@ class AdServer:
         return httpx.Response(201)
 
 
-def run(adserver: AdServer, store: Path) -> Told:
+class RoundThatEnds(AdServer):
+    """Takes each report once; its round is over before the copies come."""
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST" and request.content in self.taken:
+            return httpx.Response(409, json={"reason": "round_over"})
+        return super().answer(request)
+
+
+def run(adserver: AdServer, store: Path, churn: Churn | None = None) -> Told:
     settings = FleetSettings(
         bundle=WORLD.bundle,
         site="http://ads.example",
@@ -50,6 +59,7 @@ def run(adserver: AdServer, store: Path) -> Told:
         ),
         seed=1,
         rounds=1,
+        churn=churn or Churn(),
     )
     with AnswerStore(store) as answers, httpx.Client(transport=httpx.MockTransport(adserver.answer)) as http:
         fleet = _DeviceFleet(settings, answers, http, clock=lambda: NOW, pause=lambda _: None)
@@ -76,6 +86,11 @@ def test_devices_do_not_wait_forever_nor_where_they_are_refused(
     with pytest.raises(HelperUnavailable):
         run(adserver, tmp_path / "a")
     assert adserver.asked == asked
+
+
+def test_a_report_that_was_taken_is_answered_though_its_copy_comes_late(tmp_path: Path) -> None:
+    told = run(RoundThatEnds(range(0)), tmp_path / "a", Churn(twice=1.0))
+    assert told.sentence == f"{DEVICES} devices saw 1 round: {DEVICES} answered"
 
 
 def test_what_became_of_answers_is_told_in_words() -> None:
