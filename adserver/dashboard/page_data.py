@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -53,9 +54,11 @@ from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
-from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import DatasetBudget
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.runtime.database import database_at_hand
 from maskedlark.terminal.budget_view import budget_json, forecast_line, next_line
@@ -112,6 +115,7 @@ class Figures:
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
         # A cache of this object's own: one on the class would keep every `Figures` alive
         self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
+        self._costs: Final = lru_cache(maxsize=8 * ROWS)(self._read_cost)
         self._panels: Final = lru_cache(maxsize=8 * ROWS)(self._read_panel)
 
     def close(self) -> None:
@@ -193,7 +197,10 @@ class Figures:
             "created_at": stored.created_at,
             "task": stored.bundle.task,
             "counts": counts,
-            "settings": {name: value for name, value in settings.items() if value is not None},
+            # In the order in which a task declares them, which has together what belongs together
+            "settings": {
+                one.name: settings[one.name] for one in fields(Task) if settings.get(one.name) is not None
+            },
             "helpers": [helper["name"] for helper in helpers],
             "datasets": [
                 {"dataset_id": one.dataset_id.hex() if one.dataset_id else None, "size": one.size}
@@ -431,9 +438,16 @@ class Figures:
             limit=ROWS + 1, before=PageMarker.read(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
         )
         return {
-            "items": [_plain(item(self.site, one)) for one in found[:ROWS]],
+            "items": [
+                {**_plain(item(self.site, one)), "cost": self._costs(one.spec)} for one in found[:ROWS]
+            ],
             "next": _next(found, lambda one: PageMarker(at=one.asked_at, key=one.spec.query_id).cursor),
         }
+
+    def _read_cost(self, spec: AnyQuery) -> Epsilons:
+        """Return what one query costs alone, which never changes; infinite where its task adds no noise."""
+        task = self.site.tasks.find(spec.task_id.hex()).bundle.task
+        return spent(spec.charges(task, 1), task.delta)
 
     def query(self, query: str) -> Values:
         """Return one query or evaluation with its stored answer."""

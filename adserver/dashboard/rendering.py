@@ -9,7 +9,9 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from adserver.dashboard.assets import ASSETS
+from adserver.messages.query import EstimateMessage
 from adserver.records.round_figures import NOISE_TO_SIGNAL
+from adserver.views.query import format_cell, format_mean
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _ID_DIGITS: Final = 12
@@ -56,6 +58,7 @@ def environment() -> Environment:
     )
     filters = (
         _short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting, _sentence, _pluck,
+        _estimate,
     )  # fmt: skip
     made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
@@ -75,8 +78,8 @@ def _count(number: float | None) -> str:
 
 
 def _apart(number: str) -> str:
-    """Put thin spaces in place of the commas between thousands."""
-    return number.replace(",", "\u2009")
+    """Put thin spaces, at which no line breaks, in place of the commas between thousands."""
+    return number.replace(",", "\u202f")
 
 
 def _figure(number: float | None, digits: int = 4) -> str:
@@ -120,6 +123,14 @@ def _sentence(text: str) -> str:
 def _spelled(name: str) -> str:
     """Convert the name of a setting or a metric, which is ours, to what people call it."""
     return _SPELLED.get(name, _words(name))
+
+
+def _estimate(one: Mapping[str, Any], may_be_hidden: bool = False, is_mean: bool = False) -> str:
+    """Format an estimate with its interval as the command's table has it."""
+    found = EstimateMessage.model_validate({name: one.get(name) for name in EstimateMessage.model_fields})
+    cell = format_mean if is_mean else format_cell
+    text = cell(found.estimate(), may_be_hidden=may_be_hidden)
+    return _apart(text).replace(" ± ", "\u00a0±\u00a0")
 
 
 def _pluck(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:

@@ -76,7 +76,7 @@ def _about(asked: AskedQuery, measurement: Measurement | None) -> str:
             found = ", ".join(keys.get(name, name) for name in spec.keys)
             return f"values of {found}" + _conditions(spec.where, asked, keys)
         case EvaluationSpec() as spec:
-            return f"a model in {spec.num_bins} score bins"
+            return f"model {spec.weights_digest.hex()[:_SHOWN_ID]} in {spec.num_bins} score bins"
         case _:
             return asked.spec.kind
 

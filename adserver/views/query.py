@@ -176,7 +176,7 @@ def print_groups(
         (
             *row.group,
             *_printed_cells(row, places),
-            *(UNKNOWN if row.may_be_hidden or one.no_interval else format_estimate(one) for one in more),
+            *(format_mean(one, may_be_hidden=row.may_be_hidden) for one in more),
         )
         for row, more, is_hidden in zip(result.rows, further, hidden, strict=True)
         if not is_hidden
@@ -212,13 +212,22 @@ def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[st
 
 
 def _printed_cells(row: ResultRow, places: Iterable[int]) -> Iterator[str]:
-    """Yield a row's estimates in these columns; of one that may be hidden, what such a cell may have."""
+    """Yield a row's estimates in these columns."""
     for one in (row.estimates[place] for place in places):
-        # If it is hidden, the estimate is noise around zero: only the interval holds either way
-        if row.may_be_hidden and one.no_interval is None:
-            yield f"{one.low:,.0f} to {one.high:,.0f} (may be hidden)"
-        else:
-            yield format_estimate(one)
+        yield format_cell(one, may_be_hidden=row.may_be_hidden)
+
+
+def format_cell(estimate: Estimate, *, may_be_hidden: bool) -> str:
+    """Format an estimate of a row; of one that may be hidden, what such a cell may have."""
+    # If it is hidden, the estimate is noise around zero: only the interval holds either way
+    if may_be_hidden and estimate.no_interval is None:
+        return f"{estimate.low:,.0f} to {estimate.high:,.0f} (may be hidden)"
+    return format_estimate(estimate)
+
+
+def format_mean(estimate: Estimate, *, may_be_hidden: bool) -> str:
+    """Format a mean or another statistic of a row, of which numbers near noise say nothing."""
+    return UNKNOWN if may_be_hidden or estimate.no_interval else format_estimate(estimate)
 
 
 def format_estimate(estimate: Estimate) -> str:

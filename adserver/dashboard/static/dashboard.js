@@ -129,7 +129,7 @@ function columns() {
   return new Map(
     heads.map((head, at) => {
       const numbers = rows.map((row) => {
-        const number = Number.parseFloat(row.cells[at].textContent.replaceAll("\u2009", ""));
+        const number = Number.parseFloat(row.cells[at].textContent.replaceAll("\u202f", ""));
         return Number.isNaN(number) ? null : number;
       });
       return [head.dataset.figure, { name: head.dataset.figure, label: head.textContent, numbers }];

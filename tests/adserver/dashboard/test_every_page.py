@@ -13,6 +13,8 @@ from adserver.records.access import Scope
 from adserver.records.exported_model import ExportedModel
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
+from maskedlark.privacy.accounting import spent
+from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.terminal.budget_view import next_line
 from tests.adserver.painted import SHOP_OF
 from tests.adserver.visits import PATHS, Shown, Visit
@@ -204,7 +206,7 @@ def test_the_loss_by_which_weights_are_chosen_is_next_to_the_plain_one(visit: Vi
         ("jobs", "#jobs .card:first-of-type tbody a", "two <layers>"),
         ("budget", "#uses tbody a", "two <layers>"),
         ("budget of the shop", "#uses tbody a", "Count by campaign"),
-        ("queries", "#queries tbody td:first-child a", "count by campaign"),
+        ("queries", "#queries tbody td:first-child a", "Count by campaign"),
         ("datasets", "#datasets tbody td:nth-child(2) a", "shop purchases"),
     ],
 )
@@ -241,6 +243,23 @@ def test_a_page_of_jobs_has_all_of_them_side_by_side(
         assert violations(visit) == []
     finally:
         context.close()
+
+
+def test_queries_in_a_list_have_both_epsilons_and_an_evaluation_names_its_model(visit: Visit) -> None:
+    visit.open(PATHS["queries"])
+    row = visit.page.locator("#queries tbody tr", has_text="evaluation")
+    spec = visit.of.site.queries.find("a4", EvaluationSpec).spec
+    assert f"Model {spec.weights_digest.hex()[:12]} in 10 score bins" in row.inner_text()
+    cost = spent(spec.charges(SHOP_OF.task), SHOP_OF.task.delta)
+    assert row.locator("td.num").all_inner_texts() == [f"{cost.ad_server:.3g}", f"{cost.colluding:.3g}"]
+
+
+def test_settings_of_a_task_have_both_budgets_next_to_each_other(visit: Visit) -> None:
+    visit.open(f"/tasks/{SHOP_OF.task.task_id.hex()}")
+    names = visit.page.locator(".facts th").all_inner_texts()
+    at = names.index("ε against the ad server")
+    assert names[at + 1 : at + 3] == ["ε against the ad server with one helper", "δ"]
+    assert "{" not in visit.page.inner_text("main")
 
 
 def test_jobs_side_by_side_have_both_epsilons(visit: Visit) -> None:
