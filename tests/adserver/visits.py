@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
-from tests.adserver.painted import OF, SHOP_DATASET, Painted
+from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF, Painted
 from tests.patience import HANGS_S
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
@@ -16,6 +16,7 @@ PATHS: Final = {
     "intake": "/intake",
     "tasks": "/tasks",
     "task": f"/tasks/{OF.of.task.task_id.hex()}",
+    "task that measures": f"/tasks/{SHOP_OF.task.task_id.hex()}",
     "datasets": "/datasets",
     "dataset": f"/datasets/{DATASET}",
     "jobs": "/jobs",

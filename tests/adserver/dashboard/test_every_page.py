@@ -89,7 +89,7 @@ def test_a_query_has_the_means_that_its_sums_give_and_how_to_read_intervals(visi
 
 
 def test_a_task_lists_the_values_and_keys_that_a_query_can_name(visit: Visit) -> None:
-    visit.open(f"/tasks/{SHOP_OF.task.task_id.hex()}")
+    visit.open(PATHS["task that measures"])
     rows = visit.page.locator(".facts tr")
     listed = dict(
         zip(rows.locator("th").all_text_contents(), rows.locator("td").all_text_contents(), strict=True)
@@ -122,6 +122,18 @@ def test_a_narrow_page_scrolls_down_only(shown: Shown, browser: Browser) -> None
 CUT: Final = """() => [...document.querySelectorAll("main *")]
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible")
     .map((one) => `${one.tagName} ${one.id}: ${one.scrollWidth} of ${one.clientWidth}`)"""
+
+
+def test_a_wide_page_cuts_no_table(shown: Shown, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    try:
+        visit = shown.visit(context)
+        for path in PATHS.values():
+            visit.open(path)
+            # Rounds scroll down in their own box
+            assert [one for one in visit.page.evaluate(CUT) if "rounds" not in one] == [], path
+    finally:
+        context.close()
 
 
 def test_a_narrow_page_cuts_no_table(shown: Shown, browser: Browser) -> None:
@@ -255,7 +267,7 @@ def test_queries_in_a_list_have_both_epsilons_and_an_evaluation_names_its_model(
 
 
 def test_settings_of_a_task_have_both_budgets_next_to_each_other(visit: Visit) -> None:
-    visit.open(f"/tasks/{SHOP_OF.task.task_id.hex()}")
+    visit.open(PATHS["task that measures"])
     names = visit.page.locator(".facts th").all_inner_texts()
     at = names.index("ε against the ad server")
     assert names[at + 1 : at + 3] == ["ε against the ad server with one helper", "δ"]
