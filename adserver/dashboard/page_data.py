@@ -36,6 +36,7 @@ from adserver.dashboard.ttl_cache import TtlCache
 from adserver.messages.base import Message
 from adserver.messages.query import EstimateMessage, ResultMessage
 from adserver.records.dataset_state import DatasetState
+from adserver.records.defaults import MAX_EPOCHS
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.local_plan import LocalPlan
@@ -199,7 +200,9 @@ class Figures:
             "counts": counts,
             # In the order in which a task declares them, which has together what belongs together
             "settings": {
-                one.name: settings[one.name] for one in fields(Task) if settings.get(one.name) is not None
+                name: settings[name]
+                for name in sorted((one.name for one in fields(Task)), key=("version", "salt").__contains__)
+                if settings.get(name) is not None and name != "name"
             },
             "helpers": [helper["name"] for helper in helpers],
             "datasets": [
@@ -368,7 +371,7 @@ class Figures:
             "task": task,
             "form": form,
             "reports": filled.reports,
-            "most": {"jobs": MOST_SHOWN_JOBS, "tests": MOST_SHOWN_TESTS},
+            "most": {"jobs": MOST_SHOWN_JOBS, "tests": MOST_SHOWN_TESTS, "epochs": MAX_EPOCHS},
             "found": found,
         }
 

@@ -77,10 +77,7 @@ class PlanForm:
         return replace(self, reports=sizes[-1] if sizes else _REPORTS)
 
     def divide(self, site: AdminContext, task: Task) -> dict[str, Any]:
-        """Return the plans of all jobs and tests, of one job alone, and of what `job submit` takes by itself.
-
-        Or why no plan is possible.
-        """
+        """Return the plans of all jobs and tests, and that of one job alone, or why no plan is possible."""
         request = PlanRequest(
             num_parameters=self.weights,
             wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),
@@ -94,18 +91,29 @@ class PlanForm:
         )
         # For the comparison: what dividing the budget costs each job
         one = replace(request, jobs=1, tests=0)
-        by_default = replace(request, wish=replace(request.wish, rounds=ROUNDS))
         try:
-            divided, alone, usual = (
-                PlanMessage.of(site.server.plan(asked)).model_dump(mode="json")
-                for asked in (request, one, by_default)
-            )
+            searched, usual = _plan_both(site, request)
+            divided, alone = _better(searched, usual), _better(*_plan_both(site, one))
         # No refusal of the plan: it is not kept, and the next look asks again
         except HelperUnavailable:
             raise
         except MaskedLarkError as refusal:
             return {"refusal": str(refusal)}
-        return {"refusal": "", "divided": divided, "alone": alone, "usual": usual}
+        shown = {"divided": divided, "alone": alone, "usual": usual, "searched": searched}
+        return {"refusal": "", **{name: plan.model_dump(mode="json") for name, plan in shown.items()}}
+
+
+def _plan_both(site: AdminContext, request: PlanRequest) -> tuple[PlanMessage, PlanMessage]:
+    """Return the plan of most worth in `MAX_EPOCHS` epochs, and that of what `job submit` takes by itself."""
+    usual = replace(request, wish=replace(request.wish, rounds=ROUNDS))
+    searched, by_itself = (PlanMessage.of(site.server.plan(asked)) for asked in (request, usual))
+    return searched, by_itself
+
+
+def _better(searched: PlanMessage, usual: PlanMessage) -> PlanMessage:
+    """Return the plan whose job is worth more; the usual one, which has more epochs, if both are alike."""
+    worth = searched.recommended.steps_worth or 0.0, usual.recommended.steps_worth or 0.0
+    return searched if worth[0] > worth[1] else usual
 
 
 def tasks_to_plan(site: AdminContext) -> list[Task]:
