@@ -32,6 +32,8 @@ _BELOW_THE_RUNS: Final = (
 )
 # Characters of a dataset's id that are shown
 _ID: Final = 12
+# Groups of a measurement that are printed; files have all
+_MOST_ROWS: Final = 50
 # Characters of an example cell that are shown
 _EXAMPLE: Final = 30
 # Columns whose places are listed: a picture has one for each pixel
@@ -110,7 +112,8 @@ def show_measured(measured: Mapping[str, Any], rows_per_person: int | None = Non
     quantiles = kept_in(said, measured.get("quantiles", ()))
     result = ResultMessage.model_validate(said).value()
     statistics = (*means_in(result), *quantiles)
-    print_groups(result, statistics, is_all_shown=False, where=f"{measured['csv']} has all")
+    where = f"{measured['csv']} has all"
+    print_groups(result, statistics, is_all_shown=False, where=where, most_rows=_MOST_ROWS)
     for line in summary_lines(result, statistics):
         typer.echo(escape(line))
     if rows_per_person is not None:

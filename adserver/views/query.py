@@ -13,6 +13,12 @@ from typing import Any, Final, Self, TypeAlias
 
 import typer
 
+from adserver.measuring.not_printed import (
+    NOT_PRINTED,
+    depth_of,
+    list_with_remainders,
+    with_whole_groups,
+)
 from adserver.measuring.result import (
     REST,
     AggregateResult,
@@ -149,8 +155,11 @@ def print_groups(
     is_all_shown: bool = True,
     without: Collection[str] = (),
     where: str = "add --all-rows to show all",
+    most_rows: int | None = None,
 ) -> None:
     """Print a table of each group's estimates with half of their intervals, and how many groups it hides.
+
+    After the parts of a group stands what the hidden ones add up to, so that a column adds up to its whole.
 
     Args:
         result: What was measured.
@@ -159,6 +168,7 @@ def print_groups(
             may be 0, are rows, too.
         without: The titles of values whose buckets are no columns.
         where: Where all are, for the line that counts those that are not shown.
+        most_rows: Levels of finer groups that would make more rows than that are left out; None: none are.
     """
     derived = [one.estimates(result) for one in statistics]
     further = list(zip(*derived, strict=True)) if statistics else [()] * len(result.rows)
@@ -167,29 +177,54 @@ def print_groups(
         for place, column in enumerate(result.columns)
         if column.bucket is None or column.shown_value not in without
     ]
-    hidden = [
-        not is_all_shown
-        and (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
-        for row, more in zip(result.rows, further, strict=True)
-    ]
+    printed = with_whole_groups(
+        result,
+        [
+            is_all_shown
+            or not (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
+            for row, more in zip(result.rows, further, strict=True)
+        ],
+    )
+    deepest = _deepest_level(result, printed, most_rows)
+    of_row = dict(zip((row.group for row in result.rows), further, strict=True))
+    rows = [one for one in list_with_remainders(result, printed) if depth_of(one[0]) <= deepest]
     shown = [
         (
             *row.group,
             *_printed_cells(row, places),
-            *(format_mean(one, may_be_hidden=row.may_be_hidden) for one in more),
+            *(format_mean(one, may_be_hidden=row.may_be_hidden) for one in of_row.get(row.group, ())),
+            *[""] * (len(statistics) if is_remainder else 0),
         )
-        for row, more, is_hidden in zip(result.rows, further, hidden, strict=True)
-        if not is_hidden
+        for row, is_remainder in rows
     ]
     columns = [result.columns[place].name for place in places]
     names = (*result.group_by, *columns, *(one.name for one in statistics))
     print_table(distinct_names(names), align_estimates(shown))
     if left_out := _describe_hidden(
-        row.group for row, is_hidden in zip(result.rows, hidden, strict=True) if is_hidden
+        row.group
+        for row, is_printed in zip(result.rows, printed, strict=True)
+        if not is_printed and depth_of(row) <= deepest
     ):
         typer.echo(
             f"{left_out} not shown, which may be of too few reports or are hidden in the noise: {where}"
         )
+    if any(is_remainder for _, is_remainder in rows):
+        typer.echo(f"{NOT_PRINTED} is what a group has beyond its parts above, so that they add up")
+    if deepest < len(result.group_by):
+        typer.echo(f"groups by {' and '.join(map(escape, result.group_by))} are too many to print: {where}")
+
+
+def _deepest_level(result: AggregateResult, printed: Sequence[bool], most_rows: int | None) -> int:
+    """Return how many keys the finest groups have that are printed: at least the coarsest level's."""
+    depths = Counter(depth_of(row) for row, is_printed in zip(result.rows, printed, strict=True) if is_printed)
+    rows, deepest = 0, len(result.group_by)
+    for place, depth in enumerate(sorted(depths)):
+        rows += depths[depth]
+        # The total alone says nothing of groups
+        if most_rows is not None and rows > most_rows and place > 1:
+            return deepest
+        deepest = depth
+    return len(result.group_by)
 
 
 def _describe_hidden(groups: Iterable[Sequence[str]]) -> str:
@@ -198,7 +233,7 @@ def _describe_hidden(groups: Iterable[Sequence[str]]) -> str:
     told = {
         "": plural(kinds[""], "group"),
         OTHER: f"{plural(kinds[OTHER], 'group')} {OTHER!r} (words without a group of their own)",
-        REST: f"{plural(kinds[REST], 'rest')} (what the shown groups leave)",
+        REST: f"{plural(kinds[REST], 'rest')} (of groups that are too small)",
     }
     return ", ".join(said for kind, said in told.items() if kinds[kind])
 

@@ -1,0 +1,116 @@
+"""What the groups that a table leaves out add up to, so that its parts and their whole can be compared.
+
+    printed = with_whole_groups(result, printed)
+    rows = list_with_remainders(result, printed)
+
+A group that may be too small, or is hidden in the noise, is no row of a table for people; its reports are
+then in no printed row at all, since the rest of a roll-up holds those of groups that surely are too small.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from adserver.measuring.intervals import half_width
+from adserver.measuring.result import ALL, REST, AggregateResult, Estimate, ResultRow
+from maskedlark.privacy.mechanism import Mechanism
+
+NOT_PRINTED: Final = "(not printed)"
+# Of sums in float64 of the same integers in another order
+_ROUNDING: Final = 1e-9
+
+
+def depth_of(row: ResultRow) -> int:
+    """Return how many of a group's keys are named: 0 of the total."""
+    return len(row.group) - row.group.count(ALL)
+
+
+def with_whole_groups(result: AggregateResult, printed: Sequence[bool]) -> list[bool]:
+    """Return which rows are printed if each one comes with the groups that it is a part of."""
+    wanted = set()
+    for row, is_printed in zip(result.rows, printed, strict=True):
+        group = row.group
+        while is_printed and group not in wanted:
+            wanted.add(group)
+            group = _whole_of(group)
+    return [row.group in wanted for row in result.rows]
+
+
+def list_with_remainders(
+    result: AggregateResult, printed: Sequence[bool]
+) -> Iterator[tuple[ResultRow, bool]]:
+    """Yield the rows that are printed, and after the parts of a group what they lack of it, if some do.
+
+    What is lacking is the group less its printed parts. Its interval covers at least as often as theirs: its
+    variance is at most that of the group plus those of the printed parts, since parts that were fitted to
+    their whole vary against each other and with it, and others are independent. Of fitted parts it is also at
+    most the sum of the variances of those that are not printed.
+
+    Args:
+        result: What was measured.
+        printed: Of each row, whether it is.
+
+    Yields:
+        A row, and whether it is what others lack.
+    """
+    rows = dict(zip((row.group for row in result.rows), result.rows, strict=True))
+    parts: dict[tuple[str, ...], list[tuple[ResultRow, bool]]] = defaultdict(list)
+    for row, is_printed in zip(result.rows, printed, strict=True):
+        if depth_of(row):
+            parts[_whole_of(row.group)].append((row, is_printed))
+    last = {of[-1][0].group: whole for whole, of in parts.items()}
+    for row, is_printed in zip(result.rows, printed, strict=True):
+        if is_printed:
+            yield row, False
+        whole = last.get(row.group)
+        if whole is None or whole not in rows:
+            continue
+        shown = [part for part, is_shown in parts[whole] if is_shown]
+        hidden = [part for part, is_shown in parts[whole] if not is_shown]
+        # A rest of its own is what small groups have, and mostly noise
+        if shown and any(REST not in part.group for part in hidden):
+            yield _remainder(result, rows[whole], shown, hidden), True
+
+
+def _whole_of(group: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the group that one is a part of: the same but for its last key."""
+    named = len(group) - group.count(ALL)
+    return (*group[: max(0, named - 1)], *(ALL,) * (len(group) - max(0, named - 1)))
+
+
+def _remainder(
+    result: AggregateResult, whole: ResultRow, shown: Sequence[ResultRow], hidden: Sequence[ResultRow]
+) -> ResultRow:
+    numbers = zip(
+        result.columns,
+        whole.estimates,
+        zip(*(row.estimates for row in shown), strict=True),
+        zip(*(row.estimates for row in hidden), strict=True),
+        strict=True,
+    )
+    estimates = (
+        _lacking(of, others, left, result.mechanism).within(*column.sum_range)
+        for column, of, others, left in numbers
+    )
+    named = depth_of(shown[0])
+    group = (*shown[0].group[: named - 1], NOT_PRINTED, *(ALL,) * (len(whole.group) - named))
+    return ResultRow(group=group, estimates=tuple(estimates))
+
+
+def _lacking(
+    whole: Estimate, shown: Sequence[Estimate], hidden: Sequence[Estimate], mechanism: Mechanism
+) -> Estimate:
+    value = whole.value - math.fsum(one.value for one in shown)
+    variance = _variance([whole, *shown])
+    left = math.fsum(one.value for one in hidden)
+    size = math.fsum(abs(one.value) for one in (whole, *shown, *hidden))
+    if math.isclose(left, value, rel_tol=0.0, abs_tol=_ROUNDING * size):
+        variance = min(variance, _variance(hidden))
+    error = math.sqrt(variance)
+    half = half_width(mechanism) * error
+    return Estimate(value=value, standard_error=error, low=value - half, high=value + half)
+
+
+def _variance(estimates: Sequence[Estimate]) -> float:
+    return math.fsum(one.standard_error**2 for one in estimates)

@@ -1,0 +1,150 @@
+"""What the groups that a table leaves out add up to."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adserver.measuring.consistency import consistent
+from adserver.measuring.intervals import half_width
+from adserver.measuring.not_printed import NOT_PRINTED, list_with_remainders, with_whole_groups
+from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
+from adserver.views.query import print_groups
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
+
+SIZES = {"a": [900.0, 600.0, 30.0, 12.0, 0.0], "b": [500.0, 20.0, 0.0, 0.0, 3.0], REST: []}
+"""Reports of each group's parts, the last one in no named part."""
+PARTS = ["x", "y", "z", "w", REST]
+ERROR = 8.0
+
+
+def rolled_up(noise: np.random.Generator | None, *, is_fitted: bool = True) -> AggregateResult:
+    """A roll-up of two keys with noise of a standard deviation of `ERROR` in each cell."""
+    wholes = [sum(parts) for parts in SIZES.values()]
+    levels = [np.array([[one] for one in of]) for of in ([sum(wholes)], wholes, [*SIZES["a"], *SIZES["b"]])]
+    drawn = levels if noise is None else [one + noise.normal(0, ERROR, one.shape) for one in levels]
+    groups = [
+        [(ALL, ALL)],
+        [(whole, ALL) for whole in SIZES],
+        [(whole, part) for whole in ("a", "b") for part in PARTS],
+    ]
+    spread = 0.0 if noise is None else ERROR
+    if is_fitted:
+        found = [(one.values, one.variances) for one in consistent(drawn, [1, 3, 5])]
+    else:
+        found = [(one, np.ones(len(one))) for one in drawn]
+    half = half_width(Mechanism.GAUSSIAN)
+    rows = [
+        ResultRow(
+            group=group,
+            estimates=(
+                Estimate(
+                    value=value,
+                    standard_error=spread * math.sqrt(variance),
+                    low=value - half * spread * math.sqrt(variance),
+                    high=value + half * spread * math.sqrt(variance),
+                ),
+            ),
+        )
+        for of, (values, variances) in zip(groups, found, strict=True)
+        for group, [value], variance in zip(of, values.tolist(), variances.tolist(), strict=True)
+    ]
+    return AggregateResult(
+        query_id="00" * 16, task_id="11" * 32, dataset_id="22" * 32, group_by=("whole", "part"),
+        columns=(Column(name="count", value="count", bucket=None, noise_scale=ERROR, report_range=(0, 1)),),
+        rows=tuple(rows), mechanism=Mechanism.GAUSSIAN, records=2065, min_cell_count=20, delta=1e-5,
+        cost=Epsilons(ad_server=0.5, colluding=0.7), dataset_spent=Epsilons(ad_server=0.5, colluding=0.7),
+    )  # fmt: skip
+
+
+def is_large(row: ResultRow) -> bool:
+    return row.estimates[0].value > 4 * ERROR
+
+
+def remainders(result: AggregateResult) -> dict[tuple[str, ...], Estimate]:
+    printed = with_whole_groups(result, [is_large(row) for row in result.rows])
+    return {
+        row.group: row.estimates[0] for row, is_left in list_with_remainders(result, printed) if is_left
+    }
+
+
+@pytest.mark.parametrize("is_fitted", [True, False])
+def test_the_remainder_of_a_group_covers_what_its_unprinted_parts_have(*, is_fitted: bool) -> None:
+    """Also those that are too small, whose reports are in the rest."""
+    noise = np.random.default_rng(1)
+    covered = [
+        remainder.low <= sum(SIZES[whole]) - sum(printed) <= remainder.high
+        for _ in range(400)
+        for result in [rolled_up(noise, is_fitted=is_fitted)]
+        for (whole, part), remainder in remainders(result).items()
+        if part == NOT_PRINTED
+        for printed in [
+            [SIZES[whole][PARTS.index(row.group[1])] for row in result.rows
+             if row.group[0] == whole and row.group[1] in PARTS and is_large(row)]
+        ]
+    ]  # fmt: skip
+    assert len(covered) == 800
+    assert np.mean(covered) >= 0.99
+
+
+def test_a_remainder_of_fitted_parts_is_what_they_add_up_to_and_no_wider_than_they_are_alone() -> None:
+    result = rolled_up(np.random.default_rng(2))
+    rows = {row.group: row.estimates[0] for row in result.rows}
+    found = remainders(result)
+    assert found.keys() == {("a", NOT_PRINTED), ("b", NOT_PRINTED)}
+    shown = [group for group in rows if group[0] == "a" and group[1] in PARTS and rows[group].value > 32]
+    hidden = [group for group in rows if group[0] == "a" and group[1] in PARTS and rows[group].value <= 32]
+    remainder = found["a", NOT_PRINTED]
+    assert remainder.value == pytest.approx(rows["a", ALL].value - sum(rows[one].value for one in shown))
+    assert remainder.value == pytest.approx(sum(rows[one].value for one in hidden))
+    variances = sum(rows[one].standard_error ** 2 for one in hidden)
+    assert remainder.standard_error <= math.sqrt(variances) * (1 + 1e-9)
+    independent = remainders(rolled_up(np.random.default_rng(2), is_fitted=False))["b", NOT_PRINTED]
+    assert independent.standard_error == pytest.approx(ERROR * math.sqrt(2))
+
+
+def test_without_noise_a_remainder_is_exact() -> None:
+    found = remainders(rolled_up(None))
+    assert {group: (one.low, one.value, one.high) for group, one in found.items()} == {
+        ("a", NOT_PRINTED): (42.0, 42.0, 42.0),
+        ("b", NOT_PRINTED): (23.0, 23.0, 23.0),
+    }
+
+
+def test_nothing_is_lacking_where_all_parts_are_printed_or_only_the_rest_is_not() -> None:
+    result = rolled_up(np.random.default_rng(3))
+    everything = [True] * len(result.rows)
+    assert not any(is_left for _, is_left in list_with_remainders(result, everything))
+    but_rests = [REST not in row.group for row in result.rows]
+    assert not any(is_left for _, is_left in list_with_remainders(result, but_rests))
+
+
+def test_a_part_is_printed_with_its_whole() -> None:
+    result = rolled_up(None)
+    printed = with_whole_groups(result, [row.group == ("b", "x") for row in result.rows])
+    assert [row.group for row, is_printed in zip(result.rows, printed, strict=True) if is_printed] == [
+        (ALL, ALL), ("b", ALL), ("b", "x"),
+    ]  # fmt: skip
+
+
+def test_printed_parts_add_up_to_their_group(capsys: pytest.CaptureFixture[str]) -> None:
+    result = rolled_up(None)
+    small = [row.group[1] in ("z", "w", REST) for row in result.rows]
+    rows = tuple(replace(row, may_be_hidden=is_small) for row, is_small in zip(result.rows, small, strict=True))
+    print_groups(replace(result, rows=rows), is_all_shown=False)
+    said = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    counts = {" ".join(name.split()): count for name, count in said[1:-1]}
+    assert counts["a (all)"] == "1,542"
+    assert [counts[f"a {part}"] for part in ("x", "y", NOT_PRINTED)] == ["900", "600", "42"]
+
+
+def test_levels_that_would_be_too_many_rows_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    result = rolled_up(None)
+    print_groups(result, most_rows=10, where="in the file")
+    said = capsys.readouterr().out
+    assert " x " not in said
+    assert "groups by whole and part are too many to print: in the file" in said
+    print_groups(result, most_rows=14)
+    assert "too many" not in capsys.readouterr().out
