@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -216,7 +217,7 @@ def print_groups(
 
 def _deepest_level(result: AggregateResult, printed: Sequence[bool], most_rows: int | None) -> int:
     """Return how many keys the finest groups have that are printed: at least the coarsest level's."""
-    depths = Counter(depth_of(row) for row, is_printed in zip(result.rows, printed, strict=True) if is_printed)
+    depths = Counter(map(depth_of, compress(result.rows, printed)))
     rows, deepest = 0, len(result.group_by)
     for place, depth in enumerate(sorted(depths)):
         rows += depths[depth]

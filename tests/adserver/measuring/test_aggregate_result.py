@@ -445,8 +445,8 @@ def test_of_groups_that_are_not_shown_those_of_other_words_and_rests_are_counted
         replace(whole, group_by=("key", "more"), rows=tuple(rows)), is_all_shown=False, where="see r.csv"
     )
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "1 group, 2 groups 'other' (words without a group of their own), 1 rest (what the shown groups "
-        "leave) not shown, which may be of too few reports or are hidden in the noise: see r.csv"
+        "1 group, 2 groups 'other' (words without a group of their own), 1 rest (of groups that are "
+        "too small) not shown, which may be of too few reports or are hidden in the noise: see r.csv"
     )
 
 

@@ -65,9 +65,7 @@ def is_large(row: ResultRow) -> bool:
 
 def remainders(result: AggregateResult) -> dict[tuple[str, ...], Estimate]:
     printed = with_whole_groups(result, [is_large(row) for row in result.rows])
-    return {
-        row.group: row.estimates[0] for row, is_left in list_with_remainders(result, printed) if is_left
-    }
+    return {row.group: row.estimates[0] for row, is_left in list_with_remainders(result, printed) if is_left}
 
 
 @pytest.mark.parametrize("is_fitted", [True, False])
@@ -131,16 +129,15 @@ def test_a_part_is_printed_with_its_whole() -> None:
 
 def test_printed_parts_add_up_to_their_group(capsys: pytest.CaptureFixture[str]) -> None:
     result = rolled_up(None)
-    small = [row.group[1] in ("z", "w", REST) for row in result.rows]
-    rows = tuple(replace(row, may_be_hidden=is_small) for row, is_small in zip(result.rows, small, strict=True))
-    print_groups(replace(result, rows=rows), is_all_shown=False)
+    rows = [replace(row, may_be_hidden=row.group[1] in ("z", "w", REST)) for row in result.rows]
+    print_groups(replace(result, rows=tuple(rows)), is_all_shown=False)
     said = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     counts = {" ".join(name.split()): count for name, count in said[1:-1]}
     assert counts["a (all)"] == "1,542"
     assert [counts[f"a {part}"] for part in ("x", "y", NOT_PRINTED)] == ["900", "600", "42"]
 
 
-def test_levels_that_would_be_too_many_rows_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_levels_of_too_many_rows_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     result = rolled_up(None)
     print_groups(result, most_rows=10, where="in the file")
     said = capsys.readouterr().out
