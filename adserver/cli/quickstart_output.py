@@ -33,7 +33,7 @@ _BELOW_THE_RUNS: Final = (
 # Characters of a dataset's id that are shown
 _ID: Final = 12
 # Groups of a measurement that are printed; files have all
-_MOST_ROWS: Final = 50
+_MOST_ROWS: Final = 80
 # Characters of an example cell that are shown
 _EXAMPLE: Final = 30
 # Columns whose places are listed: a picture has one for each pixel

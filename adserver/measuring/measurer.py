@@ -21,9 +21,9 @@ from adserver.measuring.request import Request, plan_before_discovery, plan_quer
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
-from adserver.records.plain_names import filled_name, plain_name, shown_name
+from adserver.records.plain_names import filled_name, order_of, plain_name, shown_name
 from adserver.store.datasets import Dataset
-from maskedlark.encoding.close_names import find_close, fold, list_known
+from maskedlark.encoding.close_names import find_close, list_known
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import JobReason, JobRefused
@@ -497,11 +497,7 @@ def _reading_order(task: Task, axis: Axis, names: Sequence[str]) -> list[int]:
     places = list(range(len(names)))
     if key_of(task, axis.key).size is not None:
         return places
-    return sorted(places, key=lambda place: _by_name(names[place]))
-
-
-def _by_name(name: str) -> tuple[bool, int, str, str]:
-    return (False, int(name), "", "") if name.isdecimal() else (True, 0, fold(name), name)
+    return sorted(places, key=lambda place: order_of(names[place]))
 
 
 def _ordered_cells(orders: Sequence[Sequence[int]], level: int) -> NDArray[np.int64]:

@@ -21,7 +21,13 @@ from adserver.measuring.result import AggregateResult, Estimate
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from adserver.quickstart.table_report import describe_units
 from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, OTHER
-from adserver.records.plain_names import distinct_names, filled_name_of, numbered_name, plain_name
+from adserver.records.plain_names import (
+    distinct_names,
+    filled_name_of,
+    numbered_name,
+    order_of,
+    plain_name,
+)
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import list_known
@@ -445,7 +451,7 @@ def _decimals(table: Table, column: str, most: float) -> int:
 
 
 def _categories(table: Table, column: str, data: DataSettings) -> dict[str, object]:
-    """Return a key's categories: the words of enough rows by the alphabet, and one for the rest.
+    """Return a key's categories: the words of enough rows by number or alphabet, and one for the rest.
 
     A task is public: an order by rows would say of each two words which is in more.
 
@@ -463,7 +469,7 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
     counts = Counter(cell for cell in spelled if cell is not None)
     large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
     # A word that is spelled like the rest is counted there; a task takes words of 100 characters.
-    words = sorted(word for word in large if word != OTHER and len(word) <= 100)
+    words = sorted((word for word in large if word != OTHER and len(word) <= 100), key=order_of)
     if not words:
         raise InvalidTask(
             f"[measure] keys: no word of column {column!r} is in {MIN_CELL_COUNT} rows, and smaller groups "

@@ -11,6 +11,8 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from maskedlark.encoding.close_names import fold
+
 if TYPE_CHECKING:
     from maskedlark.reports.measurement import Key, Value
 
@@ -75,6 +77,11 @@ def filled_name(value: str, declared: Collection[str]) -> str | None:
 def filled_name_of(value: str) -> str:
     """Return the name that quickstart declares for the count of the reports with a value."""
     return f"{value}_filled"
+
+
+def order_of(name: str) -> tuple[bool, int, str, str]:
+    """Return a key that sorts groups as people look for them: numbers first, then words by the alphabet."""
+    return (False, int(name), "", "") if name.isdecimal() else (True, 0, fold(name), name)
 
 
 def shown_name(one: "Value | Key") -> str:

@@ -8,6 +8,7 @@ from adserver.records.plain_names import (
     declared_name,
     distinct_names,
     filled_name,
+    order_of,
     plain_name,
 )
 
@@ -70,3 +71,8 @@ def test_what_counts_the_reports_with_a_value_is_known_by_the_whole_name_of_a_de
     assert filled_name("spend", ["spend_filled"]) is None
     assert filled_name("bought", declared) is None
     assert filled_name("spend_filled", declared) is None
+
+
+def test_groups_are_ordered_by_number_and_then_by_the_alphabet() -> None:
+    words = ["10", "Zypern", "9", "Österreich", "oman", "1 a"]
+    assert sorted(words, key=order_of) == ["9", "10", "1 a", "oman", "Österreich", "Zypern"]
