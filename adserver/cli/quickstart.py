@@ -153,9 +153,10 @@ def _make_project(
         forecast_groups,
         suggest_values,
     )
-    from adserver.quickstart.people import count_reported, warn_of_repeated_people
+    from adserver.quickstart.people import count_reported
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
+    from adserver.quickstart.repeated_people import warn_of_repeated_people
     from adserver.quickstart.settings import (
         DataSettings,
         FederatedSettings,
@@ -202,7 +203,7 @@ def _make_project(
         warnings = (
             *report.warn_of_leaks(learned - secret),
             *report.warn_of_spellings(learned | {*measure.columns}),
-            *(() if person else warn_of_repeated_people(table, label)),
+            *(() if person else warn_of_repeated_people(table, label, measure.columns)),
         )
         no_feature = ", and the model does not learn from it" if label else ""
         found_in_table += [

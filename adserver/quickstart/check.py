@@ -43,8 +43,9 @@ from adserver.quickstart.model_check import (
     read_own_model,
     warn_of_own_model,
 )
-from adserver.quickstart.people import count_use, divide_by_settings, settle, warn_of_repeated_people
+from adserver.quickstart.people import count_use, divide_by_settings, settle
 from adserver.quickstart.project import Project
+from adserver.quickstart.repeated_people import warn_of_repeated_people
 from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TaskSettings, TrainingSettings
 from adserver.quickstart.table_report import read_report, warn_of_spellings
 from adserver.quickstart.wrong_settings import WrongSetting
@@ -165,7 +166,11 @@ def check(project: Project) -> Checked:
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
             *warn_of_codes(report, settings.data, kept),
             *warn_of_panel(settings.data, rows - reported),
-            *(() if settings.person else warn_of_repeated_people(table, settings.data.label)),
+            *(
+                ()
+                if settings.person
+                else warn_of_repeated_people(table, settings.data.label, settings.measure.columns)
+            ),
             *warn_of_rows_per_person(table, settings),
         )
         if not problems:
@@ -252,7 +257,7 @@ def _check_measured_alone(project: Project) -> Checked:
         why_general=None,
         table_warnings=(
             *warn_of_spellings(table, settings.measure.columns),
-            *(() if settings.person else warn_of_repeated_people(table, "")),
+            *(() if settings.person else warn_of_repeated_people(table, "", settings.measure.columns)),
             *warn_of_rows_per_person(table, settings),
         ),
         forecasts=forecasts,

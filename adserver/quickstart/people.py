@@ -7,8 +7,6 @@ A person is on one side only, so that the panel tests what the model does for pe
 """
 
 import csv
-import json
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +16,6 @@ from typing import Final
 from adserver.quickstart.settings import DataSettings, Settings
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.dates import in_one_form
-from maskedlark.encoding.identifiers import FEWEST_ROWS
 from maskedlark.encoding.table import Table
 from maskedlark.federated.local_training import shuffle
 from maskedlark.frozen import frozen
@@ -31,18 +28,6 @@ MOST_ROWS_PER_PERSON: Final = 1 << 10
 """The most that a task takes."""
 # The share of rows that the default number of rows of a person keeps
 _KEPT: Final = 0.9
-# Last words of the names of columns that name people: `user_id`, `CustomerNo`, `ad_visitor_key`
-_PEOPLE: Final = frozenset(
-    {
-        "account", "anonymous", "buyer", "client", "consumer", "cookie", "customer", "device", "email",
-        "guest", "member", "patient", "person", "player", "shopper", "subscriber", "user", "visitor",
-    }
-)  # fmt: skip
-# Of these, the ones that name something else without an id word: `device` holds phone and desktop
-_NOT_ALONE: Final = frozenset({"account", "anonymous", "cookie", "device"})
-_ID_WORD: Final = r"(?:id|uuid|guid|key|no|nr|number|code|hash|token|email|mail|phone)"
-_PERSON_ID: Final = re.compile(f"(?:.* )?(?:{'|'.join(sorted(_PEOPLE))})s?(?: ?{_ID_WORD})+")
-_NAME_PART: Final = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 @frozen
@@ -239,36 +224,3 @@ def write_table(table: Table) -> bytes:
     writer.writerow(table.columns)
     writer.writerows(zip(*table.columns.values(), strict=True))
     return text.getvalue().encode()
-
-
-def warn_of_repeated_people(table: Table, label: str) -> tuple[str, ...]:
-    """Return a line if a column looks like ids of people who have several rows, as epsilon is of one row.
-
-    Of several such columns it is of the one with the fewest people. A table without a label has none, "".
-    """
-    named = [
-        (len(counts), name, counts)
-        for name, cells in table.columns.items()
-        if name != label
-        and _names_people(name)
-        # Of few words, a column `user` holds kinds of users
-        and len(counts := Counter(cell for cell in cells if cell is not None)) >= FEWEST_ROWS
-    ]
-    if not named:
-        return ()
-    people, name, counts = min(named, key=lambda one: one[:2])
-    most = max(counts.values())
-    if most == 1:
-        return ()
-    setting = f"person = {json.dumps(name, ensure_ascii=False)}"
-    return (
-        f"column {name!r} repeats, up to {most} rows each ({people:,} different in {counts.total():,} rows): "
-        f"epsilon is of one row, and of all rows of one such person more; [task] {setting} makes it of a "
-        "person",
-    )
-
-
-def _names_people(column: str) -> bool:
-    """Return whether a column's name says that it names people, one by one."""
-    name = " ".join(_NAME_PART.findall(column)).lower()
-    return name in _PEOPLE - _NOT_ALONE or bool(_PERSON_ID.fullmatch(name))

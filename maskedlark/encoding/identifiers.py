@@ -44,14 +44,21 @@ def identifiers(cells: Sequence[str | None]) -> str | None:
     Numbers are no words: an encoder holds the edges of their bins only.
     """
     counts = Counter(cell for cell in cells if cell is not None)
+    if kind := find_kind(counts, least=_ANY_OF):
+        return kind
     filled = counts.total()
-    for kind, pattern in _PATTERNS.items():
-        found = sum(count for word, count in counts.items() if pattern.fullmatch(word))
-        if found and found >= _ANY_OF * filled:
-            return kind
     is_nearly_unique = filled >= FEWEST_ROWS and len(counts) >= NEARLY_UNIQUE * filled
     if is_nearly_unique and not all(number(word) is not None for word in counts):
         return f"{len(counts)} different words in {filled} filled cells"
+    return None
+
+
+def find_kind(counts: Counter[str], *, least: float) -> str | None:
+    """Return the kind of identifiers that at least this share of the cells are, for a message, or None."""
+    for kind, pattern in _PATTERNS.items():
+        found = sum(count for word, count in counts.items() if pattern.fullmatch(word))
+        if found and found >= least * counts.total():
+            return kind
     return None
 
 

@@ -420,7 +420,12 @@ def test_epsilon_is_said_to_be_of_one_row_where_people_have_several(
     made = new_of_people(tmp_path, *options)
     assert made.exit_code == 0, made.output
     for said in (made.output, invoke("check", tmp_path / "play").output):
-        assert said.count("column 'user_id' repeats, up to 3 rows each (250 different in 400 rows)") == 1
+        assert said.count("column 'user_id' repeats (250 different in 400 rows, up to 3 each)") == 1
+    # The same words under another name are asked about
+    (tmp_path / "visits.csv").write_text((tmp_path / "visits.csv").read_text().replace("user_id", "who"))
+    assert "column 'who' repeats (250 different in 400 rows, up to 3 each): if it names people" in (
+        invoke("new", tmp_path / "asked", "--csv", tmp_path / "visits.csv", *options).output
+    )
     home = new_on_devices(tmp_path / "home")
     assert "repeats" not in home.output + invoke("check", tmp_path / "home" / "play").output
 
@@ -458,7 +463,18 @@ def test_an_epsilon_of_a_person_is_checked_by_the_persons_budget(column: str, tm
     said = invoke("check", tmp_path / "play").output
     assert "[measure] at epsilon 0.5 of a person, over" in said
     assert f"{found.reported} of them reported by 120 people" in said
-    assert "repeats, up to" not in said
+    assert "repeats (" not in said
+
+
+def test_a_column_of_ids_that_is_a_key_is_not_asked_about(tmp_path: Path) -> None:
+    rows = [(f"a{row % 40}", *cells) for row, cells in enumerate(visits())]
+    (tmp_path / "visits.csv").write_text(text(rows, header=("article", *HEADER)))
+    for key, asked in (("article", 0), ("device", 1)):
+        options = ("--csv", tmp_path / "visits.csv", "--value", "pages", "--key", key)
+        made = invoke("new", tmp_path / key, *options)
+        assert made.exit_code == 0, made.output
+        for said in (made.output, invoke("check", tmp_path / key).output):
+            assert said.count("column 'article' repeats (40 different in 400 rows") == asked
 
 
 def test_rows_of_a_person_beyond_the_most_are_counted_by_check(tmp_path: Path) -> None:

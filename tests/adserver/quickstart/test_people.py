@@ -18,7 +18,6 @@ from adserver.quickstart.people import (
     divide_by_settings,
     settle,
     take_reported,
-    warn_of_repeated_people,
     write_table,
 )
 from adserver.quickstart.sample_table import PEOPLE, sample_table
@@ -224,41 +223,3 @@ def test_rows_of_reports_add_up_to_those_used_and_those_left_out_by_reason() -> 
     assert count_reported(shop, data) == count_use(shop, Settings(servers=SERVERS, data=data)).reported == 13
     # Without a label nothing is tested, so that all rows are reported
     assert count_reported(shop, DataSettings(csv="shop.csv")) == 18
-
-
-def shop_of(column: str, *, people: int = 30, rows: int = 50) -> Table:
-    """A table of so many ids, the first ones in two rows."""
-    lines = "".join(f"{1_000 + 7 * (row % people)},{row % 3}\n" for row in range(rows))
-    return parse_table(f"{column},bought\n{lines}".encode(), "shop.csv")
-
-
-@pytest.mark.parametrize(
-    "column",
-    ["user_id", "userId", "USERID", "customer", "CustomerNo", "fullVisitorId", "ad_user_id", "client key",
-     "user_email", "email", "device_id", "account_id"],
-)  # fmt: skip
-def test_ids_of_people_who_have_several_rows_are_named_with_what_epsilon_is_of(column: str) -> None:
-    [line] = warn_of_repeated_people(shop_of(column), "bought")
-    assert f"column {column!r} repeats, up to 2 rows each (30 different in 50 rows)" in line
-    assert "epsilon is of one row" in line
-
-
-@pytest.mark.parametrize(
-    "column",
-    ["campaign_id", "product_id", "id", "session_id", "user_campaign_id", "device_model_id", "device",
-     "account", "users", "user_rating", "customer_type", "account_manager_id"],
-)  # fmt: skip
-def test_columns_that_name_no_people_are_passed_over(column: str) -> None:
-    assert not warn_of_repeated_people(shop_of(column), "bought")
-
-
-def test_people_of_one_row_kinds_of_people_and_the_label_are_passed_over() -> None:
-    assert not warn_of_repeated_people(shop_of("user_id", people=50), "bought")
-    assert not warn_of_repeated_people(shop_of("user", people=19), "bought")
-    assert not warn_of_repeated_people(shop_of("user_id"), "user_id")
-
-
-def test_of_two_columns_of_people_the_one_with_fewer_is_named() -> None:
-    lines = "".join(f"d{row % 40},u{row % 25}\n" for row in range(60))
-    [line] = warn_of_repeated_people(parse_table(f"device_id,user_id\n{lines}".encode(), "a.csv"), "")
-    assert "column 'user_id' repeats, up to 3 rows each (25 different" in line
