@@ -12,7 +12,7 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final
@@ -23,10 +23,12 @@ from adserver.quickstart.table_report import describe_units
 from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, OTHER
 from adserver.records.plain_names import (
     distinct_names,
+    filled_name,
     filled_name_of,
     numbered_name,
     order_of,
     plain_name,
+    word_name_of,
 )
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number
@@ -64,8 +66,8 @@ class MeasurementPlan:
         table_options: Those of `browser-sim encode` for the columns that are secret, and so no features.
         names: For each declared value its title: its column, COLUMN==WORD, or `rows with COLUMN`; with a
             number where another has that name.
-        filled: For each value of a column with gaps the value that counts the rows that have one, both by the
-            names of results: a mean divides by it.
+        filled: For each value of a column with gaps the value that counts the rows with a cell, both by the
+            names of results: a mean divides by it. The values of one column share it.
         keys: For each declared key its column, the coarsest first.
         quantiles: For each declared value with buckets, the shares to read off them.
     """
@@ -121,7 +123,7 @@ class MeasurementPlan:
 
     def _count_of(self, value: str) -> str:
         """Return the declared value that counts the rows with a declared value; count if all have it."""
-        return filled_name_of(value) if self.names[value] in self.filled else COUNT
+        return filled_name(value, self.names) or COUNT
 
 
 def parse_value(table: Table, column: str) -> Measured:
@@ -173,15 +175,14 @@ def numbers_by_level(
     return levels
 
 
-def describe_gaps(table: Table, measure: MeasureSettings) -> tuple[str, ...]:
-    """Say how many of the table's rows lack a measured number, and what becomes of them."""
-    gaps = {one.column: table.columns[one.column].count(None) for one in measure.values if not one.word}
+def describe_gaps(table: Table, data: DataSettings, measure: MeasureSettings) -> tuple[str, ...]:
+    """Say how many of the table's rows have no cell in a measured column, and what becomes of them."""
+    gaps = {one: table.columns[one].count(None) for one in _columns_with_gaps(table, data, measure)}
     return tuple(
         f"of {plural(len(table), 'row')}, {plural(count, 'has', 'have')} no {column!r}: such a row is "
         "reported, counts in groups, and adds 0 to its sums; the mean is over the others, whose count takes "
         "a part of epsilon and so widens intervals"
         for column, count in gaps.items()
-        if count
     )
 
 
@@ -218,21 +219,24 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     _check_names(measure, data)
     # A row of a result has other things under the last two
     taken = {COUNT, GROUP, MAY_BE_HIDDEN}
-    with_gaps = [
-        one.column for one in measure.values if not one.word and None in table.columns.get(one.column, ())
-    ]
+    with_gaps = _columns_with_gaps(table, data, measure)
     titles = _titles((*taken, *map(_read_as, measure.values), *(f"rows with {one}" for one in with_gaps)))
-    of_values, of_gaps = (titles[place:] for place in (len(taken), len(taken) + len(measure.values)))
+    of_both = titles[len(taken) :]
+    of_values, of_gaps = of_both[: len(measure.values)], of_both[len(measure.values) :]
     of_keys = _titles(measure.keys)
     # A title of one value is no name of another
     taken |= {*titles, *of_keys}
+    declared_as, columns = _name_values(measure.values, of_values, with_gaps, taken)
     values = [
-        _plan_value(table, one, title, taken)
-        for one, title in zip(measure.values, of_values[: len(measure.values)], strict=True)
+        _plan_value(table, one, title, name)
+        for one, title, name in zip(measure.values, of_values, declared_as, strict=True)
     ]
-    gaps = [one for one in values if not one.is_word and one.column in with_gaps]
-    filled = {one.name: _count_filled(one, title) for one, title in zip(gaps, of_gaps, strict=True)}
-    values += filled.values()
+    counts = {
+        column: _count_filled(column, columns[column], title)
+        for column, title in zip(with_gaps, of_gaps, strict=True)
+    }
+    filled = {one.title: counts[one.column].title for one in values if one.column in counts}
+    values += counts.values()
     names = {one.name: one.title for one in values}
     keys = {
         _name(column, taken, title): (column, title)
@@ -267,7 +271,7 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         ),
         table_options=secret,
         names=names,
-        filled={names[name]: names[one.name] for name, one in filled.items()},
+        filled=filled,
         keys={name: column for name, (column, _) in keys.items()},
         quantiles={one.name: one.quantiles for one in values if one.quantiles},
     )
@@ -318,9 +322,32 @@ def _other_than(name: str, title: str) -> str | None:
     return None if title in ("", name) else title
 
 
-def _plan_value(table: Table, one: Measured, title: str, taken: set[str]) -> _PlannedValue:
+def _columns_with_gaps(table: Table, data: DataSettings, measure: MeasureSettings) -> list[str]:
+    """Return the measured columns that are empty in some rows which browsers report."""
+    # A row without a label is not reported
+    columns = dict.fromkeys(one.column for one in measure.values if one.column != data.label)
+    return [column for column in columns if None in table.columns.get(column, ())]
+
+
+def _name_values(
+    values: Sequence[Measured], titles: Sequence[str], with_gaps: Collection[str], taken: set[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return each value's name, and that of each column with gaps, by which its values find its count."""
+    own = {one.column: title for one, title in zip(values, titles, strict=True) if not one.word}
+    names, columns = list[str](), dict[str, str]()
+    for one, title in zip(values, titles, strict=True):
+        if one.column not in with_gaps:
+            names.append(_name(one.word or one.column, taken, title))
+            continue
+        if one.column not in columns:
+            columns[one.column] = _name(one.column, taken, own.get(one.column, ""))
+        column = columns[one.column]
+        names.append(_number(word_name_of(column, one.word), taken, title) if one.word else column)
+    return names, columns
+
+
+def _plan_value(table: Table, one: Measured, title: str, name: str) -> _PlannedValue:
     if one.word:
-        name = _name(one.word, taken, title)
         _check_column(table, one.column, "values")
         if one.word not in table.columns[one.column]:
             raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}")
@@ -346,7 +373,7 @@ def _plan_value(table: Table, one: Measured, title: str, taken: set[str]) -> _Pl
             "most at so many decimals: round the column"
         )
     return _PlannedValue(
-        name=_name(one.column, taken, title),
+        name=name,
         column=one.column,
         title=title,
         read_as=f"{one.column}*{unit}" if unit > 1 else one.column,
@@ -357,13 +384,13 @@ def _plan_value(table: Table, one: Measured, title: str, taken: set[str]) -> _Pl
     )
 
 
-def _count_filled(value: _PlannedValue, title: str) -> _PlannedValue:
-    """Return the value that counts the rows in which a value's column is not empty."""
+def _count_filled(column: str, name: str, title: str) -> _PlannedValue:
+    """Return the value that counts the rows in which a column is not empty."""
     return _PlannedValue(
-        name=filled_name_of(value.name),
-        column=value.column,
+        name=filled_name_of(name),
+        column=column,
         title=title,
-        read_as=f"{value.column}!=",
+        read_as=f"{column}!=",
         low=0,
         high=1,
         unit=1,
@@ -500,12 +527,17 @@ def _check_column(table: Table, column: str, setting: str) -> None:
 
 
 def _name(column: str, taken: set[str], title: str) -> str:
-    """Return a column's name as a task may declare it, and add it to those that are taken.
+    """Return a column's or word's name as a task may declare it, and add it to those that are taken."""
+    return _number(plain_name(column), taken, title)
+
+
+def _number(plain: str, taken: set[str], title: str) -> str:
+    """Return a name with a number if it is taken, and add it to those that are.
 
     The name of its count is taken with it, so that no other column is read as the count. Of titles only its
     own may be the name.
     """
-    plain, others = plain_name(column), taken - {title}
+    others = taken - {title}
     names = (numbered_name(plain, number) for number in range(1, 1_000))
     name = next(one for one in names if others.isdisjoint((one, filled_name_of(one))))
     taken.update((name, filled_name_of(name)))

@@ -123,7 +123,7 @@ def forecast_groups(
     found = []
     names = (*_names_of(measure, plan), COUNT)
     factor = half_width(Mechanism.GAUSSIAN)
-    # Behind the values stand those that count the rows with a number
+    # Behind the values stand those that count the rows with a cell
     declared = (*[*plan.names][: len(measure.values)], COUNT)
     for name, value, one, by_level in zip(names, declared, (*measure.values, None), errors, strict=True):
         most = 1.0 if one is None else one.bound
@@ -265,7 +265,7 @@ def describe_measurement(
     return (
         *describe_clipping(forecasts),
         *([_ONLY_HERE + whence] if any(one.clipping for one in forecasts) else ()),
-        *describe_gaps(table, measure),
+        *describe_gaps(table, data, measure),
         *describe_rest(table, plan),
     )
 
@@ -451,8 +451,8 @@ def _plan_errors(
     spec = plan_measured_query(plan, task, epsilon, reported)
     # Behind the sums stand the buckets, which have the error of a count
     errors = list(zip(*level_errors(task, spec), strict=True))[: len(plan.names) + 1]
-    # Behind the values stand the counts of the rows without a gap
-    return (*errors[: len(errors) - 1 - len(plan.filled)], errors[-1])
+    # Behind the values stand the counts of the rows without a gap, one of each column
+    return (*errors[: len(errors) - 1 - len({*plan.filled.values()})], errors[-1])
 
 
 def plan_measured_query(plan: MeasurementPlan, task: "Task", epsilon: float, reported: int) -> "QuerySpec":

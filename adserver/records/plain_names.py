@@ -35,6 +35,9 @@ _WRITTEN_AS: Final = str.maketrans(
 _OPERATORS: Final = frozenset("!<>=~")
 # A declared name has at most 64: room for a number and `_filled`
 _MOST: Final = 44
+_MOST_WITH_WORD: Final = 60
+# Between a column's name and a word's: no plain name has it
+_WORD: Final = "__"
 _NO_TITLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -68,10 +71,10 @@ def distinct_names(names: Iterable[str]) -> list[str]:
 def filled_name(value: str, declared: Collection[str]) -> str | None:
     """Return the declared value that counts the reports with a value that others lack; None if there is none.
 
-    By the names that quickstart gives: `spend` is counted by `spend_filled`.
+    By the names that quickstart gives: `spend` is counted by `spend_filled`, as is its word `spend__none`.
     """
-    name = filled_name_of(value)
-    return name if value in declared and name in declared else None
+    names = (filled_name_of(one) for one in (value, value.partition(_WORD)[0]))
+    return next((name for name in names if value in declared and name in declared), None)
 
 
 def filled_name_of(value: str) -> str:
@@ -82,6 +85,18 @@ def filled_name_of(value: str) -> str:
 def order_of(name: str) -> tuple[bool, int, str, str]:
     """Return a key that sorts groups as people look for them: numbers first, then words by the alphabet."""
     return (False, int(name), "", "") if name.isdecimal() else (True, 0, fold(name), name)
+
+
+def word_name_of(column: str, word: str) -> str:
+    """Return the name that quickstart declares for the count of a word, where some reports have no word.
+
+    Args:
+        column: The column's name, as a task may declare it.
+        word: One of its words, as it is spelled.
+    """
+    # It need not begin with a letter here
+    plain = plain_name(word).removeprefix("column_")
+    return f"{column}{_WORD}{plain}"[:_MOST_WITH_WORD].strip("_")
 
 
 def shown_name(one: "Value | Key") -> str:

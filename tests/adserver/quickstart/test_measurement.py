@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -239,10 +240,68 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     assert filled_name("note", plan.names) == "note_filled"
     assert list(plan.names) == ["note", "other", "note_filled"]
     assert plan.browser_options[-3:] == ("--value", "note_filled=note!=", "--gaps-as-zero")
-    [told] = describe_gaps(RATED, measure)
+    [told] = describe_gaps(RATED, DataSettings(), measure)
     assert told.startswith(
         "of 60 rows, 2 have no 'note': such a row is reported, counts in groups, and adds 0"
     )
+
+
+RETURNED = table(
+    **{"Retoure!": ["ja", "", "nein", "Ja!"] * 15}, stars=[*[3] * 59, ""], full=["ja", "nein"] * 30
+)
+
+
+def test_words_of_a_column_with_gaps_share_one_count_of_the_rows_that_have_a_cell() -> None:
+    words = [("Retoure!", "ja"), ("stars", "3"), ("full", "ja"), ("Retoure!", "Ja!"), ("Retoure!", "nein")]
+    measure = MeasureSettings(
+        values=(
+            *(Measured(column=column, word=word) for column, word in words),
+            Measured(column="stars", most=3),
+        )
+    )
+    plan = plan_measurement(RETURNED, DataSettings(), measure)
+    assert plan is not None
+    assert plan.names == {
+        "retoure__ja": "Retoure!==ja",
+        "stars__3": "stars==3",
+        "ja": "full==ja",
+        "retoure__ja_2": "Retoure!==Ja!",
+        "retoure__nein": "Retoure!==nein",
+        "stars": "stars",
+        "retoure_filled": "rows with Retoure!",
+        "stars_filled": "rows with stars",
+    }
+    assert {name: filled_name(name, plan.names) for name in plan.names} == {
+        "retoure__ja": "retoure_filled",
+        "stars__3": "stars_filled",
+        "ja": None,
+        "retoure__ja_2": "retoure_filled",
+        "retoure__nein": "retoure_filled",
+        "stars": "stars_filled",
+        "retoure_filled": None,
+        "stars_filled": None,
+    }
+    assert plan.filled == {
+        "Retoure!==ja": "rows with Retoure!",
+        "stars==3": "rows with stars",
+        "Retoure!==Ja!": "rows with Retoure!",
+        "Retoure!==nein": "rows with Retoure!",
+        "stars": "rows with stars",
+    }
+    counted = ("--value", "retoure_filled=Retoure!!=", "--value", "stars_filled=stars!=")
+    assert plan.browser_options[-5:] == (*counted, "--gaps-as-zero")
+    told = describe_gaps(RETURNED, DataSettings(), measure)
+    assert [one.split(":")[0] for one in told] == [
+        "of 60 rows, 15 have no 'Retoure!'", "of 60 rows, 1 has no 'stars'",
+    ]  # fmt: skip
+
+
+def test_rows_without_a_label_are_not_reported_and_so_no_gap() -> None:
+    measure = MeasureSettings(values=(Measured(column="Retoure!", word="ja"),))
+    plan = plan_measurement(RETURNED, DataSettings(label="Retoure!"), measure)
+    assert plan is not None
+    assert (plan.names, plan.filled) == ({"ja": "Retoure!==ja"}, {})
+    assert describe_gaps(RETURNED, DataSettings(label="Retoure!"), measure) == ()
 
 
 def test_of_two_columns_of_one_plain_name_the_one_with_gaps_alone_has_a_count() -> None:
@@ -271,10 +330,14 @@ def test_a_column_that_is_called_like_a_count_is_not_read_as_one(columns: tuple[
 def test_long_names_of_columns_with_decimals_and_gaps_are_names_that_a_task_takes() -> None:
     long = "a" * 60
     rows = table(**{long: ["", *[0.000001] * 59], f"{long}b": ["", *[0.000001] * 59]})
-    values = tuple(Measured(column=name, most=1) for name in rows.columns)
-    plan = plan_measurement(rows, DataSettings(), MeasureSettings(values=values))
+    values = [Measured(column=name, most=1) for name in rows.columns]
+    rows = replace(rows, columns={**rows.columns, "w" * 60: (None, *["x" * 60, "x" * 61] * 29, "x")})
+    values += [Measured(column="w" * 60, word=word) for word in ("x" * 60, "x" * 61)]
+    plan = plan_measurement(rows, DataSettings(), MeasureSettings(values=tuple(values)))
     assert plan is not None
     assert max(map(len, plan.names)) <= 64
+    assert len({*plan.filled.values()}) == 3
+    assert all(filled_name(name, plan.names) for name, title in plan.names.items() if title in plan.filled)
 
 
 def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> None:
@@ -316,10 +379,10 @@ def test_no_two_results_have_the_same_name_and_none_has_one_that_rows_of_results
         "group_2": "group_2",
         "rows_with_a": "rows with a",
         "a": "a",
-        "column_1": "a==1",
+        "a__1": "a==1",
         "a_filled": "rows with a_2",
     }
-    assert plan.filled == {"a": "rows with a_2"}
+    assert plan.filled == {"a": "rows with a_2", "a==1": "rows with a_2"}
 
 
 def test_nothing_is_measured_unless_values_or_keys_are_named() -> None:

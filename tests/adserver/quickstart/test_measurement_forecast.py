@@ -348,6 +348,20 @@ def test_the_count_of_the_rows_that_have_a_value_widens_all_intervals() -> None:
     assert "and so widens intervals" in describe_measurement(gaps, DATA, measure, ())[0]
 
 
+def test_two_words_of_a_column_with_gaps_take_the_noise_of_one_count() -> None:
+    words = tuple(Measured(column="back", word=word) for word in ("yes", "no"))
+    full, gaps = (table(back=["yes", "no"] * 49 + ["yes", last], other=range(100)) for last in ("no", ""))
+
+    def width(rows: Table, *values: Measured) -> float:
+        [*words, count] = forecast_groups(rows, DATA, MeasureSettings(values=values), TASK, reported=100)
+        assert [one.name for one in words] == [f"back=={one.word}" for one in values]
+        assert all(one.half_width == count.half_width for one in words)
+        return count.half_width
+
+    assert width(gaps, words[0]) == width(full, *words)
+    assert width(full, *words) < width(gaps, *words) < 1.2 * width(full, *words)
+
+
 def test_a_bound_follows_the_rows_of_hidden_groups_if_those_that_are_shown_are_0() -> None:
     few = table(shop=["a"] * 200 + ["b"] * 5, paid=[0] * 200 + [1000] * 5)
     assert suggest_values(few, DATA, ["paid"], MeasureSettings(keys=("shop",))) == (

@@ -10,6 +10,7 @@ from adserver.records.plain_names import (
     filled_name,
     order_of,
     plain_name,
+    word_name_of,
 )
 
 
@@ -76,3 +77,15 @@ def test_what_counts_the_reports_with_a_value_is_known_by_the_whole_name_of_a_de
 def test_groups_are_ordered_by_number_and_then_by_the_alphabet() -> None:
     words = ["10", "Zypern", "9", "Österreich", "oman", "1 a"]
     assert sorted(words, key=order_of) == ["9", "10", "1 a", "oman", "Österreich", "Zypern"]
+
+
+def test_words_of_a_column_are_counted_by_what_counts_its_cells() -> None:
+    declared = ["spend", "spend_filled", *(word_name_of("spend", word) for word in ("none", "3 €", "€"))]
+    assert declared[2:] == ["spend__none", "spend__3", "spend__column"]
+    assert {filled_name(one, declared) for one in declared if one != "spend_filled"} == {"spend_filled"}
+    assert filled_name("spend__none", ["spend__none", "spend_filled_2"]) is None
+    # Its own count comes first
+    assert filled_name("a__b", ["a__b", "a_filled", "a__b_filled"]) == "a__b_filled"
+    # No column's name has what stands between a column's and a word's
+    assert "__" not in plain_name("spend__none")
+    assert len(word_name_of("s" * 48, "w" * 99)) == 60
