@@ -51,7 +51,7 @@ def _encode_command(
     labels, is the input of `adserver job submit --eval-set` and `adserver model evaluate`: for panel data
     only.
     """
-    from browser_sim.sources.table import fit_counting, load_table
+    from browser_sim.sources.table import check_labelled, fit_counting, load_table
 
     if images is not None or labels is not None:
         if images is None or labels is None or fit is not None or csv is not None:
@@ -70,7 +70,10 @@ def _encode_command(
         if (wanted := _predicted(fitted.encoder)) is not None and not as_json:
             told["predicted"] = wanted
     elif csv is not None and encoder is not None:
-        source = load_table(replace(table(csv), encoder=load_encoder(encoder)))
+        reader = load_encoder(encoder)
+        # Else rows with a measured value would be read without a label, which the output is of
+        check_labelled(reader)
+        source = load_table(replace(table(csv), encoder=reader))
         if out is not None:
             source.records.save(out, source.label_kind)
         told = _of_table(source)

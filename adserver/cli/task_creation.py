@@ -73,7 +73,13 @@ def _read_fields(
 
 def _read_labels(
     *,
-    classes: Annotated[int | None, _labels("Number of classes: labels are 0 to this number minus 1.")] = None,
+    classes: Annotated[
+        int | None,
+        _labels(
+            "Number of classes: labels are 0 to this number minus 1. Default: the encoder's; with an encoder "
+            "without a label nothing is learned, and a measurement is required."
+        ),
+    ] = None,
     max_value: Annotated[int | None, _labels("Largest value: labels are real values from 0 to this.")] = None,
     num_buckets: Annotated[
         int | None, _labels("Number of buckets for privatised values; default: --max-value.")

@@ -17,6 +17,8 @@ from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import LabelSpace
 from maskedlark.reports.task_kinds import LabelKind
 
+NO_LABELS: Final = LabelSpace(kind=LabelKind.CLASSES, size=2, default_label=0)
+"""The label space of reports that are measured alone: each holds label 0, since there are two at least."""
 _MOST_NAMED: Final = 10
 
 
@@ -38,7 +40,8 @@ def label_space(
 ) -> LabelSpace:
     """Return the label space of --classes, or of --max-value and --num-buckets, or the encoder's.
 
-    The default label is a label, or the name of one of the encoder's classes.
+    The default label is a label, or the name of one of the encoder's classes. With an encoder that has no
+    label, and none of these, it is `NO_LABELS`.
 
     Raises:
         InvalidTask: both kinds or none, a number is out of range, the encoder's labels are others, or the
@@ -46,6 +49,9 @@ def label_space(
     """
     classes = _num_classes(classes, max_value, encoder)
     default_label = _default_label(default_label, encoder)
+    is_unlabelled = encoder is not None and encoder.label is None
+    if is_unlabelled and classes is max_value is num_buckets is default_label is None:
+        return NO_LABELS
     if (classes is None) == (max_value is None):
         raise InvalidTask("the label space is not defined: give exactly one of --classes and --max-value")
     if max_value is None:
@@ -164,12 +170,24 @@ def _default_label(typed: int | str | None, encoder: Encoder | None) -> int | No
     return typed
 
 
-def check_labels(labels: LabelSpace, encoder: Encoder | None) -> None:
-    """Refuse labels that are not those of the encoder.
+def check_labels(labels: LabelSpace, encoder: Encoder | None, *, is_measured: bool) -> None:
+    """Refuse labels that are not those of the encoder, before helpers sign them for good.
 
     Raises:
-        InvalidTask
+        InvalidTask: they are others, or the encoder has no label and nothing is measured.
     """
+    if encoder is not None and encoder.label is None:
+        if not is_measured:
+            raise InvalidTask(
+                "the encoder was fitted without a label, and the task has no measurement: fit the encoder "
+                "with --label COLUMN to train, or declare what is measured (--measurement)"
+            )
+        if labels != NO_LABELS:
+            raise InvalidTask(
+                "the encoder was fitted without a label, but the task declares labels: to measure alone, "
+                "leave out --classes, --max-value, --num-buckets and --default-label; to train too, fit the "
+                "encoder with --label COLUMN"
+            )
     is_of_classes = labels.kind is LabelKind.CLASSES
     _num_classes(labels.size if is_of_classes else None, None if is_of_classes else labels.size - 1, encoder)
 

@@ -138,7 +138,10 @@ class CreateTask(RequestBody):
         " ad server serves it to browsers.",
     )
     num_features: int | None = Field(None, description="Default: the encoder's number of features.")
-    labels: LabelSpace | None = Field(None, description="Default: the encoder's.")
+    labels: LabelSpace | None = Field(
+        None,
+        description="Default: the encoder's. With an encoder without a label, a measurement is required.",
+    )
     days: float = Field(
         30.0, description="Days that the task lasts; instead of `expires_at`.", ge=0.0, le=1e7
     )

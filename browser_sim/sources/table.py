@@ -116,7 +116,7 @@ def load_table(settings: TableSettings) -> Source:
             where one cell is at fault.
     """
     whole = _read(settings.path)
-    is_labelled = bool(settings.encoder or settings.label or settings.classes)
+    is_labelled = bool(settings.label or settings.classes or (settings.encoder and settings.encoder.label))
     if not is_labelled and (settings.values or settings.keys):
         return _load_measured_alone(whole, settings)
     label = _label(settings)
@@ -131,8 +131,7 @@ def load_table(settings: TableSettings) -> Source:
     _check_keys(settings.keys.values(), measured | {label})
     _check_person(settings.person, {column.name for column in encoder.columns}, "a feature of the encoder")
     with _locating(table, encoder):
-        read = table.read_by(encoder).columns
-        cells = {**read, **dates.with_parts(read, [column.name for column in encoder.columns])}
+        cells = _encoded_cells(table, encoder)
         records = SourceRecords(
             features=encoder.features(cells),
             labels=encoder.labels(cells),
@@ -158,28 +157,48 @@ def load_table(settings: TableSettings) -> Source:
 
 
 def _load_measured_alone(whole: Table, settings: TableSettings) -> Source:
-    """Return all rows with what is measured of them, and nothing else that tells one from another."""
-    columns = _measured_columns(whole, settings)
+    """Return all rows with what is measured of them, and the features of an encoder without a label.
+
+    Without an encoder there is one feature that is the same in each row.
+    """
+    columns, encoder = _measured_columns(whole, settings), settings.encoder
     _check_columns(whole, (*settings.ignore, *settings.dates, *columns.values(), *settings.people))
-    _check_keys(settings.keys.values(), {columns[name] for name in settings.values})
+    measured = {columns[name] for name in settings.values}
+    _check_keys(settings.keys.values(), measured)
     _check_person(settings.person, {*columns.values()}, "measured")
+    if encoder is not None:
+        _check_secret(encoder, measured)
+        _check_person(
+            settings.person, {column.name for column in encoder.columns}, "a feature of the encoder"
+        )
     table, rows, people = _select_named(whole, RowCounts(read=len(whole)), settings.person)
+    features = np.zeros((len(table), 1), np.uint8)
+    if encoder is not None:
+        with _locating(table, encoder):
+            features = encoder.features(_encoded_cells(table, encoder))
     return Source(
         name=f"csv:{table.name} without a label",
         records=SourceRecords(
-            features=np.zeros((len(table), 1), np.uint8),
+            features=features,
             labels=np.zeros(len(table), np.float64),
+            encoder=None if encoder is None else encoder.digest,
             lines=np.array(table.lines, np.int64),
             people=people,
         ),
-        feature_names=("nothing",),
+        feature_names=("nothing",) if encoder is None else encoder.feature_names,
         label_names=("none", "unused"),
         default_label=0,
-        scaling="no column is a feature",
-        notes=(f"read as {table.written}",),
+        scaling="no column is a feature" if encoder is None else _scaling(settings),
+        notes=(f"read as {table.written}",) if encoder is None else _notes(encoder, whole),
         cells=_measured_cells(table, settings),
         rows=rows,
     )
+
+
+def _encoded_cells(table: Table, encoder: Encoder) -> dict[str, Sequence[str | None]]:
+    """Return the columns that an encoder reads: the table's, and the parts of its dates."""
+    read = table.read_by(encoder).columns
+    return {**read, **dates.with_parts(read, [column.name for column in encoder.columns])}
 
 
 def _measured_columns(table: Table, settings: TableSettings) -> dict[str, str]:
@@ -294,6 +313,12 @@ def _select_named(
     return table.take(kept), rows.without(+Counter(unnamed)), people
 
 
+def check_labelled(encoder: Encoder) -> None:
+    """Raise InvalidSource if an encoder has no label to read."""
+    if encoder.label is None:
+        raise InvalidSource("the encoder was fitted without a label: fit it with --label COLUMN")
+
+
 def _is_among(cell: str, classes: Collection[str]) -> bool:
     """Return True for a class by its text or as a number, as an encoder reads it."""
     value = number(cell)
@@ -302,9 +327,9 @@ def _is_among(cell: str, classes: Collection[str]) -> bool:
 
 def _label(settings: TableSettings) -> str:
     """Return the label's column: the encoder's, or the given one."""
+    if settings.encoder is not None:
+        check_labelled(settings.encoder)
     fitted = settings.encoder and settings.encoder.label
-    if settings.encoder is not None and fitted is None:
-        raise InvalidSource("the encoder was fitted without a label: fit it with --label COLUMN")
     name = fitted.name if fitted else settings.label
     if name is None:
         raise InvalidSource(

@@ -17,6 +17,8 @@ from browser_sim.devices.run import FleetSettings, Told
 from browser_sim.run import Progress, RunSettings
 from browser_sim.sources.table import TableSettings, fit_counting
 from maskedlark import canonical
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.encoding.table import parse_table
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.numbers.field import add
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
@@ -169,6 +171,30 @@ def test_the_browser_of_each_person_of_a_table_keeps_to_the_tasks_cap(tmp_path: 
         summary = run(tmp_path, ours, address, *options)
     assert (summary["people"], summary["accepted"], summary["over_cap"]) == (7, 14, 16)
     assert summary["read"] == 30
+
+
+def test_with_an_encoder_without_a_label_a_table_is_reported_to_be_measured_alone(tmp_path: Path) -> None:
+    table = tmp_path / "visits.csv"
+    table.write_text(
+        "pages,device,paid\n" + "".join(f"{row},{'ab'[row % 2]},{row % 9}\n" for row in range(30))
+    )
+    fitted = tmp_path / "encoder.json"
+    assert invoke("encode", "--fit", table, "--value", "paid", "-o", fitted).exit_code == 0
+    measurement = {"min_cell_count": 2, "values": [{"name": "paid", "low": 0, "high": 9}]}
+    encoder = canonical.decode(Encoder, fitted.read_bytes())
+    ours = world(
+        num_features=2,
+        encoder=encoder.digest,
+        measurement=measurement,
+        labels={"kind": "classes", "size": 2, "default_label": 0},
+    )
+    intake = Intake()
+    with grpc_sink(intake) as address:
+        options = ("--source", "csv", "--csv", table, "--encoder", fitted, "--value", "paid")
+        summary = run(tmp_path, ours, address, *options)
+    assert (summary["read"], summary["accepted"], summary["left_out"]) == (30, 30, {})
+    cells = parse_table(table.read_bytes(), "visits.csv").columns
+    assert opened(ours, intake) == sorted((bytes(row), 0) for row in encoder.features(cells))
 
 
 def test_real_valued_labels_are_reported_as_quantised_values(tmp_path: Path) -> None:

@@ -175,6 +175,16 @@ def test_the_label_is_the_encoders(tmp_path: Path) -> None:
         load_table(TableSettings(path=path))
 
 
+def test_rows_are_not_encoded_without_a_label_though_a_value_is_measured(tmp_path: Path) -> None:
+    path, out = table(tmp_path, ROWS), tmp_path / "encoder.json"
+    assert invoke("encode", "--fit", path, "--ignore", "y", "--value", "gain", "-o", out).exit_code == 0
+    panel = tmp_path / "panel.npz"
+    refused = invoke("encode", "--csv", path, "--encoder", out, "--value", "gain", "-o", panel)
+    assert refused.exit_code == 1
+    assert "fitted without a label" in refused.output
+    assert not panel.exists()
+
+
 def settings(path: Path, task: str, encoder: Encoder | None = None) -> RunSettings:
     return RunSettings(
         task=task,

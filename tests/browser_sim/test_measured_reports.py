@@ -1,5 +1,6 @@
 """Browsers that report what a task measures: columns of a table become keys and shared values."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from browser_sim.draws import Draws
 from browser_sim.people import Habits, live_through
 from browser_sim.sealing import seal_all
-from browser_sim.source import InvalidSource, RowCounts, Source
-from browser_sim.sources.table import TableSettings, load_table
+from browser_sim.source import InvalidCell, InvalidSource, RowCounts, Source
+from browser_sim.sources.table import TableSettings, fit_counting, load_table
+from maskedlark.encoding.table import parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import reconstruct
 from maskedlark.reports.task_kinds import LabelKind
@@ -65,6 +67,36 @@ def test_without_a_label_every_row_is_measured_and_nothing_else_is_in_a_report(t
     assert found.records.measured.values.tolist() == [[10], [20], [0], [99]]
     with pytest.raises(InvalidTask, match="without a label has 1 features, but the task takes 3"):
         loaded.check_fits(measuring().task)
+
+
+def test_with_an_encoder_without_a_label_every_row_is_measured_and_holds_its_features(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE)
+    encoder = fit_counting(TableSettings(path=path, ignore=("who", "paid", "y"))).encoder
+    columns: dict[str, Any] = {"values": {"spend": "paid"}, "keys": {"month": "month", "visitor": "who"}}
+    settings = TableSettings(path=path, encoder=encoder, are_gaps_zero=True, **columns)
+    of = world(num_features=2, encoder=encoder.digest, measurement=MEASUREMENT).task
+    found = load_table(settings).with_measurement(of)
+    found.check_fits(of)
+    assert found.rows == RowCounts(read=4)
+    assert (found.records.encoder, found.feature_names) == (encoder.digest, ("f", "month"))
+    assert (
+        found.records.features.tolist() == encoder.features(parse_table(TABLE.encode(), "t").columns).tolist()
+    )
+    assert not found.records.labels.any()
+    assert found.records.measured is not None
+    assert found.records.measured.values.tolist() == [[10], [20], [0], [99]]
+    for wrong, why in (
+        ({"values": {"spend": "f"}}, "measured value, which helpers may not see, and a feature"),
+        ({"person": "f"}, "a feature of the encoder"),
+        ({"label": "y"}, "fitted without a label"),
+        ({"values": {}, "keys": {}}, "fitted without a label"),
+    ):
+        with pytest.raises(InvalidSource, match=why):
+            load_table(replace(settings, **wrong))
+    path.write_text(TABLE.replace("4,5,new", "x,5,new"))
+    with pytest.raises(InvalidCell, match=r"table\.csv, line 5, column 'f'"):
+        load_table(settings)
 
 
 @pytest.mark.parametrize(

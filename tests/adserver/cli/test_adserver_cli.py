@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app, main
+from adserver.collecting.task_settings import NO_LABELS
 from adserver.peers import retrying
 from adserver.peers.retrying import ONCE
 from adserver.store.database import default_url
@@ -239,6 +240,31 @@ def test_a_task_that_measures_needs_no_clip_bound_and_another_does(shell: Shell,
     made = CliRunner().invoke(app, asked, env=shell.environment, catch_exceptions=False)
     assert "note: --clip-norm is 1: the largest bound of jobs" in made.stderr
     assert decode(TaskBundle, out.read_bytes()).task.clip_norm == 1
+
+
+def test_with_an_encoder_without_a_label_a_task_measures_alone_or_is_not_made(
+    shell: Shell, tmp_path: Path
+) -> None:
+    fitted = fit({"age": ["20", "30"], "work": ["a", "b"]}, FitSettings())
+    (tmp_path / "encoder.json").write_bytes(encode(fitted))
+    (tmp_path / "measurement.json").write_text('{"min_cell_count": 20}')
+    measured = ("--measurement", str(tmp_path / "measurement.json"))
+    asked = (
+        *("task", "create", "--name", "x", "--origin", "https://ads.example", "--epsilon", "2"),
+        *("--min-batch-size", "2", "--clip-norm", "1", "--encoder", str(tmp_path / "encoder.json")),
+    )
+    for options, why in (
+        ((), "the task has no measurement: fit the encoder with --label COLUMN"),
+        (("--classes", "2", "--default-label", "0"), "the task has no measurement"),
+        ((*measured, "--classes", "2"), "the task declares labels: to measure alone, leave out --classes"),
+        ((*measured, "--max-value", "2"), "the task declares labels"),
+    ):
+        with pytest.raises(InvalidTask, match=f"the encoder was fitted without a label, .*{why}"):
+            shell.run(*asked, *options)
+    assert shell.json("task", "list") == []
+    shell.run(*asked, *measured, "--out", str(tmp_path / "bundle"))
+    task = decode(TaskBundle, (tmp_path / "bundle").read_bytes()).task
+    assert (task.num_features, task.labels, task.encoder) == (2, NO_LABELS, fitted.digest)
 
 
 def test_no_noise_is_mechanism_none(shell: Shell) -> None:

@@ -21,6 +21,7 @@ from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of, read_measurement_of
 from adserver.client.training import _submission
+from adserver.collecting.task_settings import NO_LABELS
 from adserver.messages.job import calibrate_command
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
@@ -346,6 +347,19 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
             client.seal(progress=False)
         with pytest.raises(InvalidTask, match="num-features"):
             client.create_task(classes=2, **TASK)
+        unlabelled = fit({"a": ["1", "2"], "b": ["x", "y"]}, FitSettings())
+        task = client.create_task(encoder=unlabelled, measurement=measured, **TASK).bundle.task
+        assert (task.num_features, task.labels, task.num_decoys) == (2, NO_LABELS, 1)
+        before = client.tasks()
+        wrongs: tuple[dict[str, Any], ...] = (
+            {},
+            {"measurement": measured, "classes": 2},
+            {"measurement": measured, "labels": made.bundle.task.labels},
+        )
+        for wrong in wrongs:
+            with pytest.raises(InvalidTask, match="the encoder was fitted without a label"):
+                client.create_task(encoder=unlabelled, **TASK, **wrong)
+        assert client.tasks() == before
 
 
 def test_a_client_finds_its_ad_server_as_commands_do(

@@ -12,7 +12,14 @@ from sqlalchemy import Engine
 
 from adserver.collecting.key_refresh import refresh_keys
 from adserver.collecting.task_creation import create_task
-from adserver.collecting.task_settings import label_space, measurement_from, norm_for, num_decoys, period
+from adserver.collecting.task_settings import (
+    check_labels,
+    label_space,
+    measurement_from,
+    norm_for,
+    num_decoys,
+    period,
+)
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
@@ -170,6 +177,23 @@ def test_a_default_label_is_a_number_or_the_name_of_a_class_of_the_encoder() -> 
             default(wrong)
     with pytest.raises(InvalidTask, match="expected a number, without an encoder"):
         default("left", None)
+
+
+def test_with_an_encoder_without_a_label_a_task_is_measured_alone() -> None:
+    encoder = fit({"x": ["0", "1", "2"]}, FitSettings())
+    labels = label_space(classes=None, default_label=None, encoder=encoder)
+    assert (labels.kind, labels.size, labels.default_label) == (LabelKind.CLASSES, 2, 0)
+    check_labels(labels, encoder, is_measured=True)
+    with pytest.raises(
+        InvalidTask, match=r"without a label, and the task has no measurement: fit .* --label"
+    ):
+        check_labels(labels, encoder, is_measured=False)
+    for classes, max_value, default in ((2, None, None), (3, None, 0), (None, 5, 0)):
+        declared = label_space(classes=classes, max_value=max_value, default_label=default, encoder=encoder)
+        with pytest.raises(InvalidTask, match=r"without a label, but the task declares labels: .* leave out"):
+            check_labels(declared, encoder, is_measured=True)
+    with pytest.raises(InvalidTask, match="exactly one"):
+        label_space(classes=None, default_label=1, encoder=encoder)
 
 
 @given(max_value=st.integers(1, 200))
