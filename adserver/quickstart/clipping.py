@@ -17,6 +17,8 @@ from maskedlark.terminal.plural import plural
 
 # Halvings of the range of bounds: beyond the two digits that are kept.
 _HALVINGS: Final = 40
+# A bound of up to this many times the least squared error is not worth a change
+_WORSE: Final = 1.2
 # Of a column whose numbers are all 0
 _ANY_BOUND: Final = 1.0
 # Up to so many medians the largest value is the bound: of ratings, marks and scales none is cut off.
@@ -33,6 +35,9 @@ class LevelClipping:
         worst_lost: What is cut off its sum, in the column's own unit.
         half_width: Of the 99 % interval of a sum of this level.
         best_most: The bound of least squared error at this level.
+        best_half_width: Of an interval of this level at that bound.
+        best_lost_share: What that bound would cut off the sum over all rows, as a share of it; None where
+            numbers have both signs.
     """
 
     keys: tuple[str, ...]
@@ -40,6 +45,8 @@ class LevelClipping:
     worst_lost: float
     half_width: float
     best_most: float
+    best_half_width: float
+    best_lost_share: float | None
 
     @property
     def is_too_much(self) -> bool:
@@ -56,13 +63,14 @@ class Clipping:
 
     Attributes:
         most: The bound.
-        rows: Rows that have more.
+        rows: Rows that have more; 0 where it cuts nothing.
         lost: What is cut off the sum over all rows, in the column's own unit.
         lost_share: The same as a share of that sum.
         worst_group: The group, of those that are shown, of which most is cut off; empty without keys.
         worst_lost: What is cut off its sum.
         worst_share: The same as a share of its sum.
         best_most: The bound of least squared error at the epsilon of `[measure]`, over all levels.
+        times_best: The squared error at `most` as a multiple of that at `best_most`.
         levels: Each level of which a group is shown, the coarsest first.
     """
 
@@ -74,7 +82,13 @@ class Clipping:
     worst_lost: float
     worst_share: float | None
     best_most: float
+    times_best: float
     levels: tuple[LevelClipping, ...]
+
+    @property
+    def is_worse(self) -> bool:
+        """Return whether the bound has clearly more error than the best one."""
+        return self.times_best > _WORSE
 
 
 @frozen
@@ -109,8 +123,8 @@ def find_clipping(
     half_widths: Sequence[float],
     errors: Sequence[float],
     share: float,
-) -> Clipping | None:
-    """Return what a bound cuts off the sums of a value; None if it cuts nothing.
+) -> Clipping:
+    """Return what a bound cuts off the sums of a value, and which bounds are better.
 
     Args:
         levels: The numbers of each group that is shown, by level from the total on.
@@ -122,8 +136,6 @@ def find_clipping(
     """
     numbers = levels[0][()]
     beyond = cut_off(numbers, most)
-    if not any(beyond):
-        return None
     has_both_signs = min(numbers) < 0 < max(numbers)
 
     def part(cut: float, of: Sequence[float]) -> float | None:
@@ -134,25 +146,31 @@ def find_clipping(
     lost = [{group: abs(sum(cut_off(of, most))) for group, of in one.items()} for one in levels]
     worst = {level: max(lost[level], key=lost[level].__getitem__) for level in sums_of}
     finest = max(sums_of)
+    best = suggest_most(list(sums_of.values()), share)
+    best_errors = _squared_error(list(sums_of.values()), share, best)
+    best_of = {level: suggest_most([of], share) for level, of in sums_of.items()}
     return Clipping(
         most=most,
         # A row that has more may be a part of one
-        rows=max(1, round(share * sum(map(bool, beyond)))),
+        rows=max(1, round(share * sum(map(bool, beyond)))) if any(beyond) else 0,
         lost=share * abs(sum(beyond)),
         lost_share=part(abs(sum(beyond)), numbers),
         worst_group=worst[finest],
         worst_lost=share * lost[finest][worst[finest]],
         worst_share=part(lost[finest][worst[finest]], levels[finest][worst[finest]]),
-        best_most=suggest_most(list(sums_of.values()), share),
+        best_most=best,
+        times_best=_squared_error(list(sums_of.values()), share, most) / best_errors,
         levels=tuple(
             LevelClipping(
                 keys=tuple(keys[:level]),
                 worst_group=worst[level],
                 worst_lost=share * lost[level][worst[level]],
                 half_width=half_widths[level],
-                best_most=suggest_most([of], share),
+                best_most=best_of[level],
+                best_half_width=half_widths[level] * best_of[level] / most,
+                best_lost_share=part(abs(sum(cut_off(numbers, best_of[level]))), numbers),
             )
-            for level, of in sums_of.items()
+            for level in sums_of
         ),
     )
 
@@ -187,11 +205,33 @@ def suggest_most(levels: Sequence[LevelSums], share: float) -> float:
     return round_up(max(high, least))
 
 
-def describe_cut(name: str, cut: Clipping, *, reported: int) -> str:
+def _squared_error(levels: Sequence[LevelSums], share: float, most: float) -> float:
+    """Return the squared error of sums at a bound: what `suggest_most` makes least.
+
+    Args:
+        levels: Each with a group or more.
+        share: Of the rows, how many are reported.
+        most: The bound.
+    """
+    return sum(
+        (of.error * most) ** 2
+        + sum((share * sum(max(0.0, abs(one) - most) for one in group)) ** 2 for group in of.groups.values())
+        / len(of.groups)
+        for of in levels
+    )
+
+
+def describe_cut(name: str, cut: Clipping, *, reported: int) -> str | None:
     """Say what a bound cuts off sums of a value, and of which levels that exceeds the noise.
 
-    If it does, with the bound that is best there at this epsilon, and the one that is best over all levels.
+    If it does, or the bound is otherwise clearly worse than the best one, with the bounds that are best at
+    this epsilon, by level and over all levels. None if there is nothing to say.
     """
+    if not cut.rows:
+        if not cut.is_worse:
+            return None
+        noise = _describe_best(cut.levels)
+        return f"{name!r}: most = {cut.most:g} cuts nothing, and the noise follows it, {noise}{_advise(cut)}"
 
     def told(lost: float, part: float | None) -> str:
         return shorten(lost) + ("" if part is None else f" ({part:.1%})")
@@ -210,15 +250,23 @@ def describe_cut(name: str, cut: Clipping, *, reported: int) -> str:
             lost = f"{shorten(one.worst_lost)}, {' · '.join(one.worst_group)}"
             line += f"; of one by {', '.join(one.keys)} by at most {lost}"
     too_much = [one for one in cut.levels if one.is_too_much]
-    if not too_much:
-        return f"{line}; that is within the noise, {', '.join(map(_describe_noise, cut.levels))}"
-    told_levels = ", ".join(
-        f"{_describe_noise(one)} (most = {one.best_most:g} is best there)" for one in too_much
-    )
-    line += f"; that exceeds the noise, {told_levels}"
-    if cut.best_most > cut.most:
-        return f"{line}: set most = {cut.best_most:g}, the best over all levels of the result"
-    return f"{line}, but no higher bound has less error over all levels of the result"
+    if too_much:
+        line += f"; that exceeds the noise, {_describe_best(too_much)}"
+        if cut.best_most > cut.most or cut.is_worse:
+            return line + _advise(cut)
+        return f"{line}, but no higher bound has less error over all levels of the result"
+    line += "; that is within the noise, "
+    if cut.is_worse:
+        return line + _describe_best(cut.levels) + _advise(cut)
+    return line + ", ".join(map(_describe_noise, cut.levels))
+
+
+def _advise(cut: Clipping) -> str:
+    return f": set most = {cut.best_most:g}, the best over all levels of the result"
+
+
+def _describe_best(levels: Sequence[LevelClipping]) -> str:
+    return ", ".join(f"{_describe_noise(one)} (most = {one.best_most:g} is best there)" for one in levels)
 
 
 def _describe_noise(level: LevelClipping) -> str:

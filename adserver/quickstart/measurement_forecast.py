@@ -19,6 +19,7 @@ from adserver.measuring.result import ALL, Estimate
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.clipping import (
     Clipping,
+    LevelClipping,
     describe_cut,
     find_clipping,
     shorten,
@@ -69,7 +70,7 @@ class GroupForecast:
         typical: The median over the groups of the table that are shown, of the sum of the rows, each counted
             as far as `most`; without keys, the total.
         rows_per_person: The most rows of a person, all of which epsilon is of; None: of one row.
-        clipping: What that bound cuts off; None if nothing.
+        clipping: What that bound cuts off, and which are better; None of a word and of the count.
         quantiles: By what results call them, those of the group with the median number of rows, each with
             the interval that it will have at that noise.
     """
@@ -235,12 +236,16 @@ def _describe_quantile(of: Estimate) -> str:
 
 
 def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
-    """Say what bounds cut off sums; a line for each value that they cut, as of `describe_cut`."""
-    return tuple(
+    """Say what bounds cut off sums, and which are better; a line for each value of which there is something.
+
+    As of `describe_cut`.
+    """
+    told = (
         describe_cut(one.name, one.clipping, reported=one.reported)
         for one in forecasts
         if one.clipping is not None
     )
+    return tuple(one for one in told if one is not None)
 
 
 def describe_measurement(
@@ -262,9 +267,10 @@ def describe_measurement(
         return ()
     # Without a label there is no panel
     whence = "only the panel tells it" if data.label else "it is not known"
+    clipped = describe_clipping(forecasts)
     return (
-        *describe_clipping(forecasts),
-        *([_ONLY_HERE + whence] if any(one.clipping for one in forecasts) else ()),
+        *clipped,
+        *([_ONLY_HERE + whence] if clipped else ()),
         *describe_gaps(table, data, measure),
         *describe_rest(table, plan),
     )
@@ -299,7 +305,7 @@ def describe_own_table(
         "clipped": {
             one.name: {**asdict(one.clipping), "half_width": one.half_width}
             for one in forecasts
-            if one.clipping is not None
+            if one.clipping is not None and one.clipping.rows
         },
         "cut_off": [
             {"group": dict(zip(plan.keys.values(), group, strict=True)), **lost}
@@ -360,16 +366,27 @@ def _warn_of_sums(forecasts: Sequence[GroupForecast], measure: MeasureSettings) 
     wide = [one.name for one in forecasts if one.is_too_wide]
     if not wide:
         return ()
-    bounded = [one for one, value in zip(forecasts, measure.values, strict=False) if not value.word]
+    lower = [
+        _describe_lower(one.name, one.clipping.levels[-1])
+        for one in forecasts
+        if one.is_too_wide
+        and one.clipping is not None
+        and one.clipping.levels[-1].best_most < one.clipping.most
+    ]
     remedies = ["raise [measure] epsilon"]
-    remedies += (
-        ["lower most (which cuts more off larger sums)"] if any(one.is_too_wide for one in bounded) else []
-    )
     remedies += ["use fewer keys"] if measure.keys else []
+    remedies += [f"lower most ({'; '.join(lower)})"] if lower else []
     sums = "a typical group's sum" if measure.keys else "the sum"
     return (
         f"[measure] the 99 % interval is wider than {sums} for {', '.join(wide)}: {' or '.join(remedies)}",
     )
+
+
+def _describe_lower(name: str, level: LevelClipping) -> str:
+    """Say what the bound that is best for the finest groups would make of their intervals."""
+    cuts = "" if level.best_lost_share is None else f" and cuts {level.best_lost_share:.1%} of the sum"
+    width = shorten(level.best_half_width)
+    return f"of {name}, most = {level.best_most:g}, the best there, makes it ± {width}{cuts}"
 
 
 def suggest_values(

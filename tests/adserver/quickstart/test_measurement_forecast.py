@@ -259,13 +259,69 @@ def test_a_suggested_bound_cuts_less_off_each_level_than_its_noise() -> None:
 
 
 def test_a_bound_that_cuts_off_less_than_the_noise_is_left_alone() -> None:
-    paid, _ = measured_at(0.5, 300)
+    paid, _ = measured_at(0.5, 180)
     [told] = describe_clipping([paid])
     noise = f"± {paid.half_width:,.0f}"
     assert told.endswith(f"that is within the noise, {noise} of (all), {noise} by region")
-    above_all, _ = measured_at(0.5, 1e4)
-    assert above_all.clipping is None
-    assert describe_clipping([above_all]) == ()
+
+
+def clipping_at(epsilon: float, most: float) -> Clipping:
+    found = measured_at(epsilon, most)[0].clipping
+    assert found is not None
+    return found
+
+
+def test_the_error_of_a_bound_is_compared_with_that_of_the_best_one() -> None:
+    best = clipping_at(0.5, 300).best_most
+    assert clipping_at(0.5, best).times_best == 1
+    rows = [*zip(shop().columns["region"], shop().columns["paid"], strict=True)]
+    regions = ("north", "south", "sea", "alps")
+    groups = [[float(cell or 0) for of, cell in rows if of == region] for region in regions]
+    for most in (60, 300, 1e4):
+        expected = errors_of(groups, ("region",), most) / errors_of(groups, ("region",), best)
+        assert clipping_at(0.5, most).times_best == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("most", "cuts"), [(300, "that is within the noise"), (1e4, "= 10000 cuts nothing")])
+def test_a_bound_that_is_too_high_is_replaced_by_the_best_which_is_said_of_each_level(
+    most: float, cuts: str
+) -> None:
+    paid, _ = measured_at(0.5, most)
+    best = clipping_at(0.5, most)
+    in_all, by_region = best.levels
+    assert by_region.best_most < best.best_most < in_all.best_most < most
+    [told] = describe_clipping([paid])
+    assert cuts in told
+    noise = f"± {paid.half_width:,.0f}"
+    assert told.endswith(
+        f"{noise} of (all) (most = {in_all.best_most:g} is best there), {noise} by region "
+        f"(most = {by_region.best_most:g} is best there): set most = {best.best_most:g}, the best over all "
+        "levels of the result"
+    )
+
+
+def test_a_bound_that_cuts_nothing_and_is_as_good_as_the_best_is_left_alone() -> None:
+    rated = table(rating=[1, 2, 3, 4, 5] * 20, other=range(100))
+    for most, lines in ((5, 0), (5.4, 0), (6, 1)):
+        asked = MeasureSettings(values=(Measured(column="rating", most=most),))
+        forecasts = forecast_groups(rated, DATA, asked, TASK, reported=100)
+        assert len(describe_clipping(forecasts)) == lines
+        # Where there is no such line, nor is there one of whence it is known
+        assert len(describe_measurement(rated, DATA, asked, forecasts)) == 2 * lines
+
+
+def test_a_bound_of_an_epsilon_of_one_row_is_replaced_where_epsilon_is_of_a_person() -> None:
+    [chosen] = suggest_values(shop(), DATA, ["paid"], BY_REGION)
+    asked = replace(BY_REGION, values=(chosen,))
+    of_person = replace(TASK, person="customer", rows_per_person=4)
+    told = {}
+    for task in (TASK, of_person):
+        forecasts = forecast_groups(shop(), DATA, asked, task, reported=4_000)
+        [told[task.person]] = describe_clipping(forecasts)
+        [best] = suggest_bounds(shop(), DATA, asked, task, reported=4_000)
+    assert "set most" not in told[""]
+    assert best.bound < chosen.bound
+    assert f": set most = {best.bound:g}, the best" in told["customer"]
 
 
 def test_what_is_said_of_a_result_is_of_its_own_groups_and_rows() -> None:
@@ -379,7 +435,7 @@ def test_a_value_has_one_name_in_forecasts_in_what_is_cut_off_and_in_results() -
     assert [one.name for one in forecasts] == ["count_2", "count"]
     assert cut_off_by_group(counted, plan, measure)[("a",)] == {"count_2": 240}
     [told] = warn_of_width([replace(forecasts[0], half_width=1e9)], measure)
-    assert "for count_2: raise [measure] epsilon or lower most (" in told
+    assert told.endswith("for count_2: raise [measure] epsilon or use fewer keys")
 
 
 def test_nothing_is_forecast_where_nothing_is_measured() -> None:
@@ -397,9 +453,9 @@ def test_an_epsilon_that_no_noise_fits_is_refused() -> None:
         (
             Measured(column="paid", most=9),
             ("region",),
-            "raise [measure] epsilon or lower most (which cuts more off larger sums) or use fewer",
+            "raise [measure] epsilon or use fewer keys",
         ),
-        (Measured(column="paid", most=9), (), "raise [measure] epsilon or lower most ("),
+        (Measured(column="paid", most=9), (), "raise [measure] epsilon"),
         (Measured(column="paid", word="9"), ("region",), "raise [measure] epsilon or use fewer keys"),
     ],
 )
@@ -410,10 +466,34 @@ def test_an_interval_wider_than_the_typical_sum_is_warned_of_with_what_helps(
     wide = GroupForecast(name="paid", reported=80, half_width=1234.5, typical=-999.0)
     assert not warn_of_width([GroupForecast(name="paid", reported=80, half_width=5, typical=-6)], measure)
     [warning] = warn_of_width([wide], measure)
-    assert remedy in warning
-    assert "for paid: " in warning
+    assert warning.endswith(f"for paid: {remedy}")
     assert "paid ± 1,234 (" in describe_forecasts([wide], measure)
     assert math.isclose(wide.half_width, 1234.5)
+
+
+def test_a_warning_of_wide_intervals_names_the_bound_that_is_best_for_the_finest_groups() -> None:
+    visits, measure = campaigns()
+    [most] = suggest_bounds(visits, DATA, replace(measure, epsilon=0.1), TASK, reported=3_000)
+    asked = replace(measure, values=(most,), epsilon=0.1)
+    [paid, _] = forecast_groups(visits, DATA, asked, TASK, reported=3_000)
+    assert paid.is_too_wide
+    assert paid.clipping is not None
+    finest = paid.clipping.levels[-1]
+    assert finest.best_most < most.bound
+    # What it says comes true
+    lower = replace(asked, values=(replace(most, most=finest.best_most),))
+    [narrow, _] = forecast_groups(visits, DATA, lower, TASK, reported=3_000)
+    assert narrow.clipping is not None
+    assert finest.best_half_width == pytest.approx(narrow.half_width, rel=0.01)
+    assert finest.best_lost_share == narrow.clipping.lost_share
+    [warning] = warn_of_width([paid], asked)
+    assert warning.endswith(
+        f" or use fewer keys or lower most (of paid, most = {finest.best_most:g}, the best there, makes it "
+        f"± {finest.best_half_width:,.0f} and cuts {finest.best_lost_share:.1%} of the sum)"
+    )
+    # No lower bound has less error there
+    wide = replace(narrow, half_width=1e9)
+    assert "lower most" not in warn_of_width([wide], lower)[0]
 
 
 def test_where_no_finest_group_is_shown_the_width_is_of_the_level_of_the_typical_sum() -> None:
