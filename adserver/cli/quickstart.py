@@ -337,7 +337,7 @@ def _run_command(
     results = folder / "runs" / result.run
     typer.echo("\n".join(("", *describe_result(result, results))))
     if result.measured:
-        show_measured(result.measured, result.rows_per_person)
+        show_measured(result.measured, result.rows, result.rows_per_person)
     if isinstance(result, Trained) and result.encoder:
         model, encoder = (
             shlex.quote(str(results / Path(one).name)) for one in (result.model, result.encoder)

@@ -14,7 +14,7 @@ from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.quickstart.measurement_forecast import GroupForecast
-    from adserver.quickstart.runs import RunResult
+    from adserver.quickstart.runs import Rows, RunResult
     from adserver.quickstart.settings import MeasureSettings
     from adserver.quickstart.table_report import TableReport
     from maskedlark.encoding.encoder import Encoder
@@ -102,8 +102,14 @@ def show_warnings(warnings: Sequence[str]) -> None:
         typer.secho(f"warning: {escape(warning)}", fg="yellow", err=True)
 
 
-def show_measured(measured: Mapping[str, Any], rows_per_person: int | None = None) -> None:
-    """Print the groups of a measurement, and how it is read; of a person with so many rows, or of one row."""
+def show_measured(measured: Mapping[str, Any], rows: "Rows", rows_per_person: int | None = None) -> None:
+    """Print the groups of a measurement, and how it is read.
+
+    Args:
+        measured: The result's `measured`.
+        rows: What became of the table's rows.
+        rows_per_person: The most of a person that epsilon is of; None: epsilon is of one row.
+    """
     from adserver.messages.query import ResultMessage
     from adserver.views.query import kept_in, means_in, print_groups, summary_lines
 
@@ -118,6 +124,8 @@ def show_measured(measured: Mapping[str, Any], rows_per_person: int | None = Non
         typer.echo(escape(line))
     if rows_per_person is not None:
         typer.echo(f"epsilon is of a person with up to {plural(rows_per_person, 'row')}")
+    if rows.reported < rows.read:
+        typer.echo(f"these groups are of the {rows.reported:,} reported rows, of {rows.read:,} in the table")
     # A run that an older version began has no such file
     own_table = measured.get("own_table")
     notes = json.loads(Path(own_table).read_bytes())["notes"] if own_table else []

@@ -7,15 +7,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.budget import DatasetBudget, Standing
 from maskedlark.terminal.budget_view import forecast_line, next_line, number
 from maskedlark.terminal.plural import plural
 
-_BAR_CELLS: Final = 28
+_BAR_CELLS: Final = 24
 _ID_DIGITS: Final = 12
 # The ad server alone, and together with either one of the helpers.
 _ADVERSARIES: Final = ("ad server", "with one helper")
+_FIELDS: Final = ("ad_server", "colluding")
+LABEL_FROM_LABEL: Final = "label: what is held costs so much to tell one real label of a report from another"
 NO_NOISE: Final = "this task adds no noise: nothing is private, and there is no budget"
 NOT_ADDITIVE: Final = "Each job's own epsilons are its cost alone; together, jobs cost less than the sum."
 
@@ -34,6 +35,8 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
     parts: list[RenderableType] = [title]
     if budget.is_noisy:
         parts.append(_standings(budget))
+        if budget.labels is not None:
+            parts.append(Text(LABEL_FROM_LABEL))
     else:
         parts.append(Text(NO_NOISE, "yellow"))
     if line := next_line(budget):
@@ -42,8 +45,6 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
         parts.append(_uses(budget))
     if budget.is_noisy and len(budget.uses) > 1:
         parts.append(Text(NOT_ADDITIVE, "dim"))
-    if budget.labels is not None:
-        parts.append(Text(_labels_line(budget.labels)))
     if budget.forecast is not None:
         parts.append(Text(forecast_line(budget.forecast), "bold"))
     return Group(*parts)
@@ -67,11 +68,15 @@ def _standings(budget: DatasetBudget) -> Table:
     table.add_column("against the")
     for name in ("spent", "reserved", "left", "budget"):
         table.add_column(name, justify="right")
+    labels = budget.labels
+    if labels is not None:
+        table.add_column("label", justify="right")
     table.add_column("█ spent ▒ reserved ░ left", no_wrap=True)
-    for name, one in zip(_ADVERSARIES, (budget.ad_server, budget.colluding), strict=True):
-        table.add_row(
-            name, *(number(value) for value in (one.spent, one.reserved, one.left, one.budget)), _bar(one)
-        )
+    for name, of in zip(_ADVERSARIES, _FIELDS, strict=True):
+        one: Standing = getattr(budget, of)
+        shown = [one.spent, one.reserved, one.left, one.budget]
+        shown += [] if labels is None else [getattr(labels, of)]
+        table.add_row(name, *map(number, shown), _bar(one))
     return table
 
 
@@ -97,11 +102,3 @@ def _uses(budget: DatasetBudget) -> Table:
 
 def _of(spent: float, held: float) -> str:
     return number(spent) if spent == held else f"{number(spent)} of {number(held)}"
-
-
-def _labels_line(labels: Epsilons) -> str:
-    """Describe what is held by the relation between two labels in one sentence."""
-    return (
-        "to tell one real label of a report from another, what is held costs epsilon "
-        f"{number(labels.ad_server)} ({number(labels.colluding)} against the ad server with one helper)"
-    )
