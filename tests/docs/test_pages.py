@@ -56,6 +56,13 @@ def quickstart(reading: Reading) -> None:
     assert (home / "trained-of-columns.onnx").exists()
 
 
+def sums(reading: Reading) -> None:
+    header, in_all, *_ = (reading.clone / "sums" / "runs" / "1" / "measured.csv").read_text().splitlines()
+    assert header.startswith("device,minutes value,")
+    assert in_all.startswith("(all),")
+    assert "spent and reserved of the dataset by then" in reading.stdout
+
+
 def federated(reading: Reading) -> None:
     assert (reading.clone / "play" / "trained.onnx").exists()
     assert "a person in task 'visits at home': 30 devices" in reading.stdout
@@ -85,6 +92,7 @@ def dashboard(reading: Reading) -> None:
 CHECKS: Final[dict[str, Callable[[Reading], None]]] = {
     "README.md": readme,
     "docs/tutorial/quickstart.md": quickstart,
+    "docs/tutorial/sums.md": sums,
     "docs/tutorial/first-model.md": first_model,
     "docs/tutorial/federated.md": federated,
     "docs/tutorial/measurement.md": measurement,
