@@ -350,15 +350,20 @@ def _warn_of_constant_lookups(uses: _Uses, places: Sequence[_Place]) -> Iterator
         return
     scaled = _Probe(_scale_whole_numbers(uses.proto), {index for _, index in suspected}, len(places))
     entered = [(place, scaled.names_changed_by(place)) for place in places[:_MOST_ASKED]]
-    for table, index in suspected:
-        entering = [place for place, names in entered if index in names]
-        # Without any no feature enters, such as where positions are looked up
-        if entering:
-            yield (
-                f"the table {table[:80]!r} reads row {constant[index]} for every record, as "
-                f"{_name(entering)} over {_BYTE} {'are' if len(entering) > 1 else 'is'} below 1: write "
-                f"(x * {_BYTE}).long()"
-            )
+    # Without any no feature enters, such as where positions are looked up
+    found = [(table, index) for table, index in suspected if any(index in names for _, names in entered)]
+    if not found:
+        return
+    indices = {index for _, index in found}
+    entering = [place for place, names in entered if not indices.isdisjoint(names)]
+    below = f"as {_name(entering)} over {_BYTE} {'are' if len(entering) > 1 else 'is'} below 1"
+    tables = [repr(table[:80]) for table, _ in found]
+    if len(tables) == 1:
+        reads = f"the table {tables[0]} reads row {constant[found[0][1]]}"
+    else:
+        more = f" and {len(tables) - _MOST_NAMED} more" if len(tables) > _MOST_NAMED else ""
+        reads = f"the tables {', '.join(tables[:_MOST_NAMED])}{more} read one row each"
+    yield f"{reads} for every record, {below}: write (x * {_BYTE}).long()"
 
 
 def _warn_of_numbers(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:

@@ -112,6 +112,7 @@ def train_as_quickstart(
     learning_rate: float | None = None,
     collusion_epsilon: float | None = None,
     clip_quantile: float = CLIP_QUANTILE,
+    rounds: int = ROUNDS,
 ) -> Trained:
     """Train a file on all records in each round.
 
@@ -127,6 +128,7 @@ def train_as_quickstart(
         learning_rate: Of gradients over the clip bound; None: the rule's.
         collusion_epsilon: Against the ad server with one helper; None: quickstart's.
         clip_quantile: Of the gradients' norms that the clip bound follows, where the network fixes none.
+        rounds: Steps, which share the epsilon.
     """
     rows, width = features.shape
     model, settings = parse(onnx, num_features=width), TaskSettings()
@@ -146,13 +148,13 @@ def train_as_quickstart(
         job_id=seed.to_bytes(16, "big"),
         model_digest=model.digest,
         loss=loss,
-        rounds=ROUNDS,
+        rounds=rounds,
         noise_multiplier=fitting_noise(
             epsilon,
             DELTA,
             mechanism=of.task.mechanism,
             sampling_rate=1.0,
-            rounds=ROUNDS,
+            rounds=rounds,
             already=(),
             collusion_epsilon=colluding,
         )
@@ -181,5 +183,5 @@ def train_as_quickstart(
         onnx=replace_parameters(onnx, model, values),
         loss=loss,
         learning_rate=rate,
-        cost=spent([job.charge(of.task, ROUNDS)], DELTA),
+        cost=spent([job.charge(of.task, rounds)], DELTA),
     )

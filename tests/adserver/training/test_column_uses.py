@@ -190,6 +190,26 @@ def test_a_table_of_which_every_record_reads_row_0_is_refused(dynamo: bool) -> N
         check_lookups(prepare_model(file, num_features=TABLE.num_features, encoder=TABLE).file, TABLE)
 
 
+class AllUnscaled(Mixed):
+    """`Mixed` without `* 256` before all of its tables."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = x.long()
+        parts = [self.words[0](codes[:, WORD]), self.words[1](codes[:, 5]), self.items(codes[:, 2])]
+        found: Tensor = self.last(cat([*parts, x[:, self.numbers]], 1))
+        return found
+
+
+def test_tables_of_which_every_record_reads_one_row_are_one_line() -> None:
+    told = (
+        r"the tables 'words.0.weight', 'words.1.weight', 'items.weight' read one row each for every record, "
+        r"as features 1 \(device\), 2 \(item\), 5 \(is new\) over 256 are below 1: write \(x \* 256\).long\(\)"
+    )
+    file = export(AllUnscaled((WORD, 5), NUMBERS).eval(), TABLE.num_features, 1, dynamo=True)
+    with refused(ModelReason.WRONG_SHAPE, told):
+        check_lookups(prepare_model(file, num_features=TABLE.num_features, encoder=TABLE).file, TABLE)
+
+
 class Placed(nn.Module):
     """A table of positions, which no feature enters, before a sum over them."""
 

@@ -67,3 +67,24 @@ def test_a_refused_operator_is_named_with_what_is_taken_in_its_place(
 
 def test_no_operator_that_is_taken_is_called_refused() -> None:
     assert INSTEAD_OF_REFUSED.keys().isdisjoint(OPERATORS)
+
+
+class Bounded(nn.Module):
+    """A row of a table by a feature's byte, which is bounded before or after it becomes a whole number."""
+
+    def __init__(self, *, is_before: bool) -> None:
+        super().__init__()
+        self.table, self.is_before = nn.Embedding(3, 4), is_before
+
+    def forward(self, x: Tensor) -> Tensor:
+        byte = x[:, 0] * 256
+        code = byte.clamp(0, 2).long() if self.is_before else byte.long().clamp(0, 2)
+        found: Tensor = self.table(code)
+        return found
+
+
+def test_a_bound_on_whole_numbers_is_answered_with_one_before_the_cast() -> None:
+    told = r"clamp before the cast, as in \(x \* 256\).clamp\(0, rows - 1\).long"
+    with refused(ModelReason.WRONG_SHAPE, told):
+        parse(encoded(Bounded(is_before=False)), num_features=4)
+    parse(encoded(Bounded(is_before=True)), num_features=4)
