@@ -172,7 +172,12 @@ def _create_command(
 ) -> None:
     """Create a task that both helpers check against their floors and sign, and print its id."""
     from adserver.client.tasks import CLIP_NORM_OF_MEASUREMENT, task_fields
-    from adserver.collecting.task_settings import encoder_from, label_space, measurement_from
+    from adserver.collecting.task_settings import (
+        encoder_from,
+        label_space,
+        measurement_from,
+        note_on_labels,
+    )
     from maskedlark.canonical import encode
     from maskedlark.runtime.durable_file import write_durably
 
@@ -190,6 +195,8 @@ def _create_command(
                 "cover": cover,
             },
         }
+    measured = measurement_from(measurement)
+    spaced = label_space(**labels, encoder=fitted, is_measured=measured is not None)
     fields = task_fields(
         {
             **given,
@@ -197,10 +204,10 @@ def _create_command(
             # A proof is of masks and measured values, and updates have neither
             "proof": proof and updates is None,
         },
-        labels=label_space(**labels, encoder=fitted),
+        labels=spaced,
         encoder=fitted,
         features=num_features,
-        measurement=measurement_from(measurement),
+        measurement=measured,
         days=days,
         decoys=decoys,
     )
@@ -210,6 +217,8 @@ def _create_command(
             "this task, and of no measured value",
             err=True,
         )
+    if note := note_on_labels(spaced, fitted):
+        typer.echo(f"note: {note}", err=True)
     with trace(server, "create task"):
         made = server.create_task(fields, fitted)
     if out is not None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from adserver.client.choices import check_numbers, suggest_names
-from adserver.client.connection import id_of
+from adserver.client.connection import id_of, warn_afterwards
 from adserver.client.measuring import Measuring
 from adserver.client.tasks import read_encoder_of, read_measurement_of, task_fields
 from adserver.client.training import Training
-from adserver.collecting.task_settings import label_space
+from adserver.collecting.task_settings import label_space, note_on_labels
 from adserver.records.access import Scope
 from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary
 from adserver.store.datasets import Dataset
@@ -208,15 +208,22 @@ class Client(Measuring, Training):
         )
         fitted = read_encoder_of(encoder)
         given = {"name": name, "origin": origin, "min_batch_size": min_batch_size, "clip_norm": clip_norm}
+        measured = read_measurement_of(measurement)
         labels = more.pop("labels", None) or label_space(
-            classes=classes, default_label=default_label, encoder=fitted
+            classes=classes,
+            default_label=default_label,
+            encoder=fitted,
+            is_measured=measured is not None,
         )
         fields = task_fields(
             {**given, "epsilon": epsilon, **more},
             labels=labels,
             encoder=fitted,
             features=num_features,
-            measurement=read_measurement_of(measurement),
+            measurement=measured,
             days=days,
         )
-        return self.server.create_task(fields, fitted)
+        made = self.server.create_task(fields, fitted)
+        if note := note_on_labels(labels, fitted):
+            warn_afterwards(note, stacklevel=2)
+        return made

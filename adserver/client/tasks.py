@@ -84,7 +84,7 @@ def task_fields(
                 "such as 1; only a task with a measurement does without"
             )
         given["clip_norm"] = CLIP_NORM_OF_MEASUREMENT
-    check_labels(labels, encoder, is_measured=measurement is not None)
+    check_labels(labels, encoder)
     mechanism = Mechanism(given.get("mechanism", Mechanism.GAUSSIAN))
     time_bucket_s = int(given.get("time_bucket_s", _HOUR_S))
     lasting = period(

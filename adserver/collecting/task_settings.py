@@ -37,11 +37,13 @@ def label_space(
     num_buckets: int | None = None,
     default_label: int | str | None,
     encoder: Encoder | None = None,
+    is_measured: bool = False,
 ) -> LabelSpace:
     """Return the label space of --classes, or of --max-value and --num-buckets, or the encoder's.
 
     The default label is a label, or the name of one of the encoder's classes. With an encoder that has no
-    label, and none of these, it is `NO_LABELS`.
+    label, and none of these, it is `NO_LABELS` if the task has a measurement. Pages that give labels as
+    numbers need no label in the encoder.
 
     Raises:
         InvalidTask: both kinds or none, a number is out of range, the encoder's labels are others, or the
@@ -51,7 +53,12 @@ def label_space(
     default_label = _default_label(default_label, encoder)
     is_unlabelled = encoder is not None and encoder.label is None
     if is_unlabelled and classes is max_value is num_buckets is default_label is None:
-        return NO_LABELS
+        if is_measured:
+            return NO_LABELS
+        raise InvalidTask(
+            "the encoder was fitted without a label, and the task declares no labels and no measurement: fit "
+            "the encoder with --label COLUMN to train, or declare what is measured (--measurement)"
+        )
     if (classes is None) == (max_value is None):
         raise InvalidTask("the label space is not defined: give exactly one of --classes and --max-value")
     if max_value is None:
@@ -170,24 +177,23 @@ def _default_label(typed: int | str | None, encoder: Encoder | None) -> int | No
     return typed
 
 
-def check_labels(labels: LabelSpace, encoder: Encoder | None, *, is_measured: bool) -> None:
-    """Refuse labels that are not those of the encoder, before helpers sign them for good.
+def note_on_labels(labels: LabelSpace, encoder: Encoder | None) -> str:
+    """Return who alone can report to a task whose encoder reads no label; empty where any browser can."""
+    if encoder is None or encoder.label is not None or labels == NO_LABELS:
+        return ""
+    return (
+        "the encoder was fitted without a label, so only pages that give labels as numbers can report; "
+        "`browser-sim run` reads none: fit the encoder with --label COLUMN, or declare no labels to measure "
+        "alone"
+    )
+
+
+def check_labels(labels: LabelSpace, encoder: Encoder | None) -> None:
+    """Refuse labels that are not those of the encoder.
 
     Raises:
-        InvalidTask: they are others, or the encoder has no label and nothing is measured.
+        InvalidTask
     """
-    if encoder is not None and encoder.label is None:
-        if not is_measured:
-            raise InvalidTask(
-                "the encoder was fitted without a label, and the task has no measurement: fit the encoder "
-                "with --label COLUMN to train, or declare what is measured (--measurement)"
-            )
-        if labels != NO_LABELS:
-            raise InvalidTask(
-                "the encoder was fitted without a label, but the task declares labels: to measure alone, "
-                "leave out --classes, --max-value, --num-buckets and --default-label; to train too, fit the "
-                "encoder with --label COLUMN"
-            )
     is_of_classes = labels.kind is LabelKind.CLASSES
     _num_classes(labels.size if is_of_classes else None, None if is_of_classes else labels.size - 1, encoder)
 

@@ -117,7 +117,9 @@ def _cast(call: OperatorCall) -> CheckedCall:
 def _clip(call: OperatorCall) -> CheckedCall:
     """Check Clip: known bounds become the attributes `min` and `max`, either of which may be absent."""
     if call.types[0].kind is not ValueKind.FLOAT:
-        call.refuse("cannot bound whole numbers: clamp before the cast, as in (x * 256).clamp(0, rows - 1).long()")
+        call.refuse(
+            "cannot bound whole numbers: clamp before the cast, as in (x * 256).clamp(0, rows - 1).long()"
+        )
     bounds: dict[str, AttributeValue] = {}
     for position, name in ((1, "min"), (2, "max")):
         if call.has(position):

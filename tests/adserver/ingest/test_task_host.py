@@ -17,6 +17,7 @@ from adserver.collecting.task_settings import (
     label_space,
     measurement_from,
     norm_for,
+    note_on_labels,
     num_decoys,
     period,
 )
@@ -179,19 +180,18 @@ def test_a_default_label_is_a_number_or_the_name_of_a_class_of_the_encoder() -> 
         default("left", None)
 
 
-def test_with_an_encoder_without_a_label_a_task_is_measured_alone() -> None:
+def test_with_an_encoder_without_a_label_a_task_is_measured_alone_or_says_its_labels() -> None:
     encoder = fit({"x": ["0", "1", "2"]}, FitSettings())
-    labels = label_space(classes=None, default_label=None, encoder=encoder)
-    assert (labels.kind, labels.size, labels.default_label) == (LabelKind.CLASSES, 2, 0)
-    check_labels(labels, encoder, is_measured=True)
-    with pytest.raises(
-        InvalidTask, match=r"without a label, and the task has no measurement: fit .* --label"
-    ):
-        check_labels(labels, encoder, is_measured=False)
+    alone = label_space(classes=None, default_label=None, encoder=encoder, is_measured=True)
+    assert (alone.kind, alone.size, alone.default_label) == (LabelKind.CLASSES, 2, 0)
+    assert note_on_labels(alone, encoder) == ""
+    with pytest.raises(InvalidTask, match=r"no labels and no measurement: fit .* --label"):
+        label_space(classes=None, default_label=None, encoder=encoder)
     for classes, max_value, default in ((2, None, None), (3, None, 0), (None, 5, 0)):
         declared = label_space(classes=classes, max_value=max_value, default_label=default, encoder=encoder)
-        with pytest.raises(InvalidTask, match=r"without a label, but the task declares labels: .* leave out"):
-            check_labels(declared, encoder, is_measured=True)
+        check_labels(declared, encoder)
+        assert "only pages that give labels as numbers can report" in note_on_labels(declared, encoder)
+        assert note_on_labels(declared, None) == ""
     with pytest.raises(InvalidTask, match="exactly one"):
         label_space(classes=None, default_label=1, encoder=encoder)
 

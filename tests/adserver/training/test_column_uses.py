@@ -203,7 +203,7 @@ class AllUnscaled(Mixed):
 def test_tables_of_which_every_record_reads_one_row_are_one_line() -> None:
     told = (
         r"the tables 'words.0.weight', 'words.1.weight', 'items.weight' read one row each for every record, "
-        r"as features 1 \(device\), 2 \(item\), 5 \(is new\) over 256 are below 1: write \(x \* 256\).long\(\)"
+        r"as features 1 \(device\), 2 \(item\), 5 \(is new\) over 256 are below 1: write \(x \* 256\)"
     )
     file = export(AllUnscaled((WORD, 5), NUMBERS).eval(), TABLE.num_features, 1, dynamo=True)
     with refused(ModelReason.WRONG_SHAPE, told):
