@@ -1,6 +1,7 @@
 """Networks on made tables whose best AUC is known: a table of defaults.md.
 
     python -m tests.bench.made_networks [--only clicks] [--rows 2000]        some ten minutes on one core
+    python -m tests.bench.made_networks --own --rounds 300        networks of one's own, with more rounds
 
 Of each table four fifths of the rows are reported; the AUC is that of 10,000 further rows. Quickstart's
 network and others are trained with the exact engine at epsilon 3, with both helpers' noise, and then without
@@ -10,6 +11,7 @@ noise at the same rate. Means over seeds, which draw the tables too, with their 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from adserver.training.as_onnx import as_onnx
-from adserver.training.defaults import Network, choose_learning_rate, choose_network
+from adserver.training.defaults import ROUNDS, Network, choose_learning_rate, choose_network
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate
 from adserver.training.standardising import standardise
@@ -59,8 +61,8 @@ class Row:
     without_noise_deviation: float
 
 
-def rows(only: str, count: int) -> Iterator[Row]:
-    """Measure the tables whose names start so, with so many rows."""
+def rows(only: str, count: int, *, rounds: int = ROUNDS, is_own_only: bool = False) -> Iterator[Row]:
+    """Measure the tables whose names start so, with so many rows; rounds are of networks of one's own."""
     for name, make in TABLES.items():
         if not name.startswith(only):
             continue
@@ -74,11 +76,10 @@ def rows(only: str, count: int) -> Iterator[Row]:
             plain.setdefault("the odds", []).append(roc_auc_score(test.labels, made.logits[count:]))
             for called, auc in _references(encoder, records.reported, test).items():
                 plain.setdefault(called, []).append(auc)
-            for called in (*_DEFAULTS, *_OWN):
-                noisy = _train(called, encoder, records, seed=seed, epsilon=EPSILON, rate=None)
-                quiet = _train(
-                    called, encoder, records, seed=seed, epsilon=math.inf, rate=noisy.learning_rate
-                )
+            for called in _OWN if is_own_only else (*_DEFAULTS, *_OWN):
+                train = partial(_train, called, encoder, records, seed=seed, rounds=rounds)
+                noisy = train(epsilon=EPSILON, rate=None)
+                quiet = train(epsilon=math.inf, rate=noisy.learning_rate)
                 rates[called] = noisy.learning_rate
                 private.setdefault(called, []).append(_auc(noisy, test))
                 plain.setdefault(called, []).append(_auc(quiet, test))
@@ -118,9 +119,16 @@ def _references(encoder: Encoder, records: Examples, test: Examples) -> dict[str
 
 
 def _train(
-    called: str, encoder: Encoder, records: Split, *, seed: int, epsilon: float, rate: float | None
+    called: str,
+    encoder: Encoder,
+    records: Split,
+    *,
+    seed: int,
+    rounds: int,
+    epsilon: float,
+    rate: float | None,
 ) -> Trained:
-    """Train a network that is chosen as for `EPSILON`, at a rate or the rule's."""
+    """Train a network that is chosen as for `EPSILON`, at a rate or the rule's; rounds are of own ones."""
     reported = records.reported
     if called not in _OWN:
         chosen = choose_network(rows=len(reported.labels), epsilon=EPSILON, columns=encoder.num_features)
@@ -141,6 +149,7 @@ def _train(
         or choose_learning_rate(
             rows=len(reported.labels), epsilon=EPSILON, parameters=parameters, network=None
         ),
+        rounds=rounds,
     )
 
 
@@ -168,8 +177,11 @@ def main() -> None:
     parser = bench_parser(__doc__)
     parser.add_argument("--only", default="", help="tables whose names start so")
     parser.add_argument("--rows", type=int, default=8_000, help="of a table, without the test's")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of networks of one's own")
+    parser.add_argument("--own", action="store_true", help="train no default network")
     arguments = parser.parse_args()
-    for row in rows(arguments.only, arguments.rows):
+    found = rows(arguments.only, arguments.rows, rounds=arguments.rounds, is_own_only=arguments.own)
+    for row in found:
         show(row, is_json=arguments.json)
 
 

@@ -1,6 +1,6 @@
 """What a network of one's own gains from standardised features: a table of defaults.md.
 
-    python -m tests.bench.own_networks [--only adult]        some ten minutes on two idle cores
+    python -m tests.bench.own_networks [--only adult] [--rounds 300]    some ten minutes on two idle cores
 
 Networks as torch begins them, at epsilon 3 against the ad server, with the exact engine, both helpers' noise
 and all else that quickstart chooses for an own network; AUC on the panel. One row for each data set and
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from adserver.training.as_onnx import as_onnx
-from adserver.training.defaults import Network, choose_learning_rate
+from adserver.training.defaults import ROUNDS, Network, choose_learning_rate
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate
 from adserver.training.standardising import standardise
@@ -92,7 +92,7 @@ def begin(network: Callable[[Encoder], nn.Module], encoder: Encoder, seed: int) 
     return as_onnx(network(encoder).eval(), encoder.num_features)
 
 
-def auc_of(onnx: bytes, records: Split, seed: int, rate: float) -> float:
+def auc_of(onnx: bytes, records: Split, seed: int, rate: float, rounds: int = ROUNDS) -> float:
     """Train a network privately at a rate, and return its AUC on the panel."""
     trained = train_as_quickstart(
         onnx,
@@ -102,12 +102,13 @@ def auc_of(onnx: bytes, records: Split, seed: int, rate: float) -> float:
         epsilon=EPSILON,
         seed=seed,
         learning_rate=rate,
+        rounds=rounds,
     )
     return evaluate(trained.onnx, records.panel.features, records.panel.labels, LOSS).auc or 0.0
 
 
-def rows(only: str) -> Iterator[Row]:
-    """Measure the data sets whose names start so."""
+def rows(only: str, rounds: int) -> Iterator[Row]:
+    """Measure the data sets whose names start so, with jobs of so many rounds."""
     for name, read in DATA.items():
         if not name.startswith(only):
             continue
@@ -125,10 +126,10 @@ def rows(only: str) -> Iterator[Row]:
                     parameters=parse(made, num_features=encoder.num_features).num_parameters,
                     network=None,
                 )
-                before.append(auc_of(begun, records, seed, rule))
-                after.append(auc_of(made, records, seed, rule))
+                before.append(auc_of(begun, records, seed, rule, rounds))
+                after.append(auc_of(made, records, seed, rule, rounds))
                 for rate, found in others.items():
-                    found.append(auc_of(made, records, seed, rate))
+                    found.append(auc_of(made, records, seed, rate, rounds))
             yield Row(
                 data=name,
                 network=called,
@@ -156,8 +157,9 @@ def main() -> None:
     """Measure and print."""
     parser = bench_parser(__doc__)
     parser.add_argument("--only", default="", help="data sets whose names start so")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each job")
     arguments = parser.parse_args()
-    for row in rows(arguments.only):
+    for row in rows(arguments.only, arguments.rounds):
         show(row, is_json=arguments.json)
 
 

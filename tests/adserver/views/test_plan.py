@@ -11,6 +11,7 @@ import torch
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.as_onnx import as_onnx
+from adserver.training.defaults import ROUNDS
 from adserver.training.eval_set import read_eval_set
 from adserver.training.panel_note import note_panel
 from adserver.views.plan import Remark, remarks_of_job, tell_path
@@ -79,6 +80,19 @@ def test_advice_is_given_in_the_words_of_the_face_that_is_used(*, is_python: boo
     in_python = ("eval_set=FILE", "standardise=False", "client.rehearse")
     for word in (*in_python, "--eval-set", "--as-it-is", "adserver job"):
         assert (word in told) == (is_python == (word in in_python))
+
+
+@pytest.mark.parametrize("is_python", [False, True])
+def test_more_rounds_are_named_for_a_hidden_layer_that_has_those_of_the_rule(*, is_python: bool) -> None:
+    def told(widths: list[int], rounds: int) -> str:
+        job = replace(SUBMISSION, model=dense_network(widths, "relu", seed=1, final="linear"), optimizer=None)
+        plan = replace(PLAN, job=replace(PLAN.job, rounds=rounds))
+        return "\n".join(map(str, remarks_of_job(job, plan, lambda _: None, is_python=is_python)))
+
+    option = "rounds=300" if is_python else "--rounds 300"
+    assert f"a hidden layer may learn more in 300 ({option})" in told([NUM_FEATURES, 4, 1], ROUNDS)
+    for widths, rounds in (([NUM_FEATURES, 1], ROUNDS), ([NUM_FEATURES, 4, 1], ROUNDS + 1)):
+        assert "learn more" not in told(widths, rounds)
 
 
 def test_a_job_on_the_general_path_is_told_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
