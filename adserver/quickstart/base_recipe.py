@@ -178,8 +178,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         if self._settings.person:
             held = steps.do("panel", partial(self._encode_panel, panel)) if panel else 0
             report = partial(self._report_people, task, held)
-        # Sent again, each row would be reported twice: a run that was cut off here is not gone on with.
-        sent = steps.do("reports", report, is_begun_once=True)
+        sent = steps.do("reports", report)
         dataset = steps.do("dataset", lambda: self._seal(task))
         measured = (
             steps.do("measured", lambda: self._measure(task, dataset, panel)) if self._measured else None

@@ -15,9 +15,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from itertools import compress
 from typing import Final
 
 from adserver.measuring.result import AggregateResult, Estimate
+from adserver.quickstart.people import count_rows, why_not_learned
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from adserver.quickstart.table_report import describe_units
 from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, OTHER
@@ -176,10 +178,13 @@ def numbers_by_level(
 
 
 def describe_gaps(table: Table, data: DataSettings, measure: MeasureSettings) -> tuple[str, ...]:
-    """Say how many of the table's rows have no cell in a measured column, and what becomes of them."""
-    gaps = {one: table.columns[one].count(None) for one in _columns_with_gaps(table, data, measure)}
+    """Say how many of the rows whose label is learned have no cell in a measured column, and what follows."""
+    gaps = _count_gaps(table, data, measure)
+    if not gaps:
+        return ()
+    rows, _ = count_rows(table, data)
     return tuple(
-        f"of {plural(len(table), 'row')}, {plural(count, 'has', 'have')} no {column!r}: such a row is "
+        f"of {plural(rows, 'row')}, {plural(count, 'has', 'have')} no {column!r}: such a row is "
         "reported, counts in groups, and adds 0 to its sums; the mean is over the others, whose count takes "
         "a part of epsilon and so widens intervals"
         for column, count in gaps.items()
@@ -219,7 +224,7 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     _check_names(measure, data)
     # A row of a result has other things under the last two
     taken = {COUNT, GROUP, MAY_BE_HIDDEN}
-    with_gaps = _columns_with_gaps(table, data, measure)
+    with_gaps = [*_count_gaps(table, data, measure)]
     titles = _titles((*taken, *map(_read_as, measure.values), *(f"rows with {one}" for one in with_gaps)))
     of_both = titles[len(taken) :]
     of_values, of_gaps = of_both[: len(measure.values)], of_both[len(measure.values) :]
@@ -322,11 +327,21 @@ def _other_than(name: str, title: str) -> str | None:
     return None if title in ("", name) else title
 
 
-def _columns_with_gaps(table: Table, data: DataSettings, measure: MeasureSettings) -> list[str]:
-    """Return the measured columns that are empty in some rows which browsers report."""
-    # A row without a label is not reported
-    columns = dict.fromkeys(one.column for one in measure.values if one.column != data.label)
-    return [column for column in columns if None in table.columns.get(column, ())]
+def _count_gaps(table: Table, data: DataSettings, measure: MeasureSettings) -> dict[str, int]:
+    """Return how many rows have no cell in each measured column, where any of them has none.
+
+    Of the rows whose label is learned: no other one is reported.
+    """
+    columns = {one.column for one in measure.values if None in table.columns.get(one.column, ())}
+    if not columns:
+        return {}
+    learned = [not why for why in why_not_learned(table, data)]
+    gaps = {
+        one.column: sum(cell is None for cell in compress(table.columns[one.column], learned))
+        for one in measure.values
+        if one.column in columns
+    }
+    return {column: count for column, count in gaps.items() if count}
 
 
 def _name_values(

@@ -70,7 +70,8 @@ class GroupForecast:
         typical: The median over the groups of the table that are shown, of the sum of the rows, each counted
             as far as `most`; without keys, the total.
         rows_per_person: The most rows of a person, all of which epsilon is of; None: of one row.
-        clipping: What that bound cuts off, and which are better; None of a word and of the count.
+        clipping: What that bound cuts off, and which are better; None of a word, of the
+            count and of a column of zeros.
         quantiles: By what results call them, those of the group with the median number of rows, each with
             the interval that it will have at that noise.
     """
@@ -135,7 +136,8 @@ def forecast_groups(
         sums = [share * sum(max(-most, min(most, value)) for value in group) for group in groups.values()]
         width = factor * by_level[finest]
         clipping = None
-        if one is not None and not one.word:
+        # Of a column of zeros no bound is better than another
+        if one is not None and not one.word and any(levels[0][()]):
             clipping = find_clipping(
                 levels,
                 [*plan.keys.values()],
@@ -257,8 +259,8 @@ def describe_measurement(
 ) -> tuple[str, ...]:
     """Say what the owner's table tells of the results: what is cut off, and where gaps and other words are.
 
-    What is cut off is of the rows that browsers report, as forecasts are; gaps and words are of the table.
-    Each line has the number of those rows.
+    What is cut off is of the rows that browsers report, as forecasts are; gaps are of those whose label is
+    learned, and other words of the table. Each line has the number of those rows.
 
     Args as of `forecast_groups`.
     """

@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -189,15 +189,21 @@ class Steps:
     """What a run has done, in `runs/N/progress.json`: an interrupted run is gone on with.
 
     A run is gone on with only if `lark.toml` and the table are as they were, if its job can still be done,
-    and if no step was cut off that cannot be repeated: sending reports. Else the next run replaces it if it
-    ended before helpers signed its task, and comes after it if not.
+    and if no step was cut off that cannot be repeated: sending reports. Else the next run replaces it, with
+    its number, name and note, if helpers were never asked to sign its task and its folder holds only files
+    that runs write; and comes after it if not.
     """
 
     _BEGUN: Final = "begun"
     _SETTINGS: Final = "settings"
     _STOPPED: Final = "stopped"
     _OPTIONS: Final = "options"
+    # Sent again, each row would be reported twice
+    _NOT_REPEATED: Final = "reports"
     _BEFORE_TASK: Final = frozenset({"table", "panel"})
+    _FILES_BEFORE_TASK: Final = frozenset(
+        {"encoder.json", "panel.csv", "panel.npz", "devices.csv", "untrained.onnx", REPORTED, _PROGRESS}
+    )
     _JOB_IS_OVER: Final = "a job that cannot be done"
 
     def __init__(
@@ -218,7 +224,7 @@ class Steps:
             done: What each step returned.
             options: What the owner asked for it.
             stopped: The error that ended the run last.
-            begun: A step that cannot be repeated and was not done.
+            begun: The step that was begun last, if it was not done.
         """
         self.folder = folder
         self.done = done
@@ -241,9 +247,12 @@ class Steps:
             if found.can_go_on(project):
                 found.options = options
                 return found
-        if found is not None and found.has_signed_nothing:
-            # The new run gets its number: nothing else knows of it
-            shutil.rmtree(found.folder)
+        if found is not None and found.is_replaced:
+            # The comparison is not kept: other settings may train no model
+            options = options.after(replace(found.options, compare_plain=False))
+            # A folder that cannot be removed keeps its number
+            with suppress(OSError):
+                shutil.rmtree(found.folder)
         return cls(project.new_run(), _digest(project), {}, options=options)
 
     @classmethod
@@ -273,24 +282,33 @@ class Steps:
         if self._begun == self._JOB_IS_OVER:
             return "its job cannot be done"
         # Begun and not done: it was cut off, and nobody knows how much of it happened.
-        if self._begun is not None and self._begun not in self.done:
+        if self._begun == self._NOT_REPEATED:
             return f"it was cut off while {self._begun} were being sent, and how many arrived is not known"
         return ""
 
     @property
-    def has_signed_nothing(self) -> bool:
-        """Return whether the run ended before its task, so that nothing was reported, sealed or charged."""
-        return self._begun is None and self.done.keys() <= self._BEFORE_TASK
+    def is_replaced(self) -> bool:
+        """Return whether the next run, if it does not go on with this one, takes its number.
+
+        True if helpers were never asked to sign a task of this run, so that no server knows its number, and
+        if its folder is no symbolic link and holds only files that a run writes before that.
+        """
+        if not {*self.done, *filter(None, [self._begun])} <= self._BEFORE_TASK or self.folder.is_symlink():
+            return False
+        return all(
+            one.name in self._FILES_BEFORE_TASK and one.is_file() and not one.is_symlink()
+            for one in self.folder.iterdir()
+        )
 
     def _is_latest(self, project: Project) -> bool:
         """Return whether this is the project's last run, with the settings that it has now."""
         return self.folder == project.last_run() and self._settings == _digest(project)
 
-    def do(self, name: str, step: Callable[[], Any], *, is_begun_once: bool = False) -> Any:
+    def do(self, name: str, step: Callable[[], Any]) -> Any:
         """Run a step unless it is done, and remember what it returned."""
         if name not in self.done:
-            # Written before the step: a crash in it leaves the mark.
-            self._write(begun=name if is_begun_once else None)
+            # Written before the step: a crash in it leaves the mark, and servers may have done their part.
+            self._write(begun=name)
             self.done[name] = step()
             self._write(begun=None)
         return self.done[name]
@@ -329,7 +347,7 @@ def describe_next(project: Project, folder: Path) -> str:
     if (steps := Steps.read(folder)) is None:
         return f"{again} begins a new run"
     if why := steps.why_not_on(project):
-        return f"{why}: {again} {'replaces it' if steps.has_signed_nothing else 'begins a new run'}"
+        return f"{why}: {again} {'replaces it' if steps.is_replaced else 'begins a new run'}"
     return f"{again} goes on with it"
 
 

@@ -304,6 +304,23 @@ def test_rows_without_a_label_are_not_reported_and_so_no_gap() -> None:
     assert describe_gaps(RETURNED, DataSettings(label="Retoure!"), measure) == ()
 
 
+@pytest.mark.parametrize(("classes", "gaps"), [(("0", "1"), 0), ((), 3)])
+def test_gaps_of_rows_that_are_not_reported_take_no_part_of_epsilon(
+    classes: tuple[str, ...], gaps: int
+) -> None:
+    """A row without a label is never reported; one of class 2 is unless it is not declared."""
+    bought = [*["0", "1"] * 20, *["2"] * 3, *[""] * 17]
+    visits = table(m=[*[5] * 40, *[""] * 20], bought=bought)
+    data = DataSettings(csv="visits.csv", label="bought", classes=classes)
+    measure = MeasureSettings(values=(Measured(column="m", most=5),))
+    plan = plan_measurement(visits, data, measure)
+    assert plan is not None
+    assert list(plan.names) == (["m", "m_filled"] if gaps else ["m"])
+    assert ("--gaps-as-zero" in plan.browser_options) is bool(gaps)
+    told = [one.partition(" 'm'")[0] for one in describe_gaps(visits, data, measure)]
+    assert told == (["of 43 rows, 3 have no"] if gaps else [])
+
+
 def test_of_two_columns_of_one_plain_name_the_one_with_gaps_alone_has_a_count() -> None:
     cells: dict[str, Sequence[object]] = {"spend": [1.5, 2.5] * 30, "spend!": ["", *[1.25] * 59]}
     spends = table(**cells)

@@ -310,6 +310,15 @@ def test_a_bound_that_cuts_nothing_and_is_as_good_as_the_best_is_left_alone() ->
         assert len(describe_measurement(rated, DATA, asked, forecasts)) == 2 * lines
 
 
+def test_nothing_is_said_of_the_bound_of_a_column_of_zeros() -> None:
+    for zeros, lines in (([0] * 100, 0), ([0.01, *[0] * 99], 1)):
+        rated = table(rating=zeros, other=range(100))
+        asked = MeasureSettings(values=(Measured(column="rating", most=50),))
+        forecasts = forecast_groups(rated, DATA, asked, TASK, reported=100)
+        assert len(describe_clipping(forecasts)) == lines
+        assert any("lower most" in one for one in warn_of_width(forecasts, asked)) is bool(lines)
+
+
 def test_a_bound_of_an_epsilon_of_one_row_is_replaced_where_epsilon_is_of_a_person() -> None:
     [chosen] = suggest_values(shop(), DATA, ["paid"], BY_REGION)
     asked = replace(BY_REGION, values=(chosen,))

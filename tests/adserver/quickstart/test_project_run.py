@@ -21,12 +21,11 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "is_begun_once", "says", "next_run"),
+    ("step", "says", "next_run"),
     [
-        ("task", False, "`adserver quickstart run FOLDER` goes on with it", "1"),
+        ("task", "`adserver quickstart run FOLDER` goes on with it", "1"),
         (
             "reports",
-            True,
             "it was cut off while reports were being sent, and how many arrived is not known: `adserver "
             "quickstart run FOLDER` begins a new run",
             "2",
@@ -34,11 +33,11 @@ def interrupt() -> None:
     ],
 )
 def test_a_run_that_is_interrupted_says_what_the_next_one_does(
-    step: str, says: str, next_run: str, project: Project, *, is_begun_once: bool
+    step: str, says: str, next_run: str, project: Project
 ) -> None:
     recipe = Recipe(project, lambda _: None)
     with pytest.raises(KeyboardInterrupt):
-        recipe.steps.do(step, interrupt, is_begun_once=is_begun_once)
+        recipe.steps.do(step, interrupt)
     told = _how_to_go_on(project, recipe, is_up=False)
     assert told == f"interrupted in run 1: {says.replace('FOLDER', str(project.folder))}"
     assert Steps.open(project).folder.name == next_run

@@ -12,7 +12,7 @@ from adserver.cli.main import app
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.run_states import describe_runs
-from adserver.quickstart.runs import SUMMARY, Steps
+from adserver.quickstart.runs import NOTHING_ASKED, SUMMARY, RunOptions, Steps
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
 from tests.adserver.job_world import Site, plan_for, sealed
@@ -24,6 +24,10 @@ OF = sealed()
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return new_project(tmp_path / "play", SETTINGS)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def run_with_job(project: Project, state: JobState, **columns: object) -> str:
@@ -108,6 +112,61 @@ def test_a_run_that_ended_before_its_task_is_replaced_by_the_next_one(
     assert (steps.folder / "devices.csv").exists() is not is_replaced
 
 
+def next_of_changed(project: Project, options: RunOptions = NOTHING_ASKED) -> Steps:
+    """Change the settings and begin the next run, which does what was said of the last one."""
+    change(project.folder, "rounds = 120", "rounds = 61")
+    changed = Project.open(project.folder)
+    last = describe_runs(changed)[-1]
+    steps = Steps.open(changed, options)
+    assert last["why"].endswith("replaces it" if steps.folder.name == last["run"] else "begins a new run")
+    return steps
+
+
+def test_a_run_that_was_cut_off_while_helpers_signed_its_task_is_not_replaced(project: Project) -> None:
+    steps = Steps.open(project)
+    steps.do("table", dict)
+    with pytest.raises(KeyboardInterrupt):
+        steps.do("task", interrupt)
+    # With the same settings it goes on
+    assert Steps.open(project).folder == steps.folder
+    assert next_of_changed(project).folder.name == "2"
+    assert steps.folder.exists()
+
+
+def test_a_run_whose_folder_holds_its_owners_files_is_not_replaced(project: Project) -> None:
+    steps = Steps.open(project)
+    steps.do("table", dict)
+    (steps.folder / "notes.txt").write_text("mine")
+    assert next_of_changed(project).folder.name == "2"
+    assert (steps.folder / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["", "encoder.json"])
+def test_a_run_with_a_link_in_place_of_its_folder_or_of_a_file_is_not_replaced(
+    name: str, project: Project, tmp_path: Path
+) -> None:
+    steps = Steps.open(project)
+    steps.do("table", dict)
+    if name:
+        (steps.folder / name).write_text("{}")
+    link, elsewhere = steps.folder / name, tmp_path / "elsewhere"
+    link.rename(elsewhere)
+    link.symlink_to(elsewhere)
+    assert next_of_changed(project).folder.name == "2"
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("given", ["", "narrow"])
+def test_a_run_that_replaces_another_keeps_its_name_and_note_unless_it_has_others(
+    given: str, project: Project
+) -> None:
+    begun = RunOptions(name="wide", note="a wider network", compare_plain=True)
+    Steps.open(project, begun).do("table", dict)
+    steps = next_of_changed(project, RunOptions(name=given))
+    assert steps.folder.name == "1"
+    assert steps.options == RunOptions(name=given or "wide", note="a wider network")
+
+
 def test_the_error_of_a_run_is_short_in_the_list_and_whole_as_json(project: Project) -> None:
     error = f"browser-sim encode --fit: error: {'very ' * 60}long. Another sentence."
     Steps.open(project).stop(error)
@@ -141,11 +200,8 @@ def test_a_run_that_was_cut_off_while_reports_were_sent_begins_anew_and_says_why
     steps = Steps.open(project)
     steps.do("task", lambda: "ab")
 
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        steps.do("reports", interrupt, is_begun_once=True)
+        steps.do("reports", interrupt)
     [told] = describe_runs(project)
     why = "it was cut off while reports were being sent, and how many arrived is not known"
     assert (told["state"], told["why"]) == (
