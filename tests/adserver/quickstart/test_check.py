@@ -989,7 +989,7 @@ def test_check_counts_each_row_once_as_the_run_will(tmp_path: Path) -> None:
     said = invoke("check", tmp_path / "play").output
     assert "4 rows are left out: column 'bought': no label" in said
     assert (
-        "[measure] of 400 rows, 40 have no 'minutes': such a row is reported, counts in groups, and adds 0"
+        "[measure] of 396 rows, 40 have no 'minutes': such a row is reported, counts in groups, and adds 0"
         in said
     )
     assert "396 rows of 2 classes, 317 of them reported and 79 in the panel" in " ".join(said.split())
