@@ -1,7 +1,8 @@
 """The form of a budget's page that asks what a job would do to it."""
 
+import math
 from collections.abc import Mapping
-from typing import Self
+from typing import Final, Self
 
 from adserver.admin.admin_context import AdminContext
 from adserver.budgets.headroom import JobLimits
@@ -9,6 +10,8 @@ from adserver.store.datasets import Dataset
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.releases.budget import PlannedJob
+
+_MOST_ROUNDS: Final = 1_000_000
 
 
 @frozen
@@ -30,7 +33,7 @@ class ForecastForm:
         """Return what was typed; None while the form is empty.
 
         Raises:
-            InvalidTask: a field is no number.
+            InvalidTask: a field is no number, or not in its range.
         """
         if not typed.get("rounds"):
             return None
@@ -38,9 +41,15 @@ class ForecastForm:
             batch, noise = (
                 float(typed[name]) if typed.get(name) else None for name in ("batch_size", "noise_multiplier")
             )
-            return cls(rounds=int(typed["rounds"]), batch_size=batch, noise_multiplier=noise)
+            read = cls(rounds=int(typed["rounds"]), batch_size=batch, noise_multiplier=noise)
         except ValueError:
             raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
+        if not 1 <= read.rounds <= _MOST_ROUNDS:
+            raise InvalidTask(f"rounds is {read.rounds}: expected 1 to {_MOST_ROUNDS:,}")
+        for name, number in (("batch", batch), ("noise", noise)):
+            if number is not None and not 0 < number < math.inf:
+                raise InvalidTask(f"{name} is {number:g}: expected a number above 0")
+        return read
 
     def job(self, site: AdminContext, dataset: Dataset) -> PlannedJob:
         """Return the job, with the least noise that fits the dataset's budgets unless noise was typed.

@@ -86,7 +86,8 @@ def _figure(number: float | None, digits: int = 4) -> str:
     """Format a measured number to some digits, and a large one to the unit, as a count is."""
     if number is None or not math.isfinite(number):
         return NONE
-    return _count(number) if abs(number) >= 10**digits else _apart(f"{number:,.{digits}g}")
+    # What rounds to one digit more would have an exponent, too
+    return _count(number) if abs(number) >= 10**digits - 0.5 else _apart(f"{number:,.{digits}g}")
 
 
 def _percent(share: float) -> str:

@@ -130,7 +130,7 @@ class AggregateForecast:
         is_of_noise = least > self.min_cell_count
         remedy = "Ask with a larger epsilon, group" if is_of_noise else "Group"
         return (
-            f"few groups by {', '.join(level.keys)} can be shown, or none: a group is shown from about "
+            f"a group of average size by {', '.join(level.keys)} is not shown: that takes about "
             f"{least:,.0f} reports{' at this epsilon' if is_of_noise else ''}, and {self.records:,} reports "
             f"in {plural(level.groups, 'group')} are {_short(mean)} each on average. {remedy} by fewer keys, "
             "or collect more reports"

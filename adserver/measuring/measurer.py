@@ -20,8 +20,8 @@ from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
-from adserver.records.defaults import QUERY_ID_BYTES
-from adserver.records.plain_names import filled_name, order_of, plain_name, shown_name
+from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, QUERY_ID_BYTES
+from adserver.records.plain_names import distinct_names, filled_name, order_of, plain_name, shown_name
 from adserver.store.datasets import Dataset
 from maskedlark.encoding.close_names import find_close, list_known
 from maskedlark.encoding.encoder import Encoder
@@ -288,7 +288,9 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
                 _in_unit(value, *bounds) for bounds in zip(value.bucket_starts, ends, strict=True)
             )
         ]
-    return tuple(columns)
+    # A title may be another column's name, or one that a row has beside its numbers
+    names = distinct_names([GROUP, MAY_BE_HIDDEN, *(column.name for column in columns)])[2:]
+    return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=True))
 
 
 def _in_unit(value: Value, low: int, high: int) -> tuple[float, float]:

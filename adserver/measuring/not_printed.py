@@ -27,14 +27,22 @@ def depth_of(row: ResultRow) -> int:
 
 
 def with_whole_groups(result: AggregateResult, printed: Sequence[bool]) -> list[bool]:
-    """Return which rows are printed if each one comes with the groups that it is a part of."""
-    wanted = set()
+    """Return which rows are printed if each one comes with the groups that it is a part of.
+
+    A rest is printed only where its group is: it is shown whatever its size, and mostly noise.
+    """
+    wanted, known = set(), {row.group for row in result.rows}
     for row, is_printed in zip(result.rows, printed, strict=True):
         group = row.group
-        while is_printed and group not in wanted:
+        while is_printed and REST not in group and group not in wanted:
             wanted.add(group)
             group = _whole_of(group)
-    return [row.group in wanted for row in result.rows]
+    # Groups that the result does not have hold nothing back
+    held_back = known - wanted
+    return [
+        row.group in wanted or (is_printed and REST in row.group and _whole_of(row.group) not in held_back)
+        for row, is_printed in zip(result.rows, printed, strict=True)
+    ]
 
 
 def list_with_remainders(

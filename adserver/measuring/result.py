@@ -119,7 +119,8 @@ class Estimate:
 
 def spell(number: float, digits: int = 6) -> str:
     """Format a number to some digits; a larger one to the unit, for people do not read exponents."""
-    return f"{number:,.0f}" if abs(number) >= 10**digits else f"{number:,.{digits}g}"
+    # What rounds to one digit more would have an exponent, too
+    return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:,.{digits}g}"
 
 
 NOT_KNOWN: Final = Estimate(

@@ -1,7 +1,7 @@
 """The network that quickstart trains where nobody names one, and the job that trains it by its rule.
 
-    made = make_default_network(network, encoder, panel, outputs=1)
-    rate, job = submit_default(submission, made, reports=50_000, epsilon=3.0, loss=loss)
+    made = make_default_network(network, encoder, panel, outputs=1, loss=loss)
+    rate, job = submit_default(submission, made, reports=50_000, epsilon=3.0)
 
 `adserver.training.defaults` has the rule, and docs/explanation/defaults.md what it was measured on.
 """
@@ -36,16 +36,18 @@ class DefaultNetwork:
         options: Those of `adserver model create` that write the same file, with `ENCODER_FILE` and
             `PANEL_FILE` for what they read.
         num_parameters: How many it has.
+        loss: That its outputs are of.
     """
 
     network: Network
     model: bytes = field(repr=False)
     options: tuple[str, ...]
     num_parameters: int
+    loss: Loss
 
 
 def make_default_network(
-    network: Network, encoder: Encoder | None, panel: EvalSet, *, outputs: int
+    network: Network, encoder: Encoder | None, panel: EvalSet, *, outputs: int, loss: Loss
 ) -> DefaultNetwork:
     """Return the file of a default network.
 
@@ -55,6 +57,7 @@ def make_default_network(
         panel: On whose means numbers without tables are centred, and whose base rate predictions of a rare
             label begin at.
         outputs: Of the network.
+        loss: Of these, which are no probabilities.
     """
     rate = find_base_rate(panel) if network.clip_norm is not None else None
     centres = None if network.are_numbers_in_tables else panel.mean_bytes()
@@ -85,6 +88,7 @@ def make_default_network(
         model=model,
         options=tuple(options),
         num_parameters=parse(model, num_features=width).num_parameters,
+        loss=loss,
     )
 
 
@@ -97,7 +101,7 @@ def find_base_rate(panel: EvalSet) -> float | None:
 
 
 def submit_default(
-    submission: Submission, made: DefaultNetwork, *, reports: int, epsilon: float, loss: Loss
+    submission: Submission, made: DefaultNetwork, *, reports: int, epsilon: float
 ) -> tuple[float, Submission]:
     """Return the learning rate of a default network, and its job with the rounds and the batch of another.
 
@@ -113,7 +117,7 @@ def submit_default(
     job = replace(
         submission,
         model=made.model,
-        loss=loss.value,
+        loss=made.loss.value,
         optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate),
         schedule=Schedule(kind=ScheduleKind.COSINE),
         clip_norm=clip,

@@ -337,6 +337,7 @@ def _default_rows(
     loss = scored_loss(trained_loss(submission.loss), model.output_width)
     if isinstance(loss, Heads) or not _is_of_classes(loss) or task.mechanism is Mechanism.NONE:
         return []
+    of_logits = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if loss in OF_TWO_CLASSES else loss
     rows = list[_Row]()
     for epsilon in wish.epsilons:
         network = choose_network(
@@ -345,11 +346,10 @@ def _default_rows(
         if network.clip_norm is not None:
             # Helpers refuse a bound above the one that they signed
             network = replace(network, clip_norm=min(network.clip_norm, task.clip_norm))
-        made = make_default_network(network, encoder, examples, outputs=model.output_width)
+        made = make_default_network(network, encoder, examples, outputs=model.output_width, loss=of_logits)
         if parse(made.model, num_features=task.num_features).digest == model.digest:
             continue
-        of_logits = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if loss in OF_TWO_CLASSES else loss
-        rate, job = submit_default(submission, made, reports=wish.reports, epsilon=epsilon, loss=of_logits)
+        rate, job = submit_default(submission, made, reports=wish.reports, epsilon=epsilon)
         try:
             plan, refused = _plan(job, task, wish.reports, rate, epsilon), ""
         except (InvalidTask, JobRefused) as error:

@@ -320,14 +320,14 @@ class Rehearsal:
         if is_python:
             take = (
                 f"client.train(rehearsal.default_of({job.name!r}).default.model, ..., "
-                f"epsilon={job.epsilon:g}, learning_rate={rate:g}"
+                f'loss="{default.default.loss.value}", epsilon={job.epsilon:g}, learning_rate={rate:g}'
                 + (f", clip_norm={clip:g}" if clip else "")
                 + ", standardise=False)"
             )
         else:
             take = (
                 f"`adserver model create default.onnx {' '.join(default.default.options)}`, and submit it "
-                f"with --epsilon {job.epsilon:g} --learning-rate {rate:g}"
+                f"with --loss {default.default.loss.value} --epsilon {job.epsilon:g} --learning-rate {rate:g}"
                 + (f" --clip-norm {clip:g}" if clip else "")
                 + " --as-it-is"
             )

@@ -23,6 +23,7 @@ def cells_of(card: str) -> list[list[str]]:
 def test_large_figures_are_whole_with_their_thousands_apart() -> None:
     figure = environment().filters["figure"]
     assert figure(1_234_567.4) == "1\u202f234\u202f567"
+    assert figure(999.96, 3) == "1\u202f000"
     assert [figure(one) for one in (-20_000.6, 1_000.0, 999.96, 12.345, 0.0)] == [
         "-20\u202f001",
         "1\u202f000",

@@ -183,9 +183,7 @@ def test_groups_that_are_too_small_on_average_to_be_shown_are_warned_of(is_stric
 
     assert warn(1.01 * least * groups) == ""
     said = warn(0.99 * least * groups)
-    assert said.startswith(
-        f"few groups by place can be shown, or none: a group is shown from about {least:,.0f}"
-    )
+    assert said.startswith(f"a group of average size by place is not shown: that takes about {least:,.0f}")
     assert f"reports in {groups} groups are" in said
     assert said.endswith("Ask with a larger epsilon, group by fewer keys, or collect more reports")
     small = dataset_of(of, round(0.99 * least * groups))
@@ -195,7 +193,7 @@ def test_groups_that_are_too_small_on_average_to_be_shown_are_warned_of(is_stric
     assert warn(0.99 * least * groups, group_by=()) == ""
     # Of a roll-up only the finest groups may be too many
     rolled = warn(3 * least * groups, group_by=("place", "language"), is_rolled_up=True)
-    assert rolled.startswith("few groups by place, language can be shown")
+    assert rolled.startswith("a group of average size by place, language is not shown")
 
 
 def test_a_cost_is_of_a_person_where_budgets_are() -> None:
@@ -214,7 +212,7 @@ def test_a_larger_epsilon_is_no_remedy_where_k_alone_hides_groups() -> None:
         said = forecast_aggregate(
             request, task=of.task, dataset=dataset_of(of, 30), encoder=None
         ).noise_warning
-        assert "from about 20 reports, and 30 reports in 3 groups are 10 each on average. Group by" in said
+        assert "about 20 reports, and 30 reports in 3 groups are 10 each on average. Group by" in said
 
 
 def test_groups_of_a_sum_without_a_count_are_as_large_as_the_sum_needs() -> None:

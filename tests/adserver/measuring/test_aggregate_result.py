@@ -18,6 +18,7 @@ from adserver.measuring.result import (
     Estimate,
     NoInterval,
     ResultRow,
+    spell,
 )
 from adserver.messages.query import ResultMessage
 from adserver.views.query import (
@@ -469,3 +470,9 @@ def test_names_of_groups_are_no_formulas_in_pictures_and_no_orders_to_terminals(
     write_result(one, tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     assert "\x1b" not in repr(one) + "".join(summary_lines(one))
+
+
+def test_numbers_have_no_exponents_also_where_they_round_up_to_one() -> None:
+    assert [spell(999_999.7), spell(9_999.96, 4), spell(1_234_567.0), spell(0.5)] == [
+        "1,000,000", "10,000", "1,234,567", "0.5",
+    ]  # fmt: skip

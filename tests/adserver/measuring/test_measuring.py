@@ -596,6 +596,28 @@ def test_results_have_the_titles_and_units_that_the_task_declares_and_queries_ta
     assert mean.name == "mean of Ad spend € over rows with Ad spend €"
 
 
+def test_a_title_that_a_row_or_a_bucket_has_too_costs_no_answer() -> None:
+    of = measuring_world(
+        {
+            "min_cell_count": 1,
+            "values": [
+                {"name": "x", "low": 0, "high": 9, "title": "group"},
+                {"name": "y", "low": 0, "high": 9, "title": "may_be_hidden"},
+                {"name": "z", "low": 0, "high": 9, "title": "a[0..1]"},
+                {"name": "a", "low": 0, "high": 3, "bucket_starts": [0, 2]},
+            ],
+        }
+    )
+    held = np.array([[1, 2, 3, 0]] * 8, np.int64)
+    laboratory = Laboratory(of, np.zeros((8, 0), np.uint32), held)
+    request = read_request(measurement_of(of.task), values=["x", "y", "z"], histograms=["a"])
+    result = laboratory.measurer().measure(request)
+    names = [column.name for column in result.columns]
+    assert len({*names, "group", "may_be_hidden"}) == len(names) + 2
+    assert [result.estimate(name).value for name in names] == [8.0, 16.0, 24.0, 8.0, 0.0]
+    assert ResultMessage.model_validate_json(ResultMessage.of(result).model_dump_json()).value() == result
+
+
 def test_the_mean_of_a_word_is_a_share_of_the_reports_that_have_any_of_its_columns() -> None:
     names = ("back__yes", "back__no", "back_filled")
     of = measuring_world(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 import pytest
@@ -125,6 +126,15 @@ def test_a_part_is_printed_with_its_whole() -> None:
     assert [row.group for row, is_printed in zip(result.rows, printed, strict=True) if is_printed] == [
         (ALL, ALL), ("b", ALL), ("b", "x"),
     ]  # fmt: skip
+
+
+def test_a_rest_is_printed_only_with_its_group() -> None:
+    result = rolled_up(None)
+    rests = [REST in row.group for row in result.rows]
+    assert not any(with_whole_groups(result, rests))
+    printed = [row.group in ((ALL, ALL), ("a", ALL)) or REST in row.group for row in result.rows]
+    kept = [row.group for row in compress(result.rows, with_whole_groups(result, printed))]
+    assert kept == [(ALL, ALL), ("a", ALL), (REST, ALL), ("a", REST)]
 
 
 def test_printed_parts_add_up_to_their_group(capsys: pytest.CaptureFixture[str]) -> None:

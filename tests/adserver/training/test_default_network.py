@@ -12,6 +12,7 @@ from adserver.training.defaults import Network
 from adserver.training.eval_set import EvalSet
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.model.losses import Loss
 
 ENCODER = Encoder(
     columns=(
@@ -36,7 +37,8 @@ PANEL = EvalSet(
     ],
 )
 def test_its_options_write_the_same_file(network: Network, encoder: Encoder | None, tmp_path: Path) -> None:
-    made = make_default_network(network, encoder, PANEL, outputs=1)
+    loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+    made = make_default_network(network, encoder, PANEL, outputs=1, loss=loss)
     (tmp_path / "encoder.json").write_bytes(encode(ENCODER))
     np.savez(tmp_path / "panel.npz", features=PANEL.features, labels=PANEL.labels)
     files = {ENCODER_FILE: str(tmp_path / "encoder.json"), PANEL_FILE: str(tmp_path / "panel.npz")}

@@ -688,10 +688,10 @@ def test_the_default_network_is_trained_for_the_same_budget_and_compared() -> No
         f"{default.value:.4f}"
     )
     assert said[0].endswith(
-        "; to take that: `adserver model create default.onnx --layers 4,1`, and submit it with --epsilon 8 "
-        f"{rate}"
+        "; to take that: `adserver model create default.onnx --layers 4,1`, and submit it with --loss "
+        f"binary_cross_entropy_with_logits --epsilon 8 {rate}"
     )
-    assert "client.train(rehearsal.default_of('epsilon 8').default.model, ..., epsilon=8" in repr(found)
+    assert "client.train(rehearsal.default_of('epsilon 8').default.model, ..., loss=" in repr(found)
     settings = RehearsalMessage.of(found).settings
     assert [one.is_default for one in settings].count(True) == 1
     # It depends on the budget alone, and not on the job's own network
@@ -708,7 +708,11 @@ def test_a_job_is_called_no_better_than_the_default_network_by_chance() -> None:
             learning_rate=2.0,
             scores=tuple(Score(value=one, measured=one, loss=0.5) for one in scores),
             default=make_default_network(
-                Network(hidden=(), are_numbers_in_tables=False, clip_norm=2.0), None, examples(), outputs=1
+                Network(hidden=(), are_numbers_in_tables=False, clip_norm=2.0),
+                None,
+                examples(),
+                outputs=1,
+                loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
             ),
         )
         found = rehearsed({1.0: (0.7, 0.71)}, 1.0)
@@ -730,7 +734,11 @@ def test_a_job_is_called_no_better_than_the_default_network_by_chance() -> None:
 def test_numbers_and_the_default_network_itself_are_compared_with_none(loss: str | None) -> None:
     wish = replace(WISH, epsilons=(0.5,), learning_rates=(0.5,), seeds=1, has_default=True)
     network = make_default_network(
-        Network(hidden=(), are_numbers_in_tables=True), None, examples(), outputs=1
+        Network(hidden=(), are_numbers_in_tables=True),
+        None,
+        examples(),
+        outputs=1,
+        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
     )
     changes: dict[str, Any] = {"loss": loss} if loss else {"model": network.model}
     found = trained(replace(SUBMISSION, rounds=2, **changes), wish)
