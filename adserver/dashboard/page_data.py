@@ -244,16 +244,17 @@ class Figures:
         shown, until = found[:ROWS], time.monotonic() + _PATIENCE_S
         items, figures = [_job_row(one) for one in shown], map(self._figures_of, shown)
         epsilons = [self._epsilons_of(one, max(0.0, until - time.monotonic())) for one in shown]
-        compared = [
-            {**item, **one, "epsilons": spent}
-            for item, one, spent in zip(items, figures, epsilons, strict=True)
+        rows = [
+            (job, {**item, **one, "epsilons": spent})
+            for job, item, one, spent in zip(shown, items, figures, epsilons, strict=True)
             if any(one.values())
         ]
+        jobs = [job for job, _ in rows]
         return {
             "items": items,
-            "compared": compared,
+            "compared": [row for _, row in rows],
             "not_comparable": why_not_comparable(
-                map(_trained_on, shown), [self._panels(one.job_id) for one in shown]
+                map(_trained_on, jobs), [self._panels(one.job_id) for one in jobs]
             ),
             "next": _next(found, lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id).cursor),
             "state": wanted.value if wanted else "",

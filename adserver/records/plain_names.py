@@ -110,7 +110,7 @@ def names_by_title(ones: "Iterable[Value | Key]") -> dict[str, str]:
 
 
 def declared_name(said: str, declared: Collection[str], titles: Mapping[str, str] = _NO_TITLES) -> str:
-    """Return the declared name that is meant, by itself, by its title, or by the plain name of only one.
+    """Return the declared name that is meant: by itself, by its title, or by the plain name of only one.
 
     Anything else is returned as it is said, such as `country!` of a condition that meant to exclude.
 
@@ -126,7 +126,7 @@ def declared_name(said: str, declared: Collection[str], titles: Mapping[str, str
     if _OPERATORS.intersection(said):
         return said
     plain = plain_name(said)
+    meant = {name for title, name in titles.items() if plain_name(title) == plain}
     if plain in declared:
-        return plain if numbered_name(plain, 2) not in declared else said
-    meant = [name for title, name in titles.items() if plain_name(title) == plain]
-    return meant[0] if len(meant) == 1 else said
+        meant |= {plain, numbered_name(plain, 2)} & set(declared)
+    return meant.pop() if len(meant) == 1 else said

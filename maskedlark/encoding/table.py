@@ -225,7 +225,7 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
     else:
         delimiter = _delimiter(text)
     lines = list[int]()
-    short, ragged = dict[int, str](), dict[int, int]()
+    short, ragged, of_short = dict[int, str](), dict[int, int](), dict[int, int]()
     known = dict[str, str | None]()  # equal cells are one string: that takes a third of the memory
     try:
         # Line ends stay as they are, for csv to tell those in quotes from the others.
@@ -241,6 +241,7 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
             if cells:
                 line = reader.line_num + skipped
                 if len(cells) < len(header) and are_short_rows_kept:
+                    of_short[line] = len(cells)
                     short[len(lines)] = f"its line has {_count_cells(len(cells))}, expected {len(header)}"
                     cells = [""] * len(header)
                 if len(cells) != len(header):
@@ -255,6 +256,8 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         raise InvalidTask(
             f"{name}, line {reader.line_num + skipped}: expected a CSV file, but {error}: check its quotes"
         ) from None
+    if len(short) == len(lines):
+        ragged |= of_short  # where all are short, the header is what is wrong
     _check_lengths(ragged, len(header), name, delimiter)
     written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
     with_points = {} if delimiter == "," else dict(_with_points(columns))

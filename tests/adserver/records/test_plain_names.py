@@ -89,3 +89,12 @@ def test_words_of_a_column_are_counted_by_what_counts_its_cells() -> None:
     # No column's name has what stands between a column's and a word's
     assert "__" not in plain_name("spend__none")
     assert len(word_name_of("s" * 48, "w" * 99)) == 60
+
+
+def test_a_name_that_two_are_meant_by_is_left_as_it_is_said() -> None:
+    titles = {"Total spend": "a", "Other": "total_spend"}
+    assert declared_name("Total  Spend", ("a", "total_spend"), titles) == "Total  Spend"
+    assert declared_name("Total spend", ("a", "total_spend"), titles) == "a"
+    assert declared_name("TOTAL SPEND", ("a", "b"), titles) == "a"
+    assert declared_name("Total spend!", ("total_spend", "total_spend_2")) == "Total spend!"
+    assert declared_name("Total Spend", ("total_spend", "total_spend_2")) == "Total Spend"

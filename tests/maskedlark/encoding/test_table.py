@@ -284,6 +284,14 @@ def test_columns_are_appended_in_the_form_of_the_file(codec: str, table: str, ex
     assert written == expected.encode(codec)
 
 
+@pytest.mark.parametrize("content", [b"a,b,c\n1,2\n3,4\n", b"a,b,c\n1,2,3,4\n"])
+def test_a_table_of_which_no_line_fits_the_header_is_refused_though_short_rows_are_kept(
+    content: bytes,
+) -> None:
+    with pytest.raises(InvalidTask, match="line 2: found"):
+        parse_table(content, "a.csv", are_short_rows_kept=True)
+
+
 def test_a_short_row_keeps_its_text_has_no_cell_and_gets_what_is_appended_in_its_place() -> None:
     content = b"a,b,c\n1,2,3\n4,5\n6,7,8\n"
     table = parse_table(content, "a.csv", are_short_rows_kept=True)
