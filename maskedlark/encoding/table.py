@@ -256,9 +256,8 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         raise InvalidTask(
             f"{name}, line {reader.line_num + skipped}: expected a CSV file, but {error}: check its quotes"
         ) from None
-    if len(short) == len(lines):
-        ragged |= of_short  # where all are short, the header is what is wrong
-    _check_lengths(ragged, len(header), name, delimiter)
+    # Where all are short, the header is what is wrong
+    _check_lengths(ragged | (of_short if len(short) == len(lines) else {}), len(header), name, delimiter)
     written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
     with_points = {} if delimiter == "," else dict(_with_points(columns))
     if with_points:
