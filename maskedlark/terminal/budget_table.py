@@ -11,7 +11,7 @@ from maskedlark.releases.budget import DatasetBudget, Standing
 from maskedlark.terminal.budget_view import forecast_line, next_line, number
 from maskedlark.terminal.plural import plural
 
-_BAR_CELLS: Final = 24
+_BAR_CELLS: Final = 22
 _ID_DIGITS: Final = 12
 # The ad server alone, and together with either one of the helpers.
 _ADVERSARIES: Final = ("ad server", "with one helper")
@@ -71,7 +71,7 @@ def _standings(budget: DatasetBudget) -> Table:
     labels = budget.labels
     if labels is not None:
         table.add_column("label", justify="right")
-    table.add_column("█ spent ▒ reserved ░ left", no_wrap=True)
+    table.add_column("█spent ▒reserved ░left", no_wrap=True)
     for name, of in zip(_ADVERSARIES, _FIELDS, strict=True):
         one: Standing = getattr(budget, of)
         shown = [one.spent, one.reserved, one.left, one.budget]

@@ -82,7 +82,7 @@ def test_the_relation_of_labels_is_shown_beside_the_budgets(adserver: Adserver) 
     assert shown["labels"]["ad_server"] > shown["ad_server"]["held"]
     assert shown["labels"]["colluding"] > shown["colluding"]["held"]
     printed = " ".join(adserver("budget --relation label").stdout.split())
-    assert "spent reserved left budget label █ spent" in printed
+    assert "spent reserved left budget label █spent" in printed
     for whom, name in (("ad_server", "ad server"), ("colluding", "with one helper")):
         row = f"{name} 0 {shown[whom]['reserved']:.4g} {shown[whom]['left']:.4g} {shown[whom]['budget']:.4g}"
         assert f"{row} {shown['labels'][whom]:.4g} " in printed
