@@ -57,8 +57,8 @@ def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     if as_json:
         print_json(list(map(DatasetSummary.of, found)))
         return
-    tasks = {one.task_id for one in found}
-    names = {task: server.task(task.hex()).stored.bundle.task.name for task in tasks}
+    tasks = server.tasks() if found else ()
+    names = {one.stored.task_id: one.stored.bundle.task.name for one in tasks}
     print_table(
         ("dataset", "task", "task id", "state", "made", "received", "reports"),
         [

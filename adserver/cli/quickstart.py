@@ -15,6 +15,7 @@ from adserver.cli.options import JsonOption
 from adserver.cli.quickstart_output import (
     describe_features,
     describe_result,
+    show_comparison,
     show_forecasts,
     show_measured,
     show_report,
@@ -336,6 +337,7 @@ def _run_command(
         return
     results = folder / "runs" / result.run
     typer.echo("\n".join(("", *describe_result(result, results))))
+    show_comparison(result)
     if result.measured:
         show_measured(result.measured, result.rows, result.rows_per_person)
     if isinstance(result, Trained) and result.encoder:

@@ -158,8 +158,7 @@ def describe_result(result: "RunResult", folder: Path) -> list[str]:
     told["run"] = ", ".join((" ".join(filter(None, (said["run"], said["name"]))), *named))
     told["results"] = f"{folder}; every figure and warning is in {folder / SUMMARY}"
     width = max(map(len, told))
-    lines = [f"{name:<{width}}  {escape(value)}" for name, value in told.items()]
-    return lines + ([] if not plain else ["", *_describe_comparison(said, plain)])
+    return [f"{name:<{width}}  {escape(value)}" for name, value in told.items()]
 
 
 def _describe_model(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -199,21 +198,20 @@ def _describe_epsilons(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, f"{alone}{of}{whose} against the ad server, {colluding} with one helper"
 
 
-def _describe_comparison(said: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
-    """Return a row for the private model, and for each that it is compared with."""
-    is_ranked = said["auc"] is not None
-    rows = [("", "AUC" if is_ranked else "accuracy", "private less this (95 %)")]
+def show_comparison(result: "RunResult") -> None:
+    """Print a row for the private model, and for each that it is compared with; nothing without one."""
+    said, plain = asdict(result), getattr(result, "plain", None)
+    if not plain:
+        return
+    is_ranked, rows = said["auc"] is not None, list[tuple[str, str, str]]()
     for name, figures in (("private", said), ("plain", plain), ("panel alone", plain.get("panel_alone"))):
         if figures is None:
             continue
         paired = figures.get("private_minus_this")
         less = "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**paired) if paired else ""
         rows.append((name, _area_of(figures) if is_ranked else str(_figure(figures["accuracy"])), less))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    typer.echo()
+    print_table(("", "AUC" if is_ranked else "accuracy", "private less this (95 %)"), rows)
 
 
 def _area_of(figures: Mapping[str, Any]) -> str:

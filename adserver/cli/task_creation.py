@@ -76,8 +76,8 @@ def _read_labels(
     classes: Annotated[
         int | None,
         _labels(
-            "Number of classes: labels are 0 to this number minus 1. Default: the encoder's; with an encoder "
-            "without a label nothing is learned, and a measurement is required."
+            "Number of classes: labels are 0 to this number minus 1. Default: the encoder's. With an encoder "
+            "without a label, give it if pages give labels as numbers; without it, such a task only measures."
         ),
     ] = None,
     max_value: Annotated[int | None, _labels("Largest value: labels are real values from 0 to this.")] = None,

@@ -186,8 +186,8 @@ class Client(Measuring, Training):
                 needs none, and has 1.
             encoder: How browsers make features, its file, or the values of one; they are served it.
             num_features: By default as many as the encoder makes.
-            classes: By default as many as the encoder has; with an encoder without a label and a measurement,
-                reports hold none that means anything.
+            classes: By default as many as the encoder has. With an encoder without a label, how many pages
+                give as numbers; by default such a task only measures.
             default_label: What an impression reports that expires without a conversion: a label, or the name
                 of one of the encoder's classes; by default none is special.
             measurement: The values and keys that reports hold, the file of `adserver task create`, or its

@@ -71,6 +71,8 @@ SOON_S: Final = 30 * 86_400.0
 """A certificate that ends so soon is worth a look."""
 # How long a page waits for a budget or plan before it is shown without; a later look finds it
 _PATIENCE_S: Final = 0.15
+# Settings of a task that nobody compares
+_SAY_LEAST: Final = ("version", "salt")
 _STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
 # After so long a page is drawn anew though no mark has changed: for the words of a cause, say
 _ANYHOW_S: Final = 30.0
@@ -189,6 +191,8 @@ class Figures:
         """Return one task with its settings."""
         stored = self.site.tasks.find(task)
         settings = json.loads(encode(stored.bundle.task))
+        # In the order of the task, which has together what belongs together, and last what says least
+        in_order = [one.name for one in fields(Task) if one.name not in ("name", *_SAY_LEAST)]
         counts = self.site.reports.counts(stored.task_id)
         helpers = settings.pop("helpers")
         settings.pop("measurement", None)
@@ -198,11 +202,8 @@ class Figures:
             "created_at": stored.created_at,
             "task": stored.bundle.task,
             "counts": counts,
-            # In the order in which a task declares them, which has together what belongs together
             "settings": {
-                name: settings[name]
-                for name in sorted((one.name for one in fields(Task)), key=("version", "salt").__contains__)
-                if settings.get(name) is not None and name != "name"
+                name: settings[name] for name in (*in_order, *_SAY_LEAST) if settings.get(name) is not None
             },
             "helpers": [helper["name"] for helper in helpers],
             "datasets": [

@@ -9,6 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from adserver.dashboard.assets import ASSETS
+from adserver.measuring.result import spell
 from adserver.messages.query import EstimateMessage
 from adserver.records.round_figures import NOISE_TO_SIGNAL
 from adserver.views.query import format_cell, format_mean
@@ -86,8 +87,7 @@ def _figure(number: float | None, digits: int = 4) -> str:
     """Format a measured number to some digits, and a large one to the unit, as a count is."""
     if number is None or not math.isfinite(number):
         return NONE
-    # What rounds to one digit more would have an exponent, too
-    return _count(number) if abs(number) >= 10**digits - 0.5 else _apart(f"{number:,.{digits}g}")
+    return _apart(spell(number, digits))
 
 
 def _percent(share: float) -> str:

@@ -140,7 +140,8 @@ class CreateTask(RequestBody):
     num_features: int | None = Field(None, description="Default: the encoder's number of features.")
     labels: LabelSpace | None = Field(
         None,
-        description="Default: the encoder's. With an encoder without a label, a measurement is required.",
+        description="Default: the encoder's. With an encoder without a label, those that pages give as "
+        "numbers; without any, such a task only measures.",
     )
     days: float = Field(
         30.0, description="Days that the task lasts; instead of `expires_at`.", ge=0.0, le=1e7

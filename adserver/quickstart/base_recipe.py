@@ -142,8 +142,8 @@ class BaseRecipe(ABC, Generic[_Result]):
     def _tell_warnings(self, result: _Result) -> None:
         """Tell each warning of the result but the verdict, with which the printed result begins."""
         verdict = (asdict(result).get("plain") or {}).get("verdict")
-        for warning in result.warnings[len(self._warnings) :]:
-            if not verdict or verdict not in warning:
+        for warning in result.warnings:
+            if warning not in self._warnings and not (verdict and verdict in warning):
                 self._tell(f"warning: {warning}")
 
     def _leave_job_that_is_over(self) -> None:

@@ -231,14 +231,11 @@ class Recipe(BaseRecipe[Trained]):
 
     @cached_property
     def _base_rate(self) -> float | None:
-        """The share of label 1 among the panel's rows, half a row away from 0 and 1; None for more labels."""
-        import numpy as np
+        """The share of label 1 among the panel's rows, as of `find_base_rate`."""
+        from adserver.training.default_network import find_base_rate
+        from adserver.training.eval_set import read_eval_set
 
-        labels = np.load(self._panel, allow_pickle=False)["labels"]
-        if labels.max(initial=1) > 1:
-            return None
-        # A panel without one of the labels would give an infinite logit to begin at.
-        return float((labels.sum() + 0.5) / (len(labels) + 1))
+        return find_base_rate(read_eval_set(self._panel.read_bytes()))
 
     def _own_model(self, described: TableDescription, loss: Loss | None) -> Path:
         """Return the file of the project's own model; with a loss, standardised if it is untrained."""

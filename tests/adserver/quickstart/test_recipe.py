@@ -15,7 +15,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.cli.quickstart_output import describe_result
+from adserver.cli.quickstart_output import describe_result, show_comparison
 from adserver.quickstart import commands as module
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.device_recipe import DeviceRecipe
@@ -162,16 +162,25 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 def result_of(result: RunResult) -> dict[str, str]:
     """What is printed of a run, by the name at the beginning of each line."""
-    lines = filter(None, describe_result(result, Path("play/runs/1")))
-    return dict(re.split(" {2,}", line, maxsplit=1) for line in lines if not line.startswith(" "))
+    lines = describe_result(result, Path("play/runs/1"))
+    return dict(re.split(" {2,}", line, maxsplit=1) for line in lines)
+
+
+def comparison_of(result: RunResult, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The cells of each row that is printed of a comparison, without the head."""
+    capsys.readouterr()
+    show_comparison(result)
+    _nothing, _head, *rows = capsys.readouterr().out.splitlines()
+    return [re.split(" {2,}", row.rstrip()) for row in rows]
 
 
 def test_the_result_of_a_run_fits_a_screen_and_names_ids_as_lists_do(
-    project: Project, commands: Commands
+    project: Project, commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = Recipe(project, lambda _: None, options=RunOptions(name="wide", compare_plain=True)).run()
     lines = describe_result(trained, Path("play/runs/1"))
-    assert len(lines) <= 14
+    # And a line apart, with a head
+    assert len(lines) + 2 + len(comparison_of(trained, capsys)) <= 14
     shown = result_of(trained)
     assert list(shown)[:3] == ["verdict", "AUC", "base rate"]
     assert shown["base rate"] == "0.3 of 'malignant'"
@@ -340,7 +349,7 @@ def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project
 
 
 def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
-    project: Project, commands: Commands
+    project: Project, commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = Recipe(project, lambda _: None, options=RunOptions(compare_plain=True)).run()
     assert trained.plain is not None
@@ -349,12 +358,18 @@ def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
     assert 0.7 < low < alone["auc"] < high
     summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
     assert summary["plain"]["panel_alone"]["auc"] == alone["auc"]
-    assert result_of(trained)["panel alone"].startswith(f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})")
+    *_others, (name, area, _less) = comparison_of(trained, capsys)
+    assert (name, area) == ("panel alone", f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})")
 
 
 @pytest.mark.parametrize("is_own", [False, True])
 def test_the_private_model_is_compared_with_both_on_all_rows_of_the_panel(
-    project: Project, commands: Commands, tmp_path: Path, *, is_own: bool
+    project: Project,
+    commands: Commands,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_own: bool,
 ) -> None:
     """Computed again from the files: the panel is divided for the panel alone, and put together in order."""
     if is_own:
@@ -388,14 +403,15 @@ def test_the_private_model_is_compared_with_both_on_all_rows_of_the_panel(
     # Once, and first: the result begins with it
     warning = f"{found['verdict']} Use more reports or a larger epsilon, or do without reports."
     assert not any(found["verdict"] in line for line in told)
-    first, *others = describe_result(trained, Path("play/runs/1"))
+    first, *_others = describe_result(trained, Path("play/runs/1"))
     assert first == f"verdict    {warning}"
     less = [
         "{difference:+.4f} ({low:+.4f} to {high:+.4f})".format(**one["private_minus_this"])
         for one in (found, alone)
     ]
-    assert [line.split("  ")[0] for line in others[-3:]] == ["private", "plain", "panel alone"]
-    assert all(line.endswith(one) for line, one in zip(others[-2:], less, strict=True))
+    compared = comparison_of(trained, capsys)
+    assert [name for name, *_ in compared] == ["private", "plain", "panel alone"]
+    assert [row[-1] for row in compared[1:]] == less
     (run,) = describe_runs(project)
     assert run["private_minus_plain"] == summary["plain"]["private_minus_this"]
     assert run["private_minus_panel_alone"] == summary["plain"]["panel_alone"]["private_minus_this"]
