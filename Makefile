@@ -66,9 +66,10 @@ demo-browser: $(STAMP)  ## A newspaper, a shop and a vault in your own browser, 
 demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 200 devices, MNIST or digits (ends with one JSON object)
 	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 
-# Each worker begins with one half of the tests, in order, so that what a file's tests share is made once.
+# Each worker begins with one third of the tests, in order, so that what a file's tests share is made once; three, since a third of the
+# time on two cores is waiting.
 test: $(STAMP)  ## Run every test but the longest runs and those of whole pages
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page and not long'
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not page and not long'
 
 .PHONY: test-long
 test-long: $(STAMP)  ## Run the longest tests: chaos, audits, kills, strangers at the door, and workers on Ray after `make setup-cluster`
@@ -80,7 +81,7 @@ test-cluster: $(CLUSTER)  ## Run the tests of workers on Ray: of the longest tes
 
 .PHONY: test-pages
 test-pages: $(STAMP)  ## Run the tests that run whole pages and demos as a reader would
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m page tests/docs
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m page tests/docs
 
 pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `make setup` on, on a machine kept busy (ARGS="--quick --done FILE")
 	$(BIN)/python -m tests.docs.pages $(ARGS)
@@ -115,7 +116,7 @@ simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--oper
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not page and not long'
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not slow and not page and not long'
 
 audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (20 minutes; ends with one JSON object; ARGS="--seed 7")
 	$(BIN)/python -m tests.audit $(ARGS)
