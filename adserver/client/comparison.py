@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from maskedlark.encoding.encoder import ClassLabel, Encoder
 from maskedlark.encoding.fit import spell_class
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.plural import plural
-
-# How libraries print a label that is missing
-_MISSING: Final = ("<NA>", "NaT", "None", "nan")
 
 
 def compare(
@@ -138,8 +135,6 @@ def _codes(labels: Any, classes: tuple[str, ...]) -> NDArray[np.float64]:
 def _code(label: Any, codes: Mapping[str, float]) -> float:
     if isinstance(label, str) and label in codes:
         return codes[label]  # also of a class that is called None
-    if str(label) in _MISSING:
-        return np.nan
     # Before its code: classes may be in any order
     if isinstance(label, bool | np.bool_) and (named := _class_of_bool(label, codes)) is not None:
         return named

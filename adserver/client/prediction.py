@@ -32,8 +32,6 @@ from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.plural import plural
 
-# How libraries print a cell without a value that is neither None nor NaN.
-_MISSING: Final = ("NaT", "<NA>")
 _TRUTH: Final = {"true": 1.0, "false": 0.0}
 # Floats hold each whole number up to here.
 _WHOLE: Final = 1 << 53
@@ -193,5 +191,4 @@ def _cell(value: Any, spell: Callable[[str, float], str]) -> str | None:
         as_float = float(value)
         is_whole = as_float.is_integer() and abs(as_float) <= _WHOLE
         return None if math.isnan(as_float) else spell(str(int(as_float) if is_whole else value), as_float)
-    text = str(value)
-    return None if text in _MISSING else said(text)
+    return said(str(value))  # also NaT and <NA>, as libraries print a gap

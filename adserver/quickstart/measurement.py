@@ -33,7 +33,7 @@ from adserver.records.plain_names import (
     word_name_of,
 )
 from maskedlark.canonical import build, encode
-from maskedlark.encoding.cells import number
+from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.identifiers import identifiers
 from maskedlark.encoding.table import Cells, Table
@@ -365,7 +365,8 @@ def _plan_value(table: Table, one: Measured, title: str, name: str) -> _PlannedV
     if one.word:
         _check_column(table, one.column, "values")
         if one.word not in table.columns[one.column]:
-            raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}")
+            why = "" if said(one.word) else ": it is an empty cell; to count those, write a word in the table"
+            raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}{why}")
         return _PlannedValue(
             name=name,
             column=one.column,

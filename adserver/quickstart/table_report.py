@@ -197,7 +197,7 @@ def read_report(table: Table, label: str) -> TableReport:
         )
     labels = [None if cell is None else spell_class(cell) for cell in table.columns[label]]
     counts = Counter(cell for cell in labels if cell is not None)
-    _check_label(table.name, label, counts)
+    _check_label(table.name, label, counts, gaps=labels.count(None))
     classes = {name: count for name, count in counts.items() if count >= FEWEST_OF_A_CLASS}
     if len(classes) < 2:
         classes = dict(counts)
@@ -219,15 +219,20 @@ def read_report(table: Table, label: str) -> TableReport:
     return report
 
 
-def _check_label(table: str, label: str, counts: Counter[str]) -> None:
+def _check_label(table: str, label: str, counts: Counter[str], gaps: int) -> None:
     rows = counts.total()
     if not counts:
         raise InvalidTask(f"{table}: the label column {label!r} is empty in every row: choose another label")
     if len(counts) == 1:
+        others = (
+            f"; {plural(gaps, 'other row has', 'other rows have')} an empty cell, which '-' and NA are, too"
+        )
+        without = f"{others}: if these are a class, write a word for it" if gaps else ""
         raise InvalidTask(
             f"{table}: the label column {label!r} has one class only, in all {rows} labelled rows: "
             "nothing can "
             "be learned from it; add rows of another class or choose another label"
+            f"{without}"
         )
     if len(counts) > MOST_CLASSES:
         are_numbers = all(number(cell) is not None for cell in counts)

@@ -315,8 +315,9 @@ def _number(build: _Build, column: NumberColumn) -> str:
 def _category(build: _Build, column: CategoryColumn) -> str:
     """Encode (records, 1): the byte of the word."""
     build.input(column.name, TensorProto.STRING, 1)
-    words = dict.fromkeys(_spellings(), column.missing)
-    words |= {word: column.byte(word) for word in column.categories}
+    words = {word: column.byte(word) for word in column.categories}
+    # Last: a gap is one for the encoder, too, whatever words it lists
+    words |= dict.fromkeys(_spellings(), column.missing)
     return build.node("Cast", [_look_up(build, column.name, words, column.other)], to=TensorProto.FLOAT)
 
 
@@ -324,7 +325,7 @@ def _id(build: _Build, column: IdColumn) -> str:
     """Encode (records, bytes): the row of the word, lowest byte first."""
     build.input(column.name, TensorProto.STRING, 1)
     row = coder(column)
-    words = dict.fromkeys(_spellings(), row(None)) | {word: row(word) for word in column.words}
+    words = {word: row(word) for word in column.words} | dict.fromkeys(_spellings(), row(None))
     rest = _look_up(build, column.name, words, 1)
     base, parts = build.constant(np.array(TOP + 1, np.int64)), []
     for _ in range(column.num_bytes):

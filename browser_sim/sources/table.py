@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from browser_sim.source import Cells, InvalidCell, InvalidSource, RowCounts, Source, SourceRecords
 from maskedlark.encoding import dates
-from maskedlark.encoding.cells import number
+from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.close_names import list_unknown
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
@@ -272,6 +272,11 @@ def _select_labelled(whole: Table, label: str | None, settings: TableSettings) -
     if label is None:
         return whole, RowCounts(read=len(whole))
     cells, classes = whole.columns[label], settings.classes
+    if gaps := [one for one in classes if said(one) is None]:
+        raise InvalidSource(
+            f"class {gaps[0]!r} of column {label!r} is an empty cell, and a row without a label is left out: "
+            "write a word in the table for it"
+        )
     is_empty = [cell is None for cell in cells]
     is_other = [bool(classes) and cell is not None and not _is_among(cell, classes) for cell in cells]
     kept = [row for row in range(len(whole)) if not is_empty[row] and not is_other[row]]
@@ -514,6 +519,11 @@ def _value_cells(table: Table, of: str, settings: TableSettings) -> Cells:
 def _cells(table: Table, of: str, *, is_number: bool) -> Cells:
     """Read the cells of a measured column: as they are, whether each is a word, or times a factor."""
     name, asked, word = (of, "", "") if of in table.columns else _split_word(of)
+    if word and said(word) is None:
+        raise InvalidSource(
+            f"{of!r} compares with {word!r}, which is an empty cell: {name}{_IS} counts rows with one, "
+            f"{name}{_IS_NOT} all others"
+        )
     column, factor = (name, None) if asked or name in table.columns else _split_factor(name)
     cells = table.numbers(column) if is_number and not asked else table.columns[column]
     if asked:

@@ -3,8 +3,8 @@
 The rules are few enough to be the same in any language, to the bit. Numbers are float64, read as IEEE 754
 rounds decimal text (Python's `float`, JavaScript's `Number`), and from there on only compared.
 
->>> said(" Private "), said("N/A"), number("1e3"), number("0x10")
-('Private', None, 1000.0, None)
+>>> said(" Private "), said("N/A"), said("-"), number("1e3"), number("0x10")
+('Private', None, None, 1000.0, None)
 """
 
 import math
@@ -14,8 +14,8 @@ from typing import Final
 SPACE: Final = " \t\n\r\f\v"
 """What is removed from both ends of a cell."""
 
-MISSING: Final = ("", "?", "n/a", "na", "nan", "none", "null")
-"""Cells that say nothing, in lower case (ASCII)."""
+MISSING: Final = ("", "?", "-", "--", ".", "n/a", "#n/a", "na", "<na>", "nan", "nat", "none", "null")
+"""Cells that say nothing, in lower case (ASCII): as people leave gaps, and as spreadsheets and pandas do."""
 
 # [0-9] and not \d, which takes the digits of every script.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

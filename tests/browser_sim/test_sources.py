@@ -74,6 +74,19 @@ def test_csv_gaps_keep_a_byte_of_their_own(tmp_path: Path) -> None:
     assert source.records.features.tolist() == [[1, 0], [0, 1], [255, 0]]
 
 
+def test_csv_signs_for_gaps_are_gaps_and_no_words_to_compare_with(tmp_path: Path) -> None:
+    content = "n,w,v,y\n5,-,-,0\n--,x,1,1\n-1,.,#N/A,1\n9,x,1,-\n"
+    source = table(tmp_path, content, ignore=("v",), values={"there": "v!=", "gap": "v=="})
+    assert source.records.features.tolist() == [[255, 0], [0, 1], [1, 0]]
+    assert source.rows == RowCounts(read=4, left_out={"column 'y': no label": 1})
+    cells = {name: list(one.cells) for name, one in source.cells.items()}
+    assert cells == {"there": ["0", "1", "0"], "gap": ["1", "0", "1"]}
+    with pytest.raises(InvalidSource, match=r"'v!=-' compares with '-', .*: v== counts rows with one"):
+        table(tmp_path, content, values={"v": "v!=-"})
+    with pytest.raises(InvalidSource, match="class '-' of column 'y' is an empty cell"):
+        table(tmp_path, content, classes=("0", "-"))
+
+
 def test_csv_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     source = table(tmp_path, "n,y\n1,0\n2,\n3,1\n")
     assert source.records.features[:, 0].tolist() == [0, 255]

@@ -110,7 +110,7 @@ def test_a_bool_is_the_class_of_its_name_in_any_order_of_the_classes(
     assert compare(model(1), model(2), rows, labels == 1) == expected
 
 
-@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT, "N/A", " ", "?"], ids=repr)
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT, "N/A", "-", "<NA>", " ", "?"], ids=repr)
 def test_a_label_is_missing_as_a_cell_is(missing: Any, rows: pd.DataFrame, labels: NDArray[np.int64]) -> None:
     first, second = model(1), model(2)
     with pytest.warns(UserWarning, match="1 row is left out for both models: without a label"):

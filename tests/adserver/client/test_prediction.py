@@ -169,7 +169,7 @@ def test_a_polars_frame_is_read_by_its_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    "gap", [None, np.nan, "", "N/A", pd.NA, pd.NaT, np.datetime64("NaT"), Decimal("NaN")]
+    "gap", [None, np.nan, "", "N/A", "-", "<NA>", "nat", pd.NA, pd.NaT, np.datetime64("NaT"), Decimal("NaN")]
 )
 def test_every_gap_is_a_gap(gap: object) -> None:
     assert _cells([gap, "s7"], ("s7",)) == [None, "s7"]

@@ -430,6 +430,7 @@ def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
         ([{"column": "weight"}], [], "'weight' holds amounts with a unit, 'kg': write the numbers alone, as"),
         ([{"column": "gaps"}], [], "column 'gaps' is empty: measure another one"),
         ([{"column": "bought", "word": "maybe"}], [], "no row of column 'bought' has 'maybe'"),
+        ([{"column": "bought", "word": "-"}], [], "no row of column 'bought' has '-': it is an empty cell"),
         ([{"column": "revenue", "most": 1e9}], [], "more than 2.14748e.07"),
         ([{"column": "fine"}], [], "has 7 decimals"),
         ([{"column": "bought"}], ["revenue"], "no word of column 'revenue' is in 20 rows"),

@@ -44,6 +44,7 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
         ("seen", "{day}.12.25 18:{day}", Use.LEFT_OUT, "dates with years of two digits: write four"),
         ("seen", "{month}/{month}/25", Use.LEFT_OUT, "dates with years of two digits: write four"),
         ("rating", "{gap}", Use.WORDS, "numbers in 300 cells and 's/d' in 100: empty those cells if it is"),
+        ("rating", "{dash}", Use.NUMBER, ""),
         ("plan", "{plan}", Use.WORDS, ""),
         ("order", "CMD-{row}", Use.LEFT_OUT, "looks like identifiers: 400 different words"),
         ("price", "EUR {some}.{few}", Use.NUMBER, "read without 'EUR'"),
@@ -63,11 +64,19 @@ def test_columns(name: str, cells: str, use: Use, why: str) -> None:
             row=row, big=chance.randrange(10**9, 10**10), few=row % 7, some=chance.randrange(300),
             unix=f"{chance.randrange(6 * 10**8, 9 * 10**8):09}", day=f"{1 + row % 30:02}", month=1 + row % 12,
             odd="" if row % 40 else " or so", unit="€$"[row % 2], bare=" €" if row % 3 else "",
+            dash=1 + row % 5 if row % 9 else ("-", "--", ".", "#N/A", "<NA>", "NaT")[row % 6],
             gap=1 + row % 5 if row % 4 else "s/d", plan=(1, 2, "basic", "more")[row % 4],
         )  # fmt: skip
 
     found, said = use_of(name, with_column(name, cell))
     assert (found, why in said) == (use, True), said
+
+
+def test_signs_for_gaps_are_counted_as_gaps() -> None:
+    content = with_column("price", lambda row, _: ("-", "<NA>", "NaT", f"{row % 17}.5")[row % 4])
+    report = read_report(parse_table(content.encode(), "visits.csv"), "bought")
+    [column] = [one for one in report.columns if one.name == "price"]
+    assert (column.use, column.gaps, column.distinct) == (Use.NUMBER, 300, 17)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +118,15 @@ def follows(share: float) -> str:
     chance = Random(5)
     rows = [(cells[-1] if chance.random() < share else "no", *cells) for cells in visits()]
     return text(rows, header=("paid", "visit", "device", "minutes", "pages", "bought"))
+
+
+def test_a_label_that_is_an_empty_cell_is_no_class() -> None:
+    rows = [(*cells[:-1], "yes" if cells[-1] == "yes" else "-") for cells in visits()]
+    unlabelled = sum(cells[-1] == "-" for cells in rows)
+    with pytest.raises(
+        InvalidTask, match=f"one class only.*; {unlabelled} other rows have an empty cell, which"
+    ):
+        read_report(parse_table(text(rows).encode(), "visits.csv"), "bought")
 
 
 def test_a_column_that_follows_the_label_is_left_out_and_one_that_helps_is_not() -> None:

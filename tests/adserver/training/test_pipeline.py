@@ -25,9 +25,9 @@ from adserver.training.pipeline import (
     without_encoder,
 )
 from maskedlark.canonical import encode
-from maskedlark.encoding.cells import number, said
+from maskedlark.encoding.cells import MISSING, number, said
 from maskedlark.encoding.column_kinds import Binning
-from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, IdColumn, NumberColumn
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
@@ -40,7 +40,7 @@ ROWS = 10_000
 def raw_rows(rows: int, *, seed: int) -> dict[str, list[str]]:
     """Columns as they stand in a file: numbers in several spellings, words, and gaps."""
     random = Random(seed)
-    gaps = ["", "?", "NA", "n/a", "None"]
+    gaps = ["", "?", "NA", "n/a", "None", "-", "<NA>", "NaT"]
 
     def often(value: str) -> str:
         return value if random.random() < 0.9 else random.choice(gaps)
@@ -181,6 +181,32 @@ def test_ids_get_the_rows_of_the_encoder() -> None:
     given = cells({"user": ["u0", "u699", "nobody", "N/A", "U0"], "age": ["1", "2", "1", "2", "1"]})
     from_raw = run(from_columns(model, encoder), fed(given, encoder))
     np.testing.assert_allclose(from_raw, predict(model, encoder.features(given)), rtol=0, atol=1e-5)
+
+
+def test_a_gap_is_one_in_the_graph_in_any_case_and_whatever_words_the_encoder_lists() -> None:
+    words = ("red", "-", "none")
+    encoder = Encoder(
+        columns=(
+            CategoryColumn(name="colour", categories=words, first=1, missing=0),
+            IdColumn(name="user", words=words),
+        )
+    )
+    spelled = [*MISSING, *map(str.upper, MISSING), "NaN", "NaT", "nAt", "<Na>", "red", "---", "-1", ".5"]
+    graph = from_columns(dense_network([2, 3, 1], "relu", seed=7), encoder)
+    as_written = np.array(spelled, object)[:, None]
+    read = [said(cell) for cell in spelled]
+    features = encoder.features({"colour": read, "user": read})
+    assert features[: len(MISSING)].any() == np.False_
+    found = run(graph, {"colour": as_written, "user": as_written})
+    expected = predict(dense_network([2, 3, 1], "relu", seed=7), features)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    # Letters alone have capitals: of `<na>` there are four spellings, not sixteen
+    look_ups = [
+        node for node in onnx.ModelProto.FromString(graph).graph.node if node.op_type == "LabelEncoder"
+    ]
+    for node in look_ups:
+        keys = next(one.strings for one in node.attribute if one.name == "keys_strings")
+        assert len(keys) == len(set(keys)) == 70
 
 
 def test_hashed_ids_have_no_graph() -> None:

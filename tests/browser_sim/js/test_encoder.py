@@ -135,7 +135,7 @@ def random_cell(dice: np.random.Generator) -> str:
     pieces = [
         "1", "0", "9.", ".5", "e", "E+", "-", "+", "nan", "NULL", "?", "n/a", " ", "\t", "\u00a0", "\x0b",
         "\x1c", "red", "Red", "blue", "\u0130", "\u0131", "\ufeff", "Infinity", "0x1", "1_0", "\u0663", "308",
-        "17", "\U0001d7d7",
+        "17", "\U0001d7d7", ".", "--", "#N/A", "<na>", "NaT",
     ]  # fmt: skip
     return "".join(pieces[at] for at in dice.integers(len(pieces), size=dice.integers(1, 5)))
 

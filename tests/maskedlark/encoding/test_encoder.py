@@ -151,6 +151,9 @@ def test_a_number_is_read_back_to_the_bit(value: float) -> None:
 def test_a_cell_that_says_nothing_says_so_in_any_case_and_within_space() -> None:
     assert {said(f" \t{word.upper()}\n") for word in MISSING} == {None}
     assert said("\u00a0") == "\u00a0"
+    assert [said(cell) for cell in ("---", "-1", "-.5", "..", "#", "#n", "<>")] == [
+        *("---", "-1", "-.5", "..", "#", "#n", "<>")
+    ]
     assert said("İ") == "İ"
 
 

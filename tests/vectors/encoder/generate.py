@@ -19,7 +19,14 @@ import numpy as np
 from maskedlark.canonical import encode
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
-from maskedlark.encoding.encoder import Encoder, ImageColumn, NumberColumn, WrongCell
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    Encoder,
+    IdColumn,
+    ImageColumn,
+    NumberColumn,
+    WrongCell,
+)
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 
 FILE: Final = Path(__file__).with_name("vectors.json")
@@ -33,6 +40,10 @@ _PEOPLE: Final = {
 }
 _CELLS: Final = [
     "0", "-0", "+1", "1.", ".5", "1e-3", "1E+3", " 7 ", "\t8\n", "0.1", "0.30000000000000004", "NULL",
+]  # fmt: skip
+_GAPS: Final = [
+    "", "?", "-", "--", ".", "N/A", "#n/a", "na", "<NA>", "NaN", "NaT", "None", "NULL", " - ", "\t.\n",
+    "-1", ".5",
 ]  # fmt: skip
 _HARD: Final = [
     "9007199254740993", "1.7976931348623157e308", "4.9e-324", "2.2250738585072011e-308",
@@ -90,6 +101,16 @@ def vectors() -> dict[str, Any]:
             "numbers that are hard to read": _case(
                 fit(_clean(hard), FitSettings(binning=Binning.QUANTILE)), hard
             ),
+            "cells that say nothing": _case(
+                Encoder(
+                    columns=(
+                        NumberColumn(name="n", first=1, missing=0, edges=(-1.0, 0.0)),
+                        CategoryColumn(name="w", first=1, missing=0, categories=("-1", "-", "none")),
+                        IdColumn(name="i", words=("-1", ".")),
+                    )
+                ),
+                {"n": _GAPS, "w": _GAPS, "i": _GAPS},
+            ),
             "few bins": _case(
                 fit({"n": [str(value) for value in range(100)]}, FitSettings(bins=5)),
                 {"n": [str(value) for value in range(-2, 103, 3)]},
@@ -123,6 +144,9 @@ def vectors() -> dict[str, Any]:
         },
         "refused": {
             "a word among numbers": _refused(fit({"n": ["1"]}, FitSettings()), {"n": ["1", "0x10"]}),
+            "dashes that are no gap among numbers": _refused(
+                fit({"n": ["1"]}, FitSettings()), {"n": ["-", "---"]}
+            ),
             "too large a number": _refused(fit({"n": ["1"]}, FitSettings()), {"n": ["1e309"]}),
             "an image of another size": _refused(digit, {"i": [pictures(28, 28)[2], pictures(28, 24)[2]]}),
             "an image that is missing": _refused(digit, {"i": [pictures(28, 28)[2].upper(), "?"]}),

@@ -18,7 +18,7 @@ const ID_ROWS = 2;
 const WORD = (1n << 64n) - 1n;
 const MAX_NUMBER_LENGTH = 400;
 const SPACE = " \t\n\r\f\v";
-const MISSING = new Set(["", "?", "n/a", "na", "nan", "none", "null"]);
+const MISSING = new Set(["", "?", "-", "--", ".", "n/a", "#n/a", "na", "<na>", "nan", "nat", "none", "null"]);
 const NUMBER = /^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$/;
 
 /** What a cell says: its text as it would stand in a file, a number, or null where nothing is known. */
