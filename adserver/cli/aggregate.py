@@ -294,7 +294,7 @@ def _check_gaps(
     declared, titles = [value.name for value in values], names_by_title(values)
     over_filled = set()
     for typed, (name, over) in ((typed, one) for typed, ones in asked.items() for one in ones):
-        filled = filled_name(declared_name(name, declared, titles), declared)
+        filled = filled_name(declared_name(name, declared, titles), values)
         if filled is not None and not over:
             raise typer.BadParameter(
                 f"{typed} is of {name!r}, which some reports do not have and hold as 0: write "

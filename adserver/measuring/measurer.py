@@ -249,11 +249,10 @@ def level_errors(task: Task, spec: QuerySpec) -> tuple[tuple[float, ...], ...]:
 
 def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
     measurement, units = measurement_of(task), spec.noise_units(task)
-    declared = [value.name for value in measurement.values]
     columns: list[Column] = []
     for measure in spec.measures:
         scale = units / measure.scale
-        counted_by = filled_name(measure.value, declared) or ""
+        counted_by = filled_name(measure.value, measurement.values) or ""
         value = measurement.value(measure.value)
         title = measure.value if value is None else shown_name(value)
         if value is None or measure.kind is MeasureKind.SUM:

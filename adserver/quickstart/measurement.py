@@ -125,7 +125,7 @@ class MeasurementPlan:
 
     def _count_of(self, value: str) -> str:
         """Return the declared value that counts the rows with a declared value; count if all have it."""
-        return filled_name(value, self.names) or COUNT
+        return filled_name(value, self.declared.values) or COUNT
 
 
 def parse_value(table: Table, column: str) -> Measured:

@@ -68,13 +68,18 @@ def distinct_names(names: Iterable[str]) -> list[str]:
     return [*found]
 
 
-def filled_name(value: str, declared: Collection[str]) -> str | None:
+def filled_name(value: str, declared: "Iterable[Value]") -> str | None:
     """Return the declared value that counts the reports with a value that others lack; None if there is none.
 
     By the names that quickstart gives: `spend` is counted by `spend_filled`, as is its word `spend__none`.
     """
-    names = (filled_name_of(one) for one in (value, value.partition(_WORD)[0]))
-    return next((name for name in names if value in declared and name in declared), None)
+    known = {one.name: one for one in declared}
+    if value not in known:
+        return None
+    # A report has a word or not: an amount called `spend__net` is no word of `spend`
+    is_flag = (known[value].low, known[value].high) == (0, 1)
+    names = map(filled_name_of, (value, *((value.partition(_WORD)[0],) if is_flag else ())))
+    return next((name for name in names if name in known), None)
 
 
 def filled_name_of(value: str) -> str:

@@ -619,18 +619,19 @@ def test_a_title_that_a_row_or_a_bucket_has_too_costs_no_answer() -> None:
 
 
 def test_the_mean_of_a_word_is_a_share_of_the_reports_that_have_any_of_its_columns() -> None:
-    names = ("back__yes", "back__no", "back_filled")
-    of = measuring_world(
-        {"min_cell_count": 1, "values": [{"name": name, "low": 0, "high": 1} for name in names]}
-    )
-    held = [[1, 0, 1]] * 2 + [[0, 1, 1]] * 3 + [[0, 0, 0]] * 3
+    names = ("back__yes", "back__no", "back_filled", "back__net")
+    values = [{"name": name, "low": 0, "high": 1 if name != "back__net" else 9} for name in names]
+    of = measuring_world({"min_cell_count": 1, "values": values})
+    held = [[1, 0, 1, 5]] * 2 + [[0, 1, 1, 5]] * 3 + [[0, 0, 0, 5]] * 3
     laboratory = Laboratory(of, np.zeros((8, 0), np.uint32), np.array(held, np.int64))
     result = laboratory.measurer().measure(read_request(measurement_of(of.task), values=[*names, "count"]))
-    assert [column.counted_by for column in result.columns] == ["back_filled", "back_filled", "", ""]
+    assert [column.counted_by for column in result.columns] == ["back_filled", "back_filled", "", "", ""]
     means = {mean.name: [one.value for one in mean.estimates(result)] for mean in means_in(result)}
     assert means == {
         "mean of back__yes over back_filled": [pytest.approx(2 / 5)],
         "mean of back__no over back_filled": [pytest.approx(3 / 5)],
+        # An amount is no word, whatever its name
+        "mean of back__net": [pytest.approx(5)],
     }
     with pytest.raises(JobRefused, match="give over='back_filled'"):
         result.means("back__yes")

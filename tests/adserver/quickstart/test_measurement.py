@@ -237,7 +237,7 @@ def test_a_row_with_a_gap_is_counted_and_adds_0_and_its_value_has_a_count_of_its
     assert numbers_by_level(RATED, plan, measure.values[0]) == [{(): [0.0, 0.0, *[2.0] * 58]}]
     assert numbers_by_level(RATED, plan, None) == [{(): [1.0] * 60}]
     assert plan.filled == {"note": "rows with note"}
-    assert filled_name("note", plan.names) == "note_filled"
+    assert filled_name("note", plan.declared.values) == "note_filled"
     assert list(plan.names) == ["note", "other", "note_filled"]
     assert plan.browser_options[-3:] == ("--value", "note_filled=note!=", "--gaps-as-zero")
     [told] = describe_gaps(RATED, DataSettings(), measure)
@@ -271,7 +271,7 @@ def test_words_of_a_column_with_gaps_share_one_count_of_the_rows_that_have_a_cel
         "retoure_filled": "rows with Retoure!",
         "stars_filled": "rows with stars",
     }
-    assert {name: filled_name(name, plan.names) for name in plan.names} == {
+    assert {name: filled_name(name, plan.declared.values) for name in plan.names} == {
         "retoure__ja": "retoure_filled",
         "stars__3": "stars_filled",
         "ja": None,
@@ -329,8 +329,8 @@ def test_of_two_columns_of_one_plain_name_the_one_with_gaps_alone_has_a_count() 
     assert plan is not None
     units = {value.name: value.parts_per_unit for value in plan.declared.values}
     assert units == {"spend": 10, "spend_2": 100, "spend_2_filled": 1}
-    assert filled_name("spend", plan.names) is None
-    assert filled_name("spend_2", plan.names) == "spend_2_filled"
+    assert filled_name("spend", plan.declared.values) is None
+    assert filled_name("spend_2", plan.declared.values) == "spend_2_filled"
     assert plan.filled == {"spend!": "rows with spend!"}
 
 
@@ -341,7 +341,7 @@ def test_a_column_that_is_called_like_a_count_is_not_read_as_one(columns: tuple[
     plan = plan_measurement(named, DataSettings(), MeasureSettings(values=values))
     assert plan is not None
     assert list(plan.names.values()) == list(columns)
-    assert [filled_name(name, plan.names) for name in plan.names] == [None, None]
+    assert [filled_name(name, plan.declared.values) for name in plan.names] == [None, None]
 
 
 def test_long_names_of_columns_with_decimals_and_gaps_are_names_that_a_task_takes() -> None:
@@ -354,7 +354,9 @@ def test_long_names_of_columns_with_decimals_and_gaps_are_names_that_a_task_take
     assert plan is not None
     assert max(map(len, plan.names)) <= 64
     assert len({*plan.filled.values()}) == 3
-    assert all(filled_name(name, plan.names) for name, title in plan.names.items() if title in plan.filled)
+    assert all(
+        filled_name(name, plan.declared.values) for name, title in plan.names.items() if title in plan.filled
+    )
 
 
 def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> None:

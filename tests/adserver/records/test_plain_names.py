@@ -12,6 +12,12 @@ from adserver.records.plain_names import (
     plain_name,
     word_name_of,
 )
+from maskedlark.reports.measurement import Value
+
+
+def flags(*names: str) -> tuple[Value, ...]:
+    """Declared values that a report has or not."""
+    return tuple(Value(name=name, low=0, high=1) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +72,10 @@ def test_a_name_that_an_earlier_one_has_gets_a_number_and_the_others_stay() -> N
 
 
 def test_what_counts_the_reports_with_a_value_is_known_by_the_whole_name_of_a_declared_value() -> None:
-    declared = ["spent", "spend", "spend_filled", "bought"]
+    declared = flags("spent", "spend", "spend_filled", "bought")
     assert filled_name("spend", declared) == "spend_filled"
     assert filled_name("spent", declared) is None
-    assert filled_name("spend", ["spend_filled"]) is None
+    assert filled_name("spend", flags("spend_filled")) is None
     assert filled_name("bought", declared) is None
     assert filled_name("spend_filled", declared) is None
 
@@ -80,12 +86,16 @@ def test_groups_are_ordered_by_number_and_then_by_the_alphabet() -> None:
 
 
 def test_words_of_a_column_are_counted_by_what_counts_its_cells() -> None:
-    declared = ["spend", "spend_filled", *(word_name_of("spend", word) for word in ("none", "3 €", "€"))]
-    assert declared[2:] == ["spend__none", "spend__3", "spend__column"]
-    assert {filled_name(one, declared) for one in declared if one != "spend_filled"} == {"spend_filled"}
-    assert filled_name("spend__none", ["spend__none", "spend_filled_2"]) is None
+    words = [word_name_of("spend", word) for word in ("none", "3 €", "€")]
+    assert words == ["spend__none", "spend__3", "spend__column"]
+    declared = flags("spend", "spend_filled", *words)
+    assert {filled_name(one, declared) for one in ("spend", *words)} == {"spend_filled"}
+    assert filled_name("spend__none", flags("spend__none", "spend_filled_2")) is None
+    amount = Value(name="spend__net", low=0, high=100)
+    assert filled_name("spend__net", (*declared, amount)) is None
+    assert filled_name("spend__net", (amount, *flags("spend__net_filled"))) == "spend__net_filled"
     # Its own count comes first
-    assert filled_name("a__b", ["a__b", "a_filled", "a__b_filled"]) == "a__b_filled"
+    assert filled_name("a__b", flags("a__b", "a_filled", "a__b_filled")) == "a__b_filled"
     # No column's name has what stands between a column's and a word's
     assert "__" not in plain_name("spend__none")
     assert len(word_name_of("s" * 48, "w" * 99)) == 60
