@@ -169,7 +169,9 @@ def check(project: Project) -> Checked:
             *(
                 ()
                 if settings.person
-                else warn_of_repeated_people(table, settings.data.label, settings.measure.columns)
+                else warn_of_repeated_people(
+                    table, settings.data.label, settings.measure.columns, settings.data.not_people
+                )
             ),
             *warn_of_rows_per_person(table, settings),
         )
@@ -257,7 +259,11 @@ def _check_measured_alone(project: Project) -> Checked:
         why_general=None,
         table_warnings=(
             *warn_of_spellings(table, settings.measure.columns),
-            *(() if settings.person else warn_of_repeated_people(table, "", settings.measure.columns)),
+            *(
+                ()
+                if settings.person
+                else warn_of_repeated_people(table, "", settings.measure.columns, settings.data.not_people)
+            ),
             *warn_of_rows_per_person(table, settings),
         ),
         forecasts=forecasts,

@@ -169,6 +169,8 @@ def find_person_problems(table: Table, settings: Settings) -> Iterator[str]:
     for setting, names in (("values", [one.column for one in measure.values]), ("keys", measure.keys)):
         if person in names:
             yield f"[task] person names {person!r}, which [measure] {setting} names too: remove it there"
+    if person in settings.data.not_people:
+        yield f"[task] person names {person!r}, which [data] not_people names too: remove it in one of them"
 
 
 def _find_empty_sides(table: Table, settings: Settings) -> Iterator[str]:
@@ -205,6 +207,7 @@ def _named_columns(data: DataSettings) -> list[tuple[str, str]]:
         "dates": data.dates,
         "codes": data.codes,
         "publish": data.publish,
+        "not_people": data.not_people,
         "words": tuple(data.vocabularies()),
     }
     return [(setting, name) for setting, names in lists.items() for name in names]

@@ -45,6 +45,7 @@ dates = {_list(data.dates, notes)}            # columns of dates: weekday, day a
 codes = {_list(data.codes, notes)}            # columns of numbers that name things: read as words
 words = {_list(data.words, notes)}            # columns of many words: "item=1000" or "item=planned" rows
 publish = {_list(data.publish, notes)}          # columns of identifiers whose words may be public
+not_people = {_list(data.not_people, {})}       # columns of ids that name no people, such as ZIP codes
 panel = {data.panel:g}            # the share of rows (with person: of people) kept back to test the model
 
 [task]                 # what both helpers sign, for good
@@ -82,6 +83,7 @@ def _measuring_text(settings: Settings) -> str:
 csv = {_text(data.csv)}              # your table, seen from this folder
 label = ""             # its columns are measured and no model is trained, so every row is reported
 publish = {_list(data.publish, {})}          # keys that look like identifiers, whose words may be public
+not_people = {_list(data.not_people, {})}       # columns of ids that name no people, such as ZIP codes
 
 [task]                 # what both helpers sign, for good
 {_person(task)}min_batch_size = {task.min_batch_size}

@@ -1,7 +1,7 @@
 """Whether a column of a table seems to name people who have several rows, as an epsilon is of one row.
 
 Its name says so, such as `user_id` or `Kundennr`, or its words look like ids. Ids of things repeat as well,
-such as those of articles: of words alone the warning asks.
+such as those of articles: of words alone the warning asks, and `[data] not_people` answers.
 """
 
 import json
@@ -60,7 +60,9 @@ _ID: Final = re.compile(
 _MOST_JUDGED: Final = 2_000
 
 
-def warn_of_repeated_people(table: Table, label: str, measured: Collection[str] = ()) -> tuple[str, ...]:
+def warn_of_repeated_people(
+    table: Table, label: str, measured: Collection[str] = (), not_people: Collection[str] = ()
+) -> tuple[str, ...]:
     """Return a line if a column seems to name people who have several rows, as epsilon is of one row.
 
     If names of columns say so, it is of the one with the fewest people. Otherwise up to two columns are asked
@@ -70,18 +72,21 @@ def warn_of_repeated_people(table: Table, label: str, measured: Collection[str] 
         table: The project's.
         label: The column of the label; "" for none.
         measured: Columns that are measured, which are not asked about.
+        not_people: Columns of which the owner says that they name no people.
     """
+    answered = {label, *not_people}
     counted = {
         name: counts
         for name, cells in table.columns.items()
         # Of few words, a column `user` holds kinds of users
-        if name != label and len(counts := Counter(cell for cell in cells if cell is not None)) >= FEWEST_ROWS
+        if name not in answered
+        and len(counts := Counter(cell for cell in cells if cell is not None)) >= FEWEST_ROWS
     }
     if named := {name: counts for name, counts in counted.items() if _names_people(name)}:
         name = min(named, key=lambda name: (len(named[name]), name))
         if max(named[name].values()) == 1:
             return ()
-        return (f"{_describe(name, named[name])}: {_advise(name)}",)
+        return (f"{_describe(name, named[name])}: {_advise(name)}; if it names no people, {_deny(name)}",)
     asked = {
         name: counts
         for name, counts in counted.items()
@@ -89,7 +94,7 @@ def warn_of_repeated_people(table: Table, label: str, measured: Collection[str] 
     }
     most_first = sorted(asked, key=lambda name: (-len(asked[name]), name))
     return tuple(
-        f"{_describe(name, asked[name])}: if it names people, {_advise(name)}"
+        f"{_describe(name, asked[name])}: if it names people, {_advise(name)}; if not, {_deny(name)}"
         for name in most_first[:_MOST_ASKED]
     )
 
@@ -100,11 +105,18 @@ def _describe(name: str, counts: Counter[str]) -> str:
 
 
 def _advise(name: str) -> str:
-    setting = f"person = {json.dumps(name, ensure_ascii=False)}"
     return (
         "epsilon is of one row, and of all rows of one such person more; "
-        f"[task] {setting} makes it of a person"
+        f"[task] person = {_quote(name)} makes it of a person"
     )
+
+
+def _deny(name: str) -> str:
+    return f"[data] not_people = [{_quote(name)}] says so"
+
+
+def _quote(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _names_people(column: str) -> bool:

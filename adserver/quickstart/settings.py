@@ -59,6 +59,7 @@ class DataSettings:
         words: Its columns of ids, as COLUMN=N, whose N most frequent words have rows of their own in the
             model, or as COLUMN=planned, as many as the reports and epsilon carry.
         publish: Its columns whose words may stand in the public encoder though they look like identifiers.
+        not_people: Its columns of ids that name no people, such as articles: `check` does not ask about them.
         panel: The share of rows that are never reported: the trained model is tested on them. Without a
             label, all rows are reported.
     """
@@ -71,6 +72,7 @@ class DataSettings:
     codes: tuple[str, ...] = ()
     words: tuple[ColumnWords, ...] = ()
     publish: tuple[str, ...] = ()
+    not_people: tuple[str, ...] = ()
     panel: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
     @property

@@ -426,6 +426,13 @@ def test_epsilon_is_said_to_be_of_one_row_where_people_have_several(
     assert "column 'who' repeats (250 different in 400 rows, up to 3 each): if it names people" in (
         invoke("new", tmp_path / "asked", "--csv", tmp_path / "visits.csv", *options).output
     )
+    # Until the owner answers
+    change(tmp_path / "asked", "not_people = []", 'not_people = ["who"]')
+    assert "repeats" not in invoke("check", tmp_path / "asked").output
+    change(tmp_path / "asked", 'not_people = ["who"]', 'not_people = ["whom"]')
+    assert "[data] not_people names 'whom', but visits.csv has no such column" in (
+        invoke("check", tmp_path / "asked").output
+    )
     home = new_on_devices(tmp_path / "home")
     assert "repeats" not in home.output + invoke("check", tmp_path / "home" / "play").output
 
@@ -547,6 +554,9 @@ def test_a_person_of_reports_is_not_the_label_and_not_of_devices(tmp_path: Path)
     config.write_text(text_of.replace('person = ""', 'person = "user_id"', 1))
     [problem] = check(Project.open(tmp_path / "play")).problems
     assert problem.startswith("[task] person is for reports, and [federated] person for devices")
+    config.write_text(text_of.replace("not_people = []", 'not_people = ["user_id"]'))
+    [problem] = check(Project.open(tmp_path / "play")).problems
+    assert problem.startswith("[task] person names 'user_id', which [data] not_people names too: remove it")
     config.write_text(text_of.replace('csv = "', 'csv = "" # "').replace('label = "bought"', 'label = ""'))
     assert "[task] person is 'user_id', but [data] csv is empty" in invoke("check", tmp_path / "play").output
 

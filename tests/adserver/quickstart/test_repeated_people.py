@@ -31,7 +31,10 @@ def shop_of(
 def test_a_column_whose_name_says_people_is_warned_of_if_it_repeats(column: str) -> None:
     [line] = warn_of_repeated_people(shop_of(column), "bought")
     assert f"column {column!r} repeats (30 different in 50 rows, up to 2 each): epsilon is of one row" in line
-    assert f'[task] person = "{column}" makes it of a person' in line
+    assert (
+        f'[task] person = "{column}" makes it of a person; if it names no people, [data] not_people' in line
+    )
+    assert not warn_of_repeated_people(shop_of(column), "bought", not_people=(column,))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_words_that_look_like_ids_are_asked_about(column: str, spell: Callable[[
     assert line == (
         f"column {column!r} repeats (30 different in 50 rows, up to 2 each): if it names people, "
         "epsilon is of one row, and of all rows of one such person more; "
-        f'[task] person = "{column}" makes it of a person'
+        f'[task] person = "{column}" makes it of a person; if not, [data] not_people = ["{column}"] says so'
     )
 
 
@@ -119,6 +122,7 @@ def test_of_many_columns_of_ids_the_two_with_the_most_different_words_are_asked_
     assert [line.split("'")[1] for line in found] == ["order", "zip"]
     left = warn_of_repeated_people(table, "", measured=("order",))
     assert [line.split("'")[1] for line in left] == ["zip", "article"]
+    assert not warn_of_repeated_people(table, "", ("order",), not_people=("zip", "article"))
 
 
 def test_a_column_that_says_people_answers_the_question_for_all_others() -> None:
