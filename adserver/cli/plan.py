@@ -199,8 +199,6 @@ def _plan_command(
         print_json(PlanMessage.of(found))
         return
     print_plan(found)
-    if model is not None and found.general is None:
-        typer.echo("helpers compute the model exactly")
 
 
 def _report_after(seconds: float) -> "OnProgress":

@@ -10,9 +10,7 @@ import typer
 from adserver.client.choices import check_numbers, check_panels, choose, suggest_names
 from adserver.client.connection import Connection, id_of, warn_afterwards
 from adserver.client.job import Job
-from adserver.messages.plan import PlanMessage
 from adserver.records.defaults import MOMENTUM, TEST_SHARE
-from adserver.records.facts import Facts
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Schedule
@@ -23,7 +21,7 @@ from adserver.training.defaults import ROUNDS
 from adserver.training.pipeline import names_of_outputs
 from adserver.training.submission import check_settings
 from adserver.views.job_comparison import ComparedJobs, compare_jobs
-from adserver.views.plan import Remark, remarks_of_job
+from adserver.views.plan import Remark, ShownPlan, remarks_of_job
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads
@@ -71,8 +69,10 @@ class Training(Connection):
         jobs: int = 1,
         tests: int = 0,
         test_share: float = TEST_SHARE,
-    ) -> Facts:
+    ) -> ShownPlan:
         """Return what fits a dataset's budgets, and how much noise: `adserver job plan --json`.
+
+        A shell and a notebook show the job to train first, and the table of what else fits below it.
 
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
         rounds alone, and the recommended job has rounds of all reports, as `train` has by itself; give none
@@ -135,7 +135,7 @@ class Training(Connection):
             request = replace(request, model=encoded, loss=found)
         planned = self.server.plan(request)
         _tell((Remark(text=line, is_warning=True) for line in planned.warnings), False)
-        return Facts(PlanMessage.of(planned).model_dump(mode="json"))
+        return ShownPlan(planned)
 
     def _encoder_of(self, task_id: bytes) -> Encoder | None:
         """Return the encoder of a task, if it names one."""

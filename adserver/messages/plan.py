@@ -18,13 +18,14 @@ from adserver.messages.submission import (
     loss_sent,
 )
 from adserver.records.defaults import TEST_SHARE
-from adserver.records.optimizer_kinds import ScheduleKind
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.records.training_plan import Schedule
 from adserver.training.planning import MOST_REPORTS, GeneralPath, Planned
 from maskedlark.frozen import pick_attributes
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.reports.task import Task
 
 _SAME = (
@@ -262,29 +263,47 @@ class PlanJob(SamplingRequest):
 
 def submit_options(option: Option, plan: Plan, room: JobLimits) -> str:
     """Return the options of `adserver job submit` that give exactly this job."""
-    # With all digits: a rounded number would be another job, which may no longer fit.
-    return (
-        f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
-        f" {option.noise_multiplier!r}"
-        + (f" --noise correlated --carried {option.carried}" if option.carried else "")
-        + ("" if room.is_allocated else " --sampling poisson")
-        + (" --public-samples" if room.is_sample_public else "")
-        + ("" if room.clip_norm is None else f" --clip-norm {room.clip_norm!r}")
-        + ("" if plan.learning_rate is None else _steps(plan.learning_rate, room))
+    return " ".join(
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {_spell(value)}")
+        for name, value in submit_settings(option, plan, room).items()
     )
 
 
-def _steps(learning_rate: float, room: JobLimits) -> str:
-    """Return the options of the learning rate, the momentum and the schedule."""
-    moving = f"momentum --momentum {room.momentum!r}" if room.momentum else "sgd"
-    chosen, schedule = f" --learning-rate {learning_rate!r} --optimizer {moving}", room.schedule
+def submit_settings(option: Option, plan: Plan, room: JobLimits) -> dict[str, object]:
+    """Return the settings that give exactly this job, by the names that `Client.train` has for them.
+
+    The numbers of the learning rate's schedule are settings of their own, as on a command line.
+    """
+    settings: dict[str, object] = pick_attributes(option, ("rounds", "batch_size", "noise_multiplier"))
+    if option.carried:
+        settings |= {"noise": StepNoise.CORRELATED.value, "carried": option.carried}
+    if not room.is_allocated:
+        settings["sampling"] = Sampling.POISSON.value
+    if room.is_sample_public:
+        settings["public_samples"] = True
+    if room.clip_norm is not None:
+        settings["clip_norm"] = room.clip_norm
+    if plan.learning_rate is not None:
+        settings |= {"learning_rate": plan.learning_rate, "optimizer": OptimizerKind.SGD.value}
+        if room.momentum:
+            settings |= {"optimizer": OptimizerKind.MOMENTUM.value, "momentum": room.momentum}
+        settings |= {"schedule": room.schedule.kind.value, **schedule_settings(room.schedule)}
+    return settings
+
+
+def schedule_settings(schedule: Schedule) -> dict[str, object]:
+    """Return the numbers of a schedule's kind by name."""
     match schedule.kind:
         case ScheduleKind.CONSTANT:
-            settings = ""
+            return {}
         case ScheduleKind.COSINE:
-            settings = f" --final-factor {schedule.final_factor!r}"
+            return pick_attributes(schedule, ("final_factor",))
         case ScheduleKind.STEP:
-            settings = f" --step-rounds {schedule.step_rounds} --step-factor {schedule.step_factor!r}"
+            return pick_attributes(schedule, ("step_rounds", "step_factor"))
         case ScheduleKind.LINEAR_WARMUP:
-            settings = f" --warmup-rounds {schedule.warmup_rounds}"
-    return f"{chosen} --schedule {schedule.kind}{settings}"
+            return pick_attributes(schedule, ("warmup_rounds",))
+
+
+def _spell(value: object) -> str:
+    # With all digits: a rounded number would be another job, which may no longer fit.
+    return f"{value:.17g}" if isinstance(value, float) and value.is_integer() else str(value)

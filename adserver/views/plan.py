@@ -2,19 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from html import escape as escape_html
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
 from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import JobLimits
-from adserver.budgets.planned_tests import PlannedTests
 from adserver.budgets.planner import Option, Plan
-from adserver.messages.plan import submit_options
+from adserver.messages.plan import PlanMessage, schedule_settings, submit_options, submit_settings
+from adserver.records.facts import Facts
+from adserver.records.html_table import html_table, text_table
 from adserver.records.plans import AnyPlan
 from adserver.records.scored_loss import class_weights, scored_loss
 from adserver.records.submissions import AnySubmission, Submission
-from adserver.records.training_plan import TrainingPlan
+from adserver.records.training_plan import Schedule, TrainingPlan
 from adserver.training.defaults import ROUNDS
 from adserver.training.planning import GeneralPath, Planned
 from adserver.views.printing import print_table
@@ -56,64 +58,124 @@ _FOR_TRAINED: Final = 0.1
 _RARE: Final = 2.0
 
 
+class ShownPlan(Facts):
+    """The values of `adserver job plan --json`, which a shell and a notebook show as `print_plan` does."""
+
+    def __init__(self, planned: Planned) -> None:
+        super().__init__(PlanMessage.of(planned).model_dump(mode="json"))
+        self._parts = tuple(_describe_plan(planned, is_python=True))
+
+    def __repr__(self) -> str:
+        """Show the job to submit, then what else fits."""
+        return "\n".join(one if isinstance(one, str) else text_table(*one) for one in self._parts)
+
+    def _repr_html_(self) -> str:
+        """Return the same with tables, for a notebook."""
+        return "".join(
+            f"<p>{escape_html(one)}</p>" if isinstance(one, str) else html_table(*one) for one in self._parts
+        )
+
+
 def print_plan(planned: Planned) -> None:
-    """Print the table of what fits, with the recommended row marked, and how to submit it."""
-    plan, room, compared, general, refusal, warnings = planned
-    for line in warnings:
+    """Print the job to submit and how, then the table of what fits, with that job's row marked."""
+    for line in planned.warnings:
         typer.echo(str(Remark(text=escape(line), is_warning=True)), err=True)
-    if refusal:
-        typer.echo(f"submit --epsilon {room.epsilon:g} is refused: {refusal}; the jobs below cost less")
-    task, best = room.task, plan.recommended
-    print_table(
-        (
-            "",
-            "rounds",
-            "batch",
-            "noise",
-            "epsilon",
-            "dataset",
-            *_heads_of_worth(plan),
-            "limit",
-        ),
+    for part in _describe_plan(planned, is_python=False):
+        typer.echo(part) if isinstance(part, str) else print_table(*part)
+
+
+class _Table(NamedTuple):
+    head: tuple[str, ...]
+    rows: list[tuple[object, ...]]
+
+
+def _describe_plan(planned: Planned, *, is_python: bool) -> Iterator[str | _Table]:
+    """Yield lines and tables, in options or in words of Python."""
+    plan, room, best = planned.plan, planned.room, planned.plan.recommended
+    yield from _describe_best(planned, is_python=is_python)
+    yield _Table(
+        ("", "rounds", "batch", "noise", "epsilon", "dataset", *_heads_of_worth(plan), "limit"),
         [_row(option, plan) for option in plan.alternatives],
     )
+    yield from _describe_columns(plan, room, is_python=is_python)
+    if planned.compared is not None:
+        yield from _describe_comparison(planned.compared, plan, is_python=is_python)
+    if planned.general is not None:
+        yield from _describe_general_path(planned.general, best)
+    elif best.core_seconds is not None:
+        yield from describe_path(())
+    if room.jobs > 1 or room.tests is not None:
+        yield from _describe_division(plan, room, is_python=is_python)
+
+
+def _describe_best(planned: Planned, *, is_python: bool) -> Iterator[str]:
+    """Yield the job to submit, how, and whether more was asked for than fits."""
+    plan, room, best = planned.plan, planned.room, planned.plan.recommended
+    alone, is_one = best.cost.alone, room.jobs == 1
+    yield (
+        f"{'the job to submit' if is_one else f'each of the {room.jobs} jobs to submit'}: "
+        f"{plural(best.rounds, 'round')} of {best.batch_size:,.0f} reports with noise "
+        f"{best.noise_multiplier:.4g}{' correlated' if best.carried else ''}, for epsilon "
+        f"{number(alone.ad_server)} against the ad server and {number(alone.colluding)} against it with one "
+        "helper"
+    )
+    if is_python:
+        yield f"{'train it' if is_one else 'train each'} with: {_train_call(best, plan, room)}"
+    else:
+        yield f"{'submit it' if is_one else 'submit each'} with: {submit_options(best, plan, room)}"
+    if planned.refusal:
+        asked = f"train(epsilon={room.epsilon:g})" if is_python else f"submit --epsilon {room.epsilon:g}"
+        yield f"{asked} is refused: {escape(planned.refusal)}; the jobs here cost less"
+    yield "jobs that fit, with ▶ at this one:"
+
+
+def _train_call(option: Option, plan: Plan, room: JobLimits) -> str:
+    """Return the call of `Client.train` that gives exactly this job."""
+    settings, schedule = submit_settings(option, plan, room), room.schedule
+    numbers = schedule_settings(schedule)
+    shown = {name: repr(value) for name, value in settings.items() if name not in numbers}
+    if "schedule" in shown and schedule != Schedule(kind=schedule.kind):
+        others = "".join(f", {name}={value!r}" for name, value in numbers.items())
+        shown["schedule"] = f"Schedule(kind=ScheduleKind.{schedule.kind.name}{others})"
+    return f"client.train(model, loss=..., {', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+
+def _name_setting(name: str, *, is_python: bool) -> str:
+    return f"{name}=" if is_python else f"--{name.replace('_', '-')}"
+
+
+def _describe_columns(plan: Plan, room: JobLimits, *, is_python: bool) -> Iterator[str]:
+    """Yield what the columns of the table are."""
+    best, task = plan.recommended, room.task
     if plan.is_norm_known:
-        typer.echo(
+        yield (
             "ratio, of noise to signal: both helpers' noise on a round's mean gradient, over a gradient of "
             f"norm {plan.gradient_norm:g}, as you expect{_describe_bound(plan, room)}"
         )
-        typer.echo(
-            "worth: so many steps without noise are predicted to gain as much, each at its best length"
-        )
+        yield "worth: so many steps without noise are predicted to gain as much, each at its best length"
     else:
-        typer.echo(
+        yield (
             "least ratio, of noise to signal: both helpers' noise on a round's mean gradient, over the clip "
             f"norm, {plan.gradient_norm:g}, which no such gradient exceeds; most are shorter, and the ratio "
-            "is often ten times as large. With --gradient-norm, such as an earlier job's curves.csv has, it "
-            "is the likely one, with what each job is worth"
+            f"is often ten times as large. With {_name_setting('gradient_norm', is_python=is_python)}, such "
+            "as an earlier job's curves have, it is the likely one, with what each job is worth"
         )
     if best.weight_noise is not None:
-        typer.echo(
+        yield (
             "weights: the error of each weight after the last round by both helpers' noise, at this rate, "
             "momentum and schedule"
         )
     if best.core_seconds is not None:
-        typer.echo("core s: processor seconds of both helpers together, about twice what they will be")
-    held = (
+        yield "core s: processor seconds of both helpers together, about twice what they will be"
+    by_label = (
+        "client.budgets(relation=Relation.LABEL)" if is_python else "`adserver budget --relation label`"
+    )
+    yield (
         f"epsilon: of {'one' if room.jobs > 1 else 'this'} job alone; dataset: what that has spent or"
         f" reserved with {_describe_sharing(room)}, of {_both(task)}"
         "; in parentheses against the ad server with one helper; of zeroing one report (of one label against"
-        " another: `adserver budget --relation label`)"
+        f" another: {by_label}), at delta {task.delta:.2g}"
     )
-    typer.echo(f"{held}, at delta {task.delta:.2g}")
-    if compared is not None:
-        _print_comparison(compared, plan)
-    if general is not None:
-        _print_general_path(general, best)
-    if room.jobs > 1 or room.tests is not None:
-        _print_division(plan, room)
-    each = "submit each" if room.jobs > 1 else "submit the marked one"
-    typer.echo(f"{each} with: {submit_options(best, plan, room)}")
 
 
 def describe_path(reasons: Sequence[str]) -> list[str]:
@@ -371,65 +433,56 @@ def _describe_sharing(room: JobLimits) -> str:
     return jobs if room.tests is None else f"{jobs} and {plural(room.tests.count, 'evaluation')}"
 
 
-def _print_division(plan: Plan, room: JobLimits) -> None:
-    """Print what each job and each evaluation gets of a budget that is divided."""
+def _describe_division(plan: Plan, room: JobLimits, *, is_python: bool) -> Iterator[str]:
+    """Yield what each job and each evaluation gets of a budget that is divided."""
     best, planned = plan.recommended, plan.recommended.cost.planned
-    typer.echo(
+    yield (
         f"divided by the accountant, of {room.dataset_size:,} reports: {_describe_sharing(room)}"
         f" cost {_both(planned)}"
     )
-    typer.echo(
+    yield (
         f"  each job: noise {best.noise_multiplier:.4g}, epsilon {_both(best.cost.alone)} alone"
         + (f", worth {best.steps_worth:.3g} steps" if plan.is_norm_known else "")
     )
-    if room.tests is not None:
-        _print_tests(room.tests)
+    if (tests := room.tests) is not None:
+        asking = (
+            f"client.evaluate(epsilon={tests.epsilon:g})"
+            if is_python
+            else f"adserver evaluate --epsilon {tests.epsilon:g}"
+        )
+        yield (
+            f"  each evaluation: {asking}; all of them cost {_both(tests.cost)}, and each count of the "
+            f"histogram is off by {tests.count_noise:,.3g} reports"
+        )
 
 
-def _print_tests(tests: PlannedTests) -> None:
-    typer.echo(
-        f"  each evaluation: adserver evaluate --epsilon {tests.epsilon:g}; all of them cost "
-        f"{_both(tests.cost)}, and each count of the histogram is off by {tests.count_noise:,.3g} reports"
-    )
-
-
-def _print_general_path(general: GeneralPath, best: Option) -> None:
-    """Print why a model is not exact, and what that costs."""
-    for line in describe_path(general.reasons):
-        typer.echo(line)
+def _describe_general_path(general: GeneralPath, best: Option) -> Iterator[str]:
+    """Yield why a model is not exact, and what that costs."""
+    yield from describe_path(general.reasons)
     if best.core_seconds is not None:
-        typer.echo(_describe_time(best.core_seconds / 2, best.rounds, round(best.batch_size)))
+        yield _describe_time(best.core_seconds / 2, best.rounds, round(best.batch_size))
     # Public samples cost nothing where there are none
     if general.noise_factor is not None and general.noise_factor > _SEARCHED:
-        typer.echo(f"on the exact path the marked job would need 1/{general.noise_factor:.3g} of the noise")
+        yield f"on the exact path the marked job would need 1/{general.noise_factor:.3g} of the noise"
 
 
-def _print_comparison(compared: Comparison, plan: Plan) -> None:
-    """Print the marked job with either noise, and larger batches where the second budget binds."""
-    both = {"independent": compared.independent, "correlated": compared.correlated}
-    shown = [option for option in both.values() if option is not None]
-    if compared.refusal:
-        missing = next(name for name, option in both.items() if option is None)
-        typer.echo(f"{missing} noise is not possible here: {compared.refusal}")
-        if not compared.larger:
-            return
+def _describe_comparison(compared: Comparison, plan: Plan, *, is_python: bool) -> Iterator[str | _Table]:
+    """Yield the marked job with either noise, and larger batches where the second budget binds.
+
+    Nothing is said of a kind of noise that is not possible: the one that was asked for is.
+    """
+    shown = [option for option in (compared.independent, compared.correlated) if option is not None]
     if compared.larger:
-        typer.echo(
+        yield (
             "the budget against the ad server with one helper binds, where samples hide nothing: the marked "
             "job with either noise and with larger batches, each with the least noise that fits:"
         )
+    elif len(shown) > 1:
+        yield "the marked job with either noise, each the least that fits:"
     else:
-        typer.echo("the marked job with either noise, each the least that fits:")
-    print_table(
-        (
-            "noise",
-            "batch",
-            "multiplier",
-            "a step",
-            "epsilon",
-            "dataset",
-            *_heads_of_worth(plan),
-        ),
+        return
+    yield _Table(
+        ("noise", "batch", "multiplier", "a step", "epsilon", "dataset", *_heads_of_worth(plan)),
         [
             (
                 "correlated" if option.carried else "independent",
@@ -443,10 +496,10 @@ def _print_comparison(compared: Comparison, plan: Plan) -> None:
             for option in (*shown, *compared.larger)
         ],
     )
-    typer.echo(
+    yield (
         "a step: the length of both helpers' noise on its mean gradient; of correlated noise, as for ratio,"
         " of independent noise that leaves the weights the same error. Correlated noise has one clip bound in"
-        " all rounds (--clip-norm) and needs a model on the exact path"
+        f" all rounds ({_name_setting('clip_norm', is_python=is_python)}) and needs a model on the exact path"
     )
 
 

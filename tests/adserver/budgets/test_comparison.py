@@ -11,10 +11,11 @@ from adserver.budgets.comparison import compare
 from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import Planner
 from adserver.messages.plan import PlanMessage, submit_options
+from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import PlanConstraints
 from adserver.records.training_plan import Schedule
 from adserver.training.planning import Planned
-from adserver.views.plan import print_plan
+from adserver.views.plan import ShownPlan, print_plan
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.correlated import MAX_EPOCHS, best_carried, gain
 from maskedlark.releases.sampling import StepNoise
@@ -149,3 +150,57 @@ def test_people_and_programs_see_both_kinds(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     assert "the marked job with either noise" in printed
     assert "correlated" in printed
+
+
+def test_noise_of_a_kind_that_is_impossible_is_passed_over_in_silence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of = planner(StepNoise.INDEPENDENT, collusion_epsilon=1e6)
+    plan = of.plan(replace(WISH, batch_size=None))  # all reports in each round
+    planned = Planned(plan, of.room, compare(of, plan.recommended))
+    assert planned.compared is not None
+    assert planned.compared.correlated is None
+    print_plan(planned)
+    for shown in (capsys.readouterr().out, repr(ShownPlan(planned))):
+        assert "correlated" not in shown
+        assert "refus" not in shown
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        (Schedule(), "schedule='constant'"),
+        (
+            Schedule(kind=ScheduleKind.STEP, step_rounds=3),
+            "schedule=Schedule(kind=ScheduleKind.STEP, step_rounds=3, step_factor=0.5)",
+        ),
+    ],
+)
+def test_a_plan_in_python_opens_with_the_call_that_trains_its_job(schedule: Schedule, said: str) -> None:
+    of = planner()
+    of = replace(of, learning_rate=0.3, room=replace(of.room, schedule=schedule, clip_norm=0.5))
+    plan = of.plan(WISH)
+    best, shown = plan.recommended, ShownPlan(Planned(plan, of.room))
+    first, call, _, head, *_ = repr(shown).splitlines()
+    assert f"{best.rounds} rounds of 100 reports with noise {best.noise_multiplier:.4g} correlated" in first
+    prefix, _, arguments = call.partition("client.train(model, loss=..., ")
+    assert prefix == "train it with: "
+    assert arguments == (
+        f"rounds={best.rounds}, batch_size=100.0, noise_multiplier={best.noise_multiplier!r}, "
+        f"noise='correlated', carried={best.carried}, clip_norm=0.5, learning_rate=0.3, "
+        f"optimizer='momentum', momentum=0.9, {said})"
+    )
+    assert head.split()[:2] == ["rounds", "batch"]
+    assert shown["recommended"]["carried"] == best.carried
+    assert f"<p>{first}</p>" in shown._repr_html_()
+    assert "<th>rounds</th>" in shown._repr_html_()
+    assert " --" not in repr(shown)  # options of a command line
+
+
+def test_each_of_several_jobs_has_its_line_and_its_call() -> None:
+    of = planner(StepNoise.INDEPENDENT)
+    of = replace(of, room=replace(of.room, jobs=3))
+    plan = of.plan(WISH)
+    lines = repr(ShownPlan(Planned(plan, of.room))).splitlines()
+    assert lines[0].startswith("each of the 3 jobs to submit: 120 rounds of 100 reports")
+    assert lines[1].startswith("train each with: client.train(")

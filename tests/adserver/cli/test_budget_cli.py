@@ -269,7 +269,7 @@ def test_a_plan_says_why_a_model_is_not_exact_and_what_that_costs(
     assert needed >= 1  # samples of so few records are public anyway
     said = adserver(line).stdout
     assert "general path" in said
-    assert f"submit the marked one with: {found['recommended']['submit']}" in said
+    assert f"submit it with: {found['recommended']['submit']}" in said
     assert found["recommended"]["submit"].endswith("--public-samples")
     asked = json.loads(adserver(f"{line.replace('general', 'model')} --sampling poisson --json").stdout)
     assert asked["recommended"]["submit"].endswith("--sampling poisson")

@@ -344,7 +344,7 @@ def test_a_job_is_planned_submitted_and_cancelled_by_commands(
     model.write_bytes(ENCODED_MODEL)
     at = ("--model", str(model), "--dataset", DATASET)
     plan = told(served, "job", "plan", *at, "--rounds", "3", "--batch-size", "40")
-    assert "submit the marked one with: --rounds 3" in plan
+    assert "submit it with: --rounds 3" in plan
     made = told(
         served,
         "job",
