@@ -30,6 +30,11 @@ WARM: Final = ", warm start"
 """What the name of a setting that begins at trained weights ends in."""
 DEFAULT: Final = ", default network"
 """What the name of a setting of the default network ends in."""
+REFERENCES: Final = (
+    "no noise: the job itself without noise, which is not private: it shows what noise costs; examples "
+    "alone: plain training on the examples, without any reports"
+)
+"""What a reader is told of the rows that are no jobs to submit."""
 METRIC_NAMES: Final = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the loss"}
 """What people call the metrics of `Rehearsal.metric`."""
 # Of Student's t: 95 % between both sides.
@@ -387,7 +392,7 @@ class Rehearsal:
             for one in advised
             if one.scores or one.refused
         ]
-        return "\n".join([f"Rehearsal by {self.metric}", *lines, *self.remarks(is_python=True)])
+        return "\n".join([f"Rehearsal by {self.metric}", *lines, REFERENCES, *self.remarks(is_python=True)])
 
 
 def _describe_resolution(job: Rehearsed, other: Rehearsed, *, is_python: bool) -> str:

@@ -17,7 +17,7 @@ from adserver.training.pipeline import width_of_outputs
 from adserver.training.rehearsal import describe_examples
 from adserver.training.rehearsal_pool import OnProgress
 from adserver.training.rehearsal_training import ALONE, NO_NOISE
-from adserver.training.rehearsed import DEFAULT, METRIC_NAMES, WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsed import DEFAULT, METRIC_NAMES, REFERENCES, WARM, Rehearsal, Rehearsed
 from adserver.views.plan import Remark, remarks_of_columns, remarks_of_loss
 from adserver.views.printing import print_table, progress_bars, write_as
 from maskedlark.encoding.encoder import Encoder
@@ -74,6 +74,7 @@ def print_rehearsal(found: Rehearsal) -> None:
         "mean/rate: mean prediction over the share of positives; with one helper: the epsilon against the ad "
         "server with one helper"
     )
+    typer.echo(REFERENCES)
     for line in found.remarks():
         typer.echo(line)
 

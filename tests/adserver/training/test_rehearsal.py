@@ -816,3 +816,4 @@ def test_a_rehearsal_shows_how_far_its_seeds_are_apart() -> None:
     settings = (one, replace(one, name=ALONE, epsilon=None))
     shown = repr(Rehearsal(metric="roc_auc", settings=settings))
     assert "epsilon 1: 0.7000 at rate 0.3, deviation over seeds 0.1414" in shown
+    assert "no noise: the job itself without noise, which is not private" in shown
