@@ -26,6 +26,7 @@ from adserver.store.tasks import StoredTask
 from adserver.views.printing import sealing_bars
 from maskedlark.audit_log import AuditEntry
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import InvalidTask
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
 from maskedlark.releases.statement import Evidence
@@ -178,7 +179,8 @@ class Client(Measuring, Training):
         """Make a task: both helpers check it against their floors and sign it.
 
         Args:
-            name: What the task is called.
+            name: What the task is called. Names may repeat: each call makes another task, with reports and
+                budgets of its own, and `task` and `tasks` return those that exist by their ids.
             origin: The ad-tech origin that may use the reports.
             min_batch_size: Fewer reports give only noise.
             epsilon: Each dataset's budget against this ad server.
@@ -209,7 +211,10 @@ class Client(Measuring, Training):
         fitted = read_encoder_of(encoder)
         given = {"name": name, "origin": origin, "min_batch_size": min_batch_size, "clip_norm": clip_norm}
         measured = read_measurement_of(measurement)
-        labels = more.pop("labels", None) or label_space(
+        declared = more.pop("labels", None)
+        if declared is not None and (classes, default_label) != (None, None):
+            raise InvalidTask("labels has classes and a default label: leave out classes and default_label")
+        labels = declared or label_space(
             classes=classes,
             default_label=default_label,
             encoder=fitted,

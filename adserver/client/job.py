@@ -1,4 +1,4 @@
-"""A job in a notebook: watch it, look at its figures, take its model."""
+"""A job in a notebook: wait for it, look at its figures, take its model."""
 
 from contextlib import suppress
 from dataclasses import asdict, field, fields
@@ -78,7 +78,7 @@ class Job:
         """True once it has stopped, for whatever reason."""
         return self.state in STOPPED
 
-    def watch(self, *, progress: bool = True) -> "Job":
+    def wait(self, *, progress: bool = True) -> "Job":
         """Wait until it stops, with a progress bar (in a notebook, too); the job itself.
 
         What it waits for, such as another job in front of it, is a line of standard error, with and without

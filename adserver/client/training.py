@@ -221,7 +221,7 @@ class Training(Connection):
             dataset: As `seal` returns it, or the start of its id; not needed if there is only one.
             name: What you call the job; helpers do not see it.
             note: What you want to remember of it; helpers do not see it.
-            wait: Watch the job until it stops.
+            wait: Wait until the job stops, as `Job.wait`.
             progress: Show a bar while waiting, and before it which path helpers compute the model on, and
                 which columns of the task's encoder it reads as another kind. Without it what should be acted
                 on is a UserWarning.
@@ -263,7 +263,7 @@ class Training(Connection):
         submission = _with_model(asked, as_onnx(model, task.num_features), loss)
         job, remarks = self._submit(submission)
         _tell([*(Remark(text=line, is_warning=True) for line in warn_of_modes(model)), *remarks], progress)
-        return job.watch(progress=progress) if wait else job
+        return job.wait(progress=progress) if wait else job
 
     def _submit(self, submission: AnySubmission) -> tuple[Job, list[Remark]]:
         """Submit a job; return it with what to say of it."""
@@ -357,7 +357,7 @@ class Training(Connection):
 
         Args:
             submission: A request of `adserver.records.submissions`.
-            wait: Watch the job until it stops.
+            wait: Wait until the job stops, as `Job.wait`.
             progress: As of `train`.
 
         Raises:
@@ -365,7 +365,7 @@ class Training(Connection):
         """
         job, remarks = self._submit(submission)
         _tell(remarks, progress)
-        return job.watch(progress=progress) if wait else job
+        return job.wait(progress=progress) if wait else job
 
     def job(self, job: str | bytes = "") -> Job:
         """Return a job by its id, or the start of its id or name; not needed if there is only one.

@@ -116,7 +116,7 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     job = client.train(module(), eval_set=tmp_path / "panel.npz", **settings())
     assert (job.state, job.is_over) == (JobState.QUEUED, False)
     site.worker().run_one()
-    assert job.watch(progress=False).state is JobState.DONE
+    assert job.wait(progress=False).state is JobState.DONE
     assert job.is_over
     assert [one.rounds_done for one in job.figures()] == [0, 1, 2, 3, 4]
     table = job.to_pandas()
@@ -166,7 +166,7 @@ def test_a_job_that_is_refused_is_no_job_that_was_trained(site: Site, client: Cl
     site.helpers[1].failures = [JobRefused(JobReason.TOO_LARGE, "its operator's log says why")]
     site.worker().run_one()
     with pytest.raises(JobRefused, match=f"{job.job_id.hex()} is refused after 0 of 4.*log says why") as told:
-        job.watch(progress=False)
+        job.wait(progress=False)
     assert told.value.reason is JobReason.WRONG_STATE
     assert client.job(job.job_id.hex()).state is JobState.REFUSED
 
@@ -338,6 +338,9 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
         assert (task.num_features, task.labels.size, task.encoder) == (2, 2, encoder.digest)
         assert (task.norm, task.collusion_epsilon, task.proof) == ("l1", 4.0, True)
         assert "no default label" in repr(made)
+        for twice in ({"classes": 2}, {"default_label": 0}):
+            with pytest.raises(InvalidTask, match="leave out classes and default_label"):
+                client.create_task(encoder=encoder, labels=task.labels, **twice, **TASK)
         with pytest.raises(InvalidTask, match=r"collusion_epsilon is 0\.5, below epsilon, 1"):
             client.create_task(encoder=encoder, **{**TASK, "epsilon": 1.0, "collusion_epsilon": 0.5})
         assert task.measurement is not None
@@ -683,7 +686,7 @@ def test_a_job_behind_another_says_so_without_a_bar_too(
         return replace(found, state=JobState.DONE) if is_over else found
 
     server: Any = SimpleNamespace(job=look, jobs=client.server.jobs)
-    Job(job_id=second.job_id, at=server).watch(progress=False)
+    Job(job_id=second.job_id, at=server).wait(progress=False)
     told = f"waiting: job {second.job_id.hex()[:12]} waits behind job {first.job_id.hex()[:12]}\n"
     assert capsys.readouterr() == ("", told)
 
@@ -798,7 +801,7 @@ def test_a_network_of_weighted_classes_is_trained_calibrated_and_read_as_one_wit
     weighted: Any = [{"targets": [0, 1], "weights": [1, 5]}]
     job = client.train(exported(), eval_set=panel, progress=False, **settings(loss=weighted))
     site.worker().run_one()
-    assert job.watch(progress=False).state is JobState.DONE
+    assert job.wait(progress=False).state is JobState.DONE
     last = job.figures()[-1]
     assert last.auc is not None
     assert last.calibrated_loss is not None
@@ -823,7 +826,7 @@ def test_a_network_of_inverted_targets_has_no_score_that_would_be_read_the_wrong
     inverted: Any = [{"targets": [1, 0]}]
     job = client.train(exported(), eval_set=panel, progress=False, **settings(loss=inverted, rounds=1))
     site.worker().run_one()
-    last = job.watch(progress=False).figures()[-1]
+    last = job.wait(progress=False).figures()[-1]
     assert last.loss is not None
     assert (last.auc, last.calibrated_loss) == (None, None)
     assert LOSS_IS not in notes_of(job.export())
