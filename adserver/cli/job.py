@@ -100,7 +100,7 @@ def _compare_command(
 ) -> None:
     """Show jobs side by side: settings, cost, and loss on their evaluation sets at the end and at best.
 
-    Jobs of different tasks or datasets are shown with a warning.
+    Jobs of different evaluation sets or datasets are shown with a warning.
     """
     from adserver.views.job_comparison import compare_jobs, print_comparison
 

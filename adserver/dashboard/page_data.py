@@ -44,10 +44,9 @@ from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
-from adserver.store.job_files import JobFiles
 from adserver.store.paging import PageMarker
 from adserver.training.cost import job_epsilons
-from adserver.views.job_comparison import why_not_comparable
+from adserver.views.job_comparison import job_figures, why_not_comparable
 from adserver.views.measurement import measurement_rows
 from adserver.views.query import means_in, reading_lines
 from adserver.views.reasons import stop_remedy
@@ -119,7 +118,6 @@ class Figures:
         # A cache of this object's own: one on the class would keep every `Figures` alive
         self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
         self._costs: Final = lru_cache(maxsize=8 * ROWS)(self._read_cost)
-        self._panels: Final = lru_cache(maxsize=8 * ROWS)(self._read_panel)
 
     def close(self) -> None:
         """Compute nothing more."""
@@ -250,13 +248,10 @@ class Figures:
             for job, item, one, spent in zip(shown, items, figures, epsilons, strict=True)
             if any(one.values())
         ]
-        jobs = [job for job, _ in rows]
         return {
             "items": items,
             "compared": [row for _, row in rows],
-            "not_comparable": why_not_comparable(
-                map(_trained_on, jobs), [self._panels(one.job_id) for one in jobs]
-            ),
+            "not_comparable": why_not_comparable((_dataset_of(job), job.eval_set_digest) for job, _ in rows),
             "next": _next(found, lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id).cursor),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},
@@ -267,20 +262,7 @@ class Figures:
         """Return what jobs are compared by, without the epsilons, whose computation takes long."""
         # The untrained model is evaluated while no round is done: what was read before that is not kept.
         read = self._evaluated if job.rounds_done else self._read_evaluated
-        last, best = read(job.job_id, job.rounds_done)
-        plan = job.plan if isinstance(job.plan, TrainingPlan) else None
-        return {
-            "batch": plan.denominator if plan else None,
-            "learning_rate": plan.optimizer.learning_rate if plan else None,
-            "noise_multiplier": _noise_of(job),
-            "loss": last.loss if last else None,
-            "calibrated_loss": last.calibrated_loss if last else None,
-            "accuracy": last.accuracy if last else None,
-            "auc": last.auc if last else None,
-            "best_loss": best.loss if best else None,
-            "best_calibrated_loss": best.calibrated_loss if best else None,
-            "best_rounds": best.rounds_done if best else None,
-        }
+        return job_figures(job, *read(job.job_id, job.rounds_done))
 
     def _epsilons_of(self, job: JobRecord, wait_s: float) -> Epsilons | None:
         """Return what a job's rounds cost; None without noise or helpers, or until it is computed."""
@@ -290,10 +272,6 @@ class Figures:
         return self._epsilons.soon(
             job.job_id, lambda: job_epsilons(plan, job.rounds_done), wait_s=wait_s, stamp=job.rounds_done
         )
-
-    def _read_panel(self, job_id: bytes) -> bytes | None:
-        """Return the digest of a job's evaluation set, which stays the same."""
-        return JobFiles(self.site.engine, self.site.data, job_id).eval_set_digest()
 
     def _read_evaluated(self, job_id: bytes, _: int) -> tuple[RoundFigures | None, RoundFigures | None]:
         """Return a job's last and best figures, which stay the same until its next round."""
@@ -495,10 +473,9 @@ def _plain(message: Message) -> Values:
     return message.model_dump(mode="json")
 
 
-def _trained_on(job: JobRecord) -> tuple[str | None, str | None]:
-    """Return the ids of a job's task and dataset."""
-    dataset = job.plan.job.dataset_id.hex() if isinstance(job.plan, TrainingPlan) else None
-    return None if job.plan.task is None else job.plan.task.task_id.hex(), dataset
+def _dataset_of(job: JobRecord) -> bytes | None:
+    """Return the id of a job's dataset; None of a job on devices."""
+    return job.plan.job.dataset_id if isinstance(job.plan, TrainingPlan) else None
 
 
 def _job_row(job: JobRecord) -> Values:
@@ -526,15 +503,6 @@ def _describe_budget(budget: DatasetBudget) -> Values:
 def _share(job: JobRecord) -> float:
     """Return the part of its rounds that a job has done; 0 of a job without rounds."""
     return job.rounds_done / job.rounds if job.rounds else 0.0
-
-
-def _noise_of(job: JobRecord) -> float | None:
-    """Return each helper's noise over the clip norm; of a job on devices that of its present phase."""
-    if isinstance(job.plan, TrainingPlan):
-        return job.plan.job.noise_multiplier
-    if isinstance(job.plan, LocalPlan):
-        return None
-    return job.plan.job.phase(min(job.rounds_done, job.plan.job.rounds - 1)).noise_multiplier
 
 
 def _next(found: Sequence[_T], cursor: Callable[[_T], str]) -> str | None:

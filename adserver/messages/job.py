@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PROBABILITIES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 _STORED: Final = (
     "state", "rounds_done", "is_closed", "rounds_charged", "name", "note", "updates", "in_flight",
+    "eval_set_digest",
 )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ class JobItem(JobProgress):
     note: str
     updates: Whole | None = None
     in_flight: float | None = None
+    eval_set_digest: bytes | None = None
 
     @classmethod
     def of(cls, job: JobRecord) -> Self:

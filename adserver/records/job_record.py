@@ -74,6 +74,7 @@ class JobRecord:
         updates: Without helpers: how many updates were accepted; None with them.
         in_flight: Of draw and discard: how many updates return between a draw and its return, by a running
             mean.
+        eval_set_digest: The SHA-256 of its evaluation set (npz); None without one.
     """
 
     plan: AnyPlan
@@ -88,6 +89,7 @@ class JobRecord:
     note: str = ""
     updates: int | None = None
     in_flight: float | None = None
+    eval_set_digest: bytes | None = None
 
     @property
     def job_id(self) -> bytes:
@@ -129,6 +131,7 @@ class JobRecord:
             note=row["note"],
             updates=row["updates"],
             in_flight=row["in_flight"],
+            eval_set_digest=None if row["eval_set_digest"] is None else bytes(row["eval_set_digest"]),
         )
 
 

@@ -59,7 +59,8 @@ def submit(
     """Queue a job and keep what was submitted, in one transaction."""
     files = JobFiles(engine, data_dir, plan.job.job_id)
     adding = partial(files.add_submission, model=model, eval_set=eval_set)
-    JobStore(engine, clock).submit(plan, name=name, note=note, add_files=adding)
+    digest = None if eval_set is None else sha256(eval_set).digest()
+    JobStore(engine, clock).submit(plan, name=name, note=note, eval_set_digest=digest, add_files=adding)
 
 
 class JobFiles:
@@ -99,14 +100,6 @@ class JobFiles:
     def eval_set(self) -> bytes | None:
         """Return the submitted evaluation set (npz), if there was one."""
         return self._read(_EVAL_SET, 0)
-
-    def eval_set_digest(self) -> bytes | None:
-        """Return the SHA-256 of the submitted evaluation set (npz), if there was one."""
-        digest, is_there = sha256(), False
-        for content in self._parts(_EVAL_SET, 0):
-            digest.update(content)
-            is_there = True
-        return digest.digest() if is_there else None
 
     def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
         """Keep the state after so many rounds, in one step; earlier ones go.

@@ -43,6 +43,7 @@ class JobStore:
         *,
         name: str = "",
         note: str = "",
+        eval_set_digest: bytes | None = None,
         add_files: Callable[[Connection], None] | None = None,
     ) -> None:
         """Queue a job, or open one without helpers to devices.
@@ -62,6 +63,7 @@ class JobStore:
             "lease_until_s": 0.0,
             "name": name,
             "note": note,
+            "eval_set_digest": eval_set_digest,
             **plan_columns(plan),
         }
         with self._engine.begin() as connection:

@@ -196,6 +196,7 @@ jobs: Final = Table(
     # What its owner calls it and wants to remember; helpers do not see them.
     Column("name", String(MOST_JOB_NAME), nullable=False, default=""),
     Column("note", String(MOST_JOB_NOTE), nullable=False, default=""),
+    Column("eval_set_digest", LargeBinary(32)),
     # Of a job without helpers: accepted updates; and of draw and discard a running mean.
     Column("updates", BigInteger),
     Column("in_flight", Double),

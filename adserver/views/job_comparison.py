@@ -3,15 +3,17 @@
 print_comparison(compare_jobs(server, ["3f", "a0"]))
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any, Final, Protocol
 
 import typer
 
 from adserver.messages.job import job_facts
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.html_table import html_table, text_table
 from adserver.records.job_record import JobRecord
+from adserver.records.local_plan import LocalPlan
 from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
 from adserver.views.job import JobSource, last_evaluated
@@ -33,6 +35,7 @@ class _ComparedJob:
         task: The name of its task; empty without helpers.
         task_id: Its task's id.
         dataset_id: That of the dataset that it is over.
+        eval_set: The digest of its evaluation set; None without one.
         model: The digest of the graph that it trains, without the weights that it begins at; of a job on
             devices its widths.
         state: Where it is in its life.
@@ -60,6 +63,7 @@ class _ComparedJob:
     task: str
     task_id: str | None
     dataset_id: str | None
+    eval_set: str | None
     model: str
     state: str
     rounds: int | None
@@ -79,31 +83,60 @@ class _ComparedJob:
     note: str
 
 
+def job_figures(
+    job: JobRecord, last: RoundFigures | None, best: RoundFigures | None
+) -> dict[str, float | None]:
+    """Return what jobs are compared by, by the names of a comparison; without the epsilons, which take long.
+
+    Args:
+        job: Of any kind.
+        last: Its last evaluated round.
+        best: The round of the weights that it keeps as its best.
+    """
+    plan = job.plan if isinstance(job.plan, TrainingPlan) else None
+    return {
+        "batch": plan.denominator if plan else None,
+        "learning_rate": plan.optimizer.learning_rate if plan else None,
+        "noise_multiplier": _noise_of(job),
+        "loss": last.loss if last else None,
+        "calibrated_loss": last.calibrated_loss if last else None,
+        "accuracy": last.accuracy if last else None,
+        "auc": last.auc if last else None,
+        "best_loss": best.loss if best else None,
+        "best_calibrated_loss": best.calibrated_loss if best else None,
+        "best_rounds": best.rounds_done if best else None,
+    }
+
+
+def _noise_of(job: JobRecord) -> float | None:
+    """Return each helper's noise over the clip norm; of a job on devices that of its present phase."""
+    match job.plan:
+        case TrainingPlan():
+            return job.plan.job.noise_multiplier
+        case FederatedPlan():
+            return job.plan.job.phase(min(job.rounds_done, job.plan.job.rounds - 1)).noise_multiplier
+        case LocalPlan():
+            return None
+
+
 def _compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> _ComparedJob:
     """Return a job's row."""
-    facts, best = job_facts(job, last_evaluated(history)), best_evaluated(history)
-    same, plan = ("rounds", "rounds_done", "name", "note"), job.plan
+    last = last_evaluated(history)
+    facts, plan = job_facts(job, last), job.plan
     spec = plan.job if isinstance(plan, TrainingPlan) else None
-    # By name and with None, since a job on devices has no batch and one without helpers no loss
-    figures: dict[str, Any] = {
-        name: getattr(facts, name, None)
-        for name in ("learning_rate", "noise_multiplier", "loss", "calibrated_loss", "accuracy", "auc")
-    }
     return _ComparedJob(
         job=job.job_id.hex(),
         task_id=None if plan.task is None else plan.task.task_id.hex(),
         task=job.task_name,
         dataset_id=spec.dataset_id.hex() if spec else None,
+        eval_set=None if job.eval_set_digest is None else job.eval_set_digest.hex(),
         model=spec.model_digest.hex() if spec else "-".join(map(str, getattr(facts, "widths", ()))),
         state=job.state.value,
-        batch=getattr(facts, "expected_batch_size", None),
+        # Without helpers there are none
         epsilon=getattr(facts, "epsilon_spent", None),
         collusion_epsilon=getattr(facts, "collusion_epsilon_spent", None),
-        best_loss=best.loss if best else None,
-        best_calibrated_loss=best.calibrated_loss if best else None,
-        best_rounds=best.rounds_done if best else None,
-        **figures,
-        **pick_attributes(facts, same),
+        **pick_attributes(job, ("rounds", "rounds_done", "name", "note")),
+        **dict[str, Any](job_figures(job, last, best_evaluated(history))),
     )
 
 
@@ -133,7 +166,7 @@ class ComparedJobs(list[dict[str, Any]]):
 
     def __repr__(self) -> str:
         """Show a column for each job, without what none of them has."""
-        remark = why_not_comparable([(row.task_id, row.dataset_id) for row in self._rows])
+        remark = why_not_comparable((row.dataset_id, row.eval_set) for row in self._rows)
         return text_table(*_columns(self._rows)) + (f"\nwarning: {remark}" if remark else "")
 
     def _repr_html_(self) -> str:
@@ -144,10 +177,10 @@ class ComparedJobs(list[dict[str, Any]]):
 def print_comparison(rows: Sequence[_ComparedJob]) -> None:
     """Print jobs as columns of a table: there are more figures than jobs that one compares.
 
-    What no job has is left out. Jobs of several tasks or datasets have a warning below.
+    What no job has is left out. Jobs of several evaluation sets or datasets have a warning below.
     """
     print_table(*_columns(rows))
-    if remark := why_not_comparable([(row.task_id, row.dataset_id) for row in rows]):
+    if remark := why_not_comparable((row.dataset_id, row.eval_set) for row in rows):
         typer.echo(f"warning: {remark}")
 
 
@@ -164,24 +197,20 @@ def _columns(rows: Sequence[_ComparedJob]) -> tuple[tuple[str, ...], list[tuple[
     return ("job", *(short(bytes.fromhex(row.job)) for row in rows)), lines
 
 
-def why_not_comparable(
-    of: Iterable[tuple[str | None, str | None]], panels: Collection[bytes | None] = (None,)
-) -> str:
+def why_not_comparable(jobs: Iterable[tuple[object, object]]) -> str:
     """Return why figures of jobs do not compare; empty if they do.
 
     Args:
-        of: The ids of each one's task and dataset.
-        panels: The digest of each one's evaluation set; None: it is not known.
+        jobs: The dataset and the evaluation set of each, by their ids and digests. Jobs without an evaluation
+            set have no figures, and count for nothing.
     """
-    has_one_panel = len(set(panels)) == 1 and None not in panels
-    known = [(task, dataset) for task, dataset in of if task is not None]
-    if len({task for task, _ in known}) > 1 and not has_one_panel:
-        differ = "are not known to be the same" if None in panels else "differ"
+    evaluated = [(dataset, panel) for dataset, panel in jobs if panel is not None]
+    if len({panel for _, panel in evaluated}) > 1:
         return (
-            f"these jobs are of different tasks, and their evaluation sets {differ}: losses, accuracies and "
-            "AUCs compare only on one evaluation set"
+            "these jobs have different evaluation sets: losses, accuracies and AUCs compare only on one "
+            "evaluation set"
         )
-    if len({dataset for _, dataset in known}) > 1:
+    if len({dataset for dataset, _ in evaluated}) > 1:
         return (
             "these jobs are over different datasets: a difference in loss, accuracy or AUC may be the "
             "records', and not the settings'"

@@ -63,6 +63,8 @@ OF: Final[Sealed] = sealed(name="newsletter clicks", min_batch_size=16, **NOISE)
 SHOP_OF: Final = measuring_world(SHOP, name="shop purchases", **NOISE)
 SHOP_DATASET: Final = bytes.fromhex("5e" * 32)
 SHOP_REPORTS: Final = 12_400
+PANEL: Final = b"\7" * 32
+"""The digest of an evaluation set, which is not stored."""
 STOPPED: Final = "helper 1 refused round 12: helpers_disagree"
 
 
@@ -124,7 +126,8 @@ class Painted:
         )
         self.clock.now_s = NOW - 3_600.0 * number
         is_named = number == 2
-        self.jobs.submit(plan, name="two <layers>" * is_named, note="32 & 16 hidden" * is_named)
+        name, note = "two <layers>" * is_named, "32 & 16 hidden" * is_named
+        self.jobs.submit(plan, name=name, note=note, eval_set_digest=PANEL)
         values = {"state": state, "rounds_done": done, "lease_until_s": 1e12, **columns}
         with self.engine.begin() as connection:
             connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(values))

@@ -15,6 +15,7 @@ from adserver.cli.main import app
 from adserver.client import Client
 from adserver.client.api_session import _connect
 from adserver.client.remote import RemoteAdServer
+from adserver.dashboard.page_data import Figures
 from adserver.ingest.http_server import HttpServer
 from adserver.messages.job import job_facts
 from adserver.records.access import GrantKind, Scope
@@ -24,7 +25,7 @@ from adserver.records.submissions import FederatedSubmission
 from adserver.records.training_plan import Schedule
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.relation import Relation
-from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.job_world import ENCODED_MODEL, plan_for
 from tests.adserver.painted import OF, Painted, painted
 from tests.patience import HANGS_S
 
@@ -40,17 +41,24 @@ TRAINING: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Painted, str]]:
-    of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+@contextmanager
+def serving_door(of: Painted) -> Iterator[str]:
+    """Yield where an ad server's admin API is served; close the ad server at the end."""
     with of.door() as door:
         server = HttpServer(door, "127.0.0.1:0", None, headers=())
         try:
             server.wait_until_started()
-            yield of, f"http://127.0.0.1:{server.port}"
+            yield f"http://127.0.0.1:{server.port}"
         finally:
             server.stop()
     of.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Painted, str]]:
+    of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+    with serving_door(of) as url:
+        yield of, url
 
 
 @pytest.fixture
@@ -135,6 +143,28 @@ def test_a_job_without_helpers_is_planned_opened_closed_and_exported_from_afar(
     job.resume()
     assert job.state is JobState.OPEN
     job.cancel()
+
+
+def test_every_face_compares_jobs_by_the_same_figures_and_warns_alike(tmp_path: Path) -> None:
+    of = painted(tmp_path / "adserver")
+    plan = plan_for(OF, job_id=b"\7" * 16)
+    of.jobs.submit(plan, eval_set_digest=bytes(32))  # another evaluation set
+    of.round(plan.job.job_id, 0)
+    with serving_door(of) as url, Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.OPERATE)) as far:
+        commands = json.loads(told((of, url), "job", "compare", "--json"))
+        printed, client = told((of, url), "job", "compare"), far.compare_jobs()
+        here, page = of.client.compare_jobs(), Figures(of.site).jobs("", "")
+    assert commands == client == here
+    by_id = {one["job"]: one for one in client}
+    figures = ("batch", "learning_rate", "noise_multiplier", "loss", "calibrated_loss", "accuracy", "auc")
+    assert len(page["compared"]) > 1
+    for row in page["compared"]:
+        one = by_id[row["job_id"]]
+        for name in (*figures, "best_loss", "best_calibrated_loss", "best_rounds"):
+            assert row[name] == one[name]
+    assert page["not_comparable"].startswith("these jobs have different evaluation sets")
+    assert f"warning: {page['not_comparable']}" in printed
+    assert repr(client).endswith(f"warning: {page['not_comparable']}")
 
 
 def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], far: Client) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext
 
 from adserver.ingest.http_server import HttpServer
 from tests.adserver.job_world import plan_for
-from tests.adserver.painted import OF, Painted, painted
+from tests.adserver.painted import OF, PANEL, Painted, painted
 from tests.adserver.visits import Shown, Visit
 from tests.patience import HANGS_S
 
@@ -41,7 +41,8 @@ def of_two_datasets(tmp_path_factory: pytest.TempPathFactory, browser: Browser) 
     of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
     plan = plan_for(OF, job_id=b"\7" * 16)
     plan = replace(plan, job=replace(plan.job, dataset_id=bytes(32)))
-    of.jobs.submit(plan, name="two hidden layers, run 12 of the spring", note=LONG_NOTE)
+    name = "two hidden layers, run 12 of the spring"
+    of.jobs.submit(plan, name=name, note=LONG_NOTE, eval_set_digest=PANEL)
     of.round(b"\7" * 16, 0)
     with serving(of, browser) as made:
         yield made

@@ -208,6 +208,7 @@ def test_a_job_without_helpers_and_its_forecast_come_back(of: Painted, epsilon: 
     job = JobRecord(
         plan=plan, submitted_at_s=1.0, state=JobState.OPEN, stop=None, rounds_done=0, is_closed=True,
         rounds_charged=None, lease_until_s=0.0, updates=7, in_flight=0.5,
+        eval_set_digest=b"e" * 32,
     )  # fmt: skip
     assert sent(JobItem.of(job)).value() == job
     detail = sent(job_detail(job, None))

@@ -1,6 +1,7 @@
 """Jobs in the database, SQLite or PostgreSQL: ids, leases, and figures that are kept once."""
 
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -18,7 +19,7 @@ from adserver.store.schema import metadata
 from adserver.store.sqlite_jobs import _SqliteJobs, jobs_in
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from tests.adserver.job_world import Site, plan_for, sealed
+from tests.adserver.job_world import Site, eval_set_npz, plan_for, sealed
 from tests.patience import HANGS_S
 
 OF = sealed()
@@ -45,6 +46,14 @@ def test_a_submitted_job_is_queued_with_its_plan(site: Site) -> None:
     job = site.store.get(submitted(site))
     assert (job.state, job.rounds_done, job.stop, job.is_closed) == (JobState.QUEUED, 0, None, False)
     assert job.plan == plan_for(OF, job_id=bytes([1]) * 16)
+
+
+def test_a_job_has_the_digest_of_its_evaluation_set(site: Site) -> None:
+    assert site.store.get(submitted(site)).eval_set_digest is None
+    panel = eval_set_npz(OF)
+    job = site.store.get(site.submit(plan_for(OF, job_id=bytes([2]) * 16), panel))
+    assert job.eval_set_digest == sha256(panel).digest()
+    assert site.store.all()[1] == job
 
 
 def test_a_job_is_found_by_the_start_of_its_id(site: Site) -> None:

@@ -13,6 +13,7 @@ WITHOUT_HELPERS = _ComparedJob(
     task="",
     task_id=None,
     dataset_id=None,
+    eval_set=None,
     model="4-2",
     state="open",
     rounds=2,
@@ -42,18 +43,27 @@ def test_what_no_compared_job_has_is_left_out(capsys: pytest.CaptureFixture[str]
 
 
 OVER_A_DATASET = replace(
-    WITHOUT_HELPERS, task="clicks", task_id="7a" * 32, dataset_id="da" * 32, model="3d" * 32, auc=0.7
+    WITHOUT_HELPERS,
+    task="clicks",
+    task_id="7a" * 32,
+    dataset_id="da" * 32,
+    eval_set="e5" * 32,
+    model="3d" * 32,
+    auc=0.7,
 )
 
 
-def test_task_dataset_and_model_of_each_job_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_dataset_evaluation_set_and_model_of_each_job_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_comparison([OVER_A_DATASET, OVER_A_DATASET])
     said = capsys.readouterr().out
     shown = {line.split("  ")[0]: line.split()[-1] for line in said.splitlines()}
-    assert {name: shown[name] for name in ("task", "task id", "dataset id", "model")} == {
+    assert {name: shown[name] for name in ("task", "task id", "dataset id", "eval set", "model")} == {
         "task": "clicks",
         "task id": "7a" * 6,
         "dataset id": "da" * 6,
+        "eval set": "e5" * 6,
         "model": "3d" * 6,
     }
     assert "warning" not in said
@@ -62,13 +72,15 @@ def test_task_dataset_and_model_of_each_job_are_shown(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ({"task_id": "7b" * 32}, "warning: these jobs are of different tasks"),
+        ({"eval_set": "e6" * 32}, "warning: these jobs have different evaluation sets"),
         ({"dataset_id": "db" * 32}, "warning: these jobs are over different datasets"),
-        # Its figures are none that a person would compare
-        ({"task_id": None, "dataset_id": None}, ""),
+        # Of a task on one evaluation set nothing keeps figures from being compared
+        ({"task_id": "7b" * 32}, ""),
+        # Without an evaluation set there are no figures to compare
+        ({"dataset_id": None, "eval_set": None, "auc": None}, ""),
     ],
 )
-def test_jobs_of_different_tasks_or_datasets_are_compared_with_a_warning(
+def test_jobs_of_different_evaluation_sets_or_datasets_are_compared_with_a_warning(
     capsys: pytest.CaptureFixture[str], others: dict[str, str | None], said: str
 ) -> None:
     print_comparison([OVER_A_DATASET, replace(OVER_A_DATASET, **dict[str, Any](others))])
@@ -78,17 +90,19 @@ def test_jobs_of_different_tasks_or_datasets_are_compared_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("panels", "said"),
+    ("jobs", "said"),
     [
-        ((b"one", b"one"), ""),
-        ((b"one", b"two"), "their evaluation sets differ"),
-        ((b"one", None), "their evaluation sets are not known to be the same"),
-        ((None, None), "their evaluation sets are not known to be the same"),
+        ([("da", "e5"), ("da", "e5")], ""),
+        ([("da", "e5"), ("db", "e5")], "over different datasets"),
+        # An evaluation set that differs says more than a dataset that does
+        ([("da", "e5"), ("db", "e6")], "different evaluation sets"),
+        ([("da", None), ("db", None), ("dc", "e5")], ""),
+        ([], ""),
     ],
 )
-def test_jobs_of_different_tasks_compare_on_one_evaluation_set(
-    panels: tuple[bytes | None, ...], said: str
+def test_figures_compare_on_one_evaluation_set_after_training_on_one_dataset(
+    jobs: list[tuple[str, str | None]], said: str
 ) -> None:
-    found = why_not_comparable([("7a", "da"), ("7b", "da")], panels)
+    found = why_not_comparable(jobs)
     assert said in found
     assert bool(found) is bool(said)
