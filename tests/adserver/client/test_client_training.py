@@ -338,9 +338,10 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
         assert (task.num_features, task.labels.size, task.encoder) == (2, 2, encoder.digest)
         assert (task.norm, task.collusion_epsilon, task.proof) == ("l1", 4.0, True)
         assert "no default label" in repr(made)
-        for twice in ({"classes": 2}, {"default_label": 0}):
+        for name in ("classes", "default_label"):
+            twice: dict[str, Any] = {**TASK, "labels": task.labels, name: 1}
             with pytest.raises(InvalidTask, match="leave out classes and default_label"):
-                client.create_task(encoder=encoder, labels=task.labels, **twice, **TASK)
+                client.create_task(encoder=encoder, **twice)
         with pytest.raises(InvalidTask, match=r"collusion_epsilon is 0\.5, below epsilon, 1"):
             client.create_task(encoder=encoder, **{**TASK, "epsilon": 1.0, "collusion_epsilon": 0.5})
         assert task.measurement is not None
