@@ -5,7 +5,7 @@ simulation runs.
 import os
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -48,6 +48,8 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "maskedlark.runtime.periodic.Thread": its.Thread,
         "maskedlark.runtime.periodic.Event": its.Event,
         "maskedlark.runtime.periodic.sleep": kernel.sleep,
+        # Bodies are there at once. The process's watch would keep a simulated thread, which nobody runs.
+        "maskedlark.rpc.stream_timeouts._BODIES": SimpleNamespace(looking=lambda _: nullcontext()),
         "tenacity.time": SimpleNamespace(monotonic=lambda: kernel.now_s),
         "adserver.peers.client.RenewedChannel": lambda address, _tls, interceptors: Channel(
             kernel, network, address, interceptors

@@ -3,8 +3,14 @@
 `test_caught` proves that the simulation would notice.
 """
 
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from maskedlark.rpc.stream_timeouts import within
+from tests.patience import HANGS_S
 from tests.simulation.__main__ import summary
 from tests.simulation.failpoints import expected
 from tests.simulation.faults import Rates
@@ -47,6 +53,13 @@ def test_twelve_thousand_operations_under_faults_break_nothing() -> None:
 def test_a_seed_replays_identically() -> None:
     assert run_seed(11, scale=_SMALL) == run_seed(11, scale=_SMALL)
     assert run_seed(11, scale=_SMALL).digest != run_seed(12, scale=_SMALL).digest
+
+
+def test_after_a_simulation_the_time_of_bodies_ends_as_before() -> None:
+    cancelled = Event()
+    run_seed(12, scale=_SMALL)  # one that ends while a body arrives
+    with within(0.0, cast("Any", SimpleNamespace(cancel=cancelled.set))):
+        assert cancelled.wait(HANGS_S)
 
 
 def test_without_faults_every_report_is_accepted_at_once_and_every_job_ends_as_in_the_clear() -> None:

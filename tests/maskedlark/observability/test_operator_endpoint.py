@@ -161,7 +161,8 @@ def test_an_answer_that_is_not_read_is_ended() -> None:
         host, port = endpoint.address.rsplit(":", 1)
         unread.connect((host, int(port)))
         unread.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert unread.recv(16).startswith(b"HTTP/1.0 200")
+        with suppress(ConnectionResetError):  # a busy machine may end the answer before its first byte
+            assert b"HTTP/1.0 200 OK\r".startswith(unread.recv(16))
         await_served(endpoint.address)
 
 
