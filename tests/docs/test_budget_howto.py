@@ -90,9 +90,9 @@ def test_every_command_of_the_page_runs_and_prints_what_it_shows(shell: Shell, t
         heading(line)
         for block in SHOWN
         for line in block.splitlines()
-        if re.match(r"(against the|job or query|   rounds)", line)
+        if re.match(r"(against the|job or query|   rounds|the job to submit)", line)
     ]
-    assert len(headings) == 3
+    assert len(headings) == 4
     assert set(headings) <= printed
     assert any("to the same from the given weights" in text for text in shell.printed)
     started = [
