@@ -20,7 +20,6 @@ from adserver.cli.submission import schedule_of
 from adserver.cli.target import server_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS, TEST_SHARE
 from adserver.records.sampling_options import SamplingOptions
-from adserver.training.defaults import ROUNDS
 from adserver.views.printing import print_json
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, panel, takes
@@ -92,7 +91,7 @@ def _plan_command(
             "If rounds, batch and noise are all open: the most epochs over the dataset.",
             min=1,
             max=10_000,
-            show_default=f"{MAX_EPOCHS} with --gradient-norm, else {ROUNDS}",
+            show_default=f"{MAX_EPOCHS} with --gradient-norm, else the rounds of `job submit`",
         ),
     ] = None,
     batch_size: Annotated[float | None, _job("Expected number of reports in a round.")] = None,

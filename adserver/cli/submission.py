@@ -18,7 +18,6 @@ from adserver.cli.options import (
 from adserver.records.defaults import MOMENTUM
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
-from adserver.training.defaults import ROUNDS
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, panel, takes
 
@@ -96,7 +95,7 @@ def submission_of(
         _training(
             "Number of optimizer steps; each sends one request to both helpers.",
             min=1,
-            show_default=f"{ROUNDS}, unless --until-budget",
+            show_default="by the reports, the epsilon and whether the model has a hidden layer",
         ),
     ] = None,
     batch_size: Annotated[
@@ -167,7 +166,7 @@ def submission_of(
 ) -> "Submission | None":
     """Return the job that is asked for; None without a model or a loss."""
     from adserver.records.submissions import Submission
-    from adserver.training.default_optimizer import read_steps
+    from adserver.training.default_optimizer import read_rounds, read_steps
     from adserver.training.model_file import read_model
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -183,7 +182,7 @@ def submission_of(
     return Submission(
         model=encoded,
         loss=minimised,
-        rounds=None if until_budget else rounds or ROUNDS,
+        rounds=read_rounds(rounds, noise_multiplier=noise_multiplier, is_until_budget=until_budget),
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,

@@ -16,8 +16,7 @@ from adserver.records.submissions import AnySubmission, PlanConstraints, PlanReq
 from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx, warn_of_modes
-from adserver.training.default_optimizer import read_steps
-from adserver.training.defaults import ROUNDS
+from adserver.training.default_optimizer import read_rounds, read_steps
 from adserver.training.pipeline import names_of_outputs
 from adserver.training.submission import check_settings
 from adserver.views.job_comparison import ComparedJobs, compare_jobs
@@ -153,9 +152,10 @@ class Training(Connection):
         *,
         loss: str | Sequence[Mapping[str, Any]],
         learning_rate: float | None = None,
-        rounds: int | None = ROUNDS,
+        rounds: int | None = None,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
+        until_budget: bool = False,
         batch_size: float | None = None,
         optimizer: str | None = None,
         momentum: float = MOMENTUM,
@@ -191,9 +191,11 @@ class Training(Connection):
             learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
                 adaptive. Without it the rate that quickstart's rule gives for the dataset's reports and the
                 epsilon; it is shown with `progress`.
-            rounds: Optimizer steps; None: as many as fit at the noise multiplier, until the budget is spent.
+            rounds: Optimizer steps; without them 120, and 300 for an untrained hidden layer with many
+                reports.
             epsilon: What it may cost against this ad server; decides the noise.
             noise_multiplier: Instead of epsilon: each helper's noise over the clip norm.
+            until_budget: Instead of rounds: as many as the budget holds at the noise multiplier.
             batch_size: Expected reports in a round; by default the whole dataset.
             optimizer: sgd, momentum, adam or adagrad; by default momentum. Others have no rule for the rate.
             momentum: Of momentum.
@@ -236,6 +238,7 @@ class Training(Connection):
             rounds=rounds,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
+            until_budget=until_budget,
             batch_size=batch_size,
             optimizer=optimizer,
             momentum=momentum,
@@ -402,9 +405,10 @@ def _submission(
     *,
     loss: str | Sequence[Mapping[str, Any]],
     learning_rate: float | None = None,
-    rounds: int | None = ROUNDS,
+    rounds: int | None = None,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
+    until_budget: bool = False,
     batch_size: float | None = None,
     optimizer: str | None = None,
     momentum: float = MOMENTUM,
@@ -443,7 +447,7 @@ def _submission(
     return Submission(
         model=b"",
         loss=_loss(loss),
-        rounds=rounds,
+        rounds=read_rounds(rounds, noise_multiplier=noise_multiplier, is_until_budget=until_budget),
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,

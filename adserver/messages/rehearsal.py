@@ -18,6 +18,7 @@ _SAME = (
     "refused",
     "is_warm",
     "rule_rate",
+    "rule_rounds",
     "is_default",
 )
 
@@ -40,8 +41,9 @@ class _RehearsedMessage(Message):
     """One setting; `mean` and `spread` are over its scores, null where there are too few.
 
     `low` and `high` are the 99 % interval of what one job will reach, by the examples that were scored and
-    the spread; null where a score has none. `rule_rate` is the job's learning rate where none is named. One
-    setting of each name is advised: that of the submission which `remarks` name.
+    the spread; null where a score has none. `rule_rate` is the job's learning rate where none is named, and
+    `rule_rounds` are its rounds, null where they are named. One setting of each name is advised: that of the
+    submission which `remarks` name.
     """
 
     name: str
@@ -53,6 +55,7 @@ class _RehearsedMessage(Message):
     is_warm: bool
     is_default: bool
     rule_rate: float | None
+    rule_rounds: int | None
     costs: EpsilonsMessage | None
     scores: list[_ScoreMessage]
     mean: float | None

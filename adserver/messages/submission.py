@@ -76,7 +76,10 @@ class SubmitJob(SamplingRequest):
         description="A loss, or several heads of one model: their losses are summed."
     )
     rounds: int | None = Field(
-        None, ge=1, description="Without it, as many as fit beside the noise multiplier."
+        None,
+        ge=1,
+        description="Without it as many as fit beside a noise multiplier, or else those of the rule, by "
+        "reports, epsilon and whether the model has a hidden layer.",
     )
     batch_size: float | None = None
     epsilon: float | None = None

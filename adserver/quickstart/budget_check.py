@@ -102,7 +102,7 @@ def why_over_budget(
     from adserver.budgets.headroom import JobLimits, default_batch_size
 
     training = settings.training
-    rounds, batch_size = training.rounds, training.batch_size or default_batch_size(reports)
+    rounds, batch_size = training.usual_rounds, training.batch_size or default_batch_size(reports)
     already = () if measured is None else measured(settings.measure.epsilon)
     limits = JobLimits(task=task, dataset_size=reports, already=already, epsilon=training.epsilon)
     try:
@@ -152,7 +152,7 @@ def compare_noise(settings: Settings, *, reports: int) -> float:
     of_row = replace(settings.task, person="", rows_per_person=None)
     person, row = (
         JobLimits(task=unsigned_task(one), dataset_size=reports, epsilon=training.epsilon).noise_for(
-            rounds=training.rounds, batch_size=training.batch_size or default_batch_size(reports)
+            rounds=training.usual_rounds, batch_size=training.batch_size or default_batch_size(reports)
         )
         for one in (settings.task, of_row)
     )
@@ -183,7 +183,7 @@ def why_devices_over_budget(settings: Settings, *, devices: int) -> Iterator[str
     task = unsigned_task(settings.task, devices=devices)
     asked = FederatedSubmission(
         kind="dp-fedavg",
-        settings={**strategy_settings(settings.federated, devices=devices), "rounds": training.rounds},
+        settings={**strategy_settings(settings.federated, devices=devices), "rounds": training.usual_rounds},
         widths=_SMALL,
         epsilon=training.epsilon,
     )

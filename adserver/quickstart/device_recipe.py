@@ -106,7 +106,7 @@ class DeviceRecipe(Recipe):
         write_durably(path, json.dumps(settings).encode())
         job = self._commands.read(
             *("adserver", "job", "submit", "--task", task, "--model", str(model)),
-            *("--strategy", "dp-fedavg", "--settings", str(path), "--rounds", str(training.rounds)),
+            *("--strategy", "dp-fedavg", "--settings", str(path), "--rounds", str(training.usual_rounds)),
             *("--epsilon", str(training.epsilon), "--window", str(_WINDOW_S), "--eval-set", str(self._panel)),
             *self._label,
         )

@@ -13,6 +13,7 @@ from adserver.quickstart.settings import (
     TaskSettings,
     TrainingSettings,
 )
+from adserver.training.defaults import ROUNDS
 from maskedlark.escape import DELETE, escape
 
 _HEAD: Final = """\
@@ -60,7 +61,7 @@ onnx = {_text(model.onnx)}              # your model, seen from this folder; "" 
 seed = {model.seed}
 
 [training]
-rounds = {training.rounds}
+{_rounds(training.rounds)}
 epsilon = {training.epsilon:g}            # what this job may cost
 {"" if federated.person else _of_reports(training, measure)}
 [federated]            # people's devices train on their own rows, and send no report; nothing without person
@@ -163,6 +164,12 @@ def _hidden(widths: tuple[int, ...] | None) -> str:
     if widths is None:
         return "# hidden = [32]      # widths of hidden layers; without it: by the number of rows and columns"
     return f"hidden = [{', '.join(map(str, widths))}]"
+
+
+def _rounds(rounds: int | None) -> str:
+    if rounds is None:
+        return f"# rounds = {ROUNDS}       # without it: so many, and more for an onnx of many rows"
+    return f"rounds = {rounds}"
 
 
 def _rate(rate: float | None) -> str:

@@ -338,6 +338,7 @@ class Recipe(BaseRecipe[Trained]):
             return submitted
         training = self._settings.training
         batch = () if training.batch_size is None else ("--batch-size", str(training.batch_size))
+        rounds = () if self._are_rounds_open else ("--rounds", str(training.usual_rounds))
         job = self._commands.read(
             "adserver",
             "job",
@@ -350,8 +351,7 @@ class Recipe(BaseRecipe[Trained]):
             str(model),
             "--loss",
             loss.value,
-            "--rounds",
-            str(training.rounds),
+            *rounds,
             "--optimizer",
             training.optimizer.value,
             *self._steps_of(dataset["admitted"], model),
@@ -368,9 +368,24 @@ class Recipe(BaseRecipe[Trained]):
         )
         return str(job["job_id"])
 
+    @property
+    def _are_rounds_open(self) -> bool:
+        """Whether the job has the rounds of the rule for a person's own network."""
+        return self._settings.training.rounds is None and bool(self._settings.model.onnx)
+
     def _tell_of_training(self, job_id: str) -> None:
+        rounds = (
+            self._commands.read("adserver", "job", "show", job_id)["rounds"]
+            if self._are_rounds_open
+            else self._settings.training.usual_rounds
+        )
+        by_rule = (
+            " by the rule for an untrained hidden layer"
+            if rounds > self._settings.training.usual_rounds
+            else ""
+        )
         self._tell(
-            f"training for {plural(self._settings.training.rounds, 'round')}; "
+            f"training for {plural(rounds, 'round')}{by_rule}; "
             "to follow it from another "
             "shell, run "
             f"`. {self._project.environment_file}`, then `adserver job watch {job_id[:12]}`"

@@ -131,16 +131,24 @@ class TrainingSettings:
     """How it is trained. Without a batch size, a round takes all reports.
 
     An empty loss follows from the labels, and a learning rate of None from reports, epsilon and
-    model (`adserver.training.defaults`).
+    model (`adserver.training.defaults`), as do rounds of None with a model of the person's own.
     """
 
-    rounds: Annotated[int, Field(ge=1)] = ROUNDS
+    rounds: Annotated[int, Field(ge=1)] | None = None
     optimizer: OptimizerKind = OptimizerKind.MOMENTUM
     schedule: ScheduleKind = ScheduleKind.COSINE
     learning_rate: Positive | None = None
     epsilon: Positive = 3.0
     batch_size: Positive | None = None
     loss: Loss | None = None
+
+    @property
+    def usual_rounds(self) -> int:
+        """The rounds that are named, or of every network but a person's own.
+
+        Of all reports, any number costs the same.
+        """
+        return self.rounds or ROUNDS
 
 
 @canonical

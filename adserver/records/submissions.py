@@ -28,7 +28,8 @@ class Submission(SamplingOptions):
     Attributes:
         model: An ONNX file; training begins at its weights.
         loss: A name of `maskedlark.model.losses.Loss`, or several heads with what each label code means.
-        rounds: How many; None: as many as fit at the noise multiplier, so that the job stops with its budget.
+        rounds: How many; None: with a noise multiplier as many as fit, so that the job stops with its budget,
+            and else those of the rule (`adserver.training.defaults`).
         batch_size: Expected reports in a round; None: the whole dataset in every round.
         epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the
             dataset has left.
@@ -77,6 +78,11 @@ class Submission(SamplingOptions):
     task: str = ""
     name: str = ""
     note: str = ""
+
+    @property
+    def is_until_budget(self) -> bool:
+        """Whether the job has as many rounds as fit at its noise multiplier."""
+        return self.rounds is None and self.noise_multiplier is not None
 
     @property
     def inertia(self) -> float:

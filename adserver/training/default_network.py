@@ -12,7 +12,7 @@ from typing import Final
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
-from adserver.training.defaults import Network, choose_learning_rate, creation_options
+from adserver.training.defaults import ROUNDS, Network, choose_learning_rate, creation_options
 from adserver.training.eval_set import EvalSet
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.frozen import frozen
@@ -105,7 +105,7 @@ def submit_default(
 ) -> tuple[float, Submission]:
     """Return the learning rate of a default network, and its job with the rounds and the batch of another.
 
-    Its samples, noise and clip are those of the rule.
+    Rounds that the other leaves open, its samples, noise and clip are those of the rule.
     """
     clip = made.network.clip_norm
     rate = choose_learning_rate(
@@ -118,6 +118,7 @@ def submit_default(
         submission,
         model=made.model,
         loss=made.loss.value,
+        rounds=submission.rounds or ROUNDS,
         optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate),
         schedule=Schedule(kind=ScheduleKind.COSINE),
         clip_norm=clip,

@@ -1,9 +1,10 @@
-"""The optimizer of a job that names no learning rate: by the rule of `adserver.training.defaults`.
+"""The optimizer and the rounds that a job does not name: by the rules of `adserver.training.defaults`.
 
     why_no_rule(submission, task)        # empty: momentum under a cosine schedule, at
     choose_rate(submission, rows=6_500, epsilon=3.0, parameters=241)
+    find_rounds(submission, task, model, rows=6_500)
 
-The rule was measured with momentum .9, a cosine schedule and one clip bound, and is for such jobs alone.
+The rules were measured with momentum .9, a cosine schedule and one clip bound, and are for such jobs alone.
 """
 
 from dataclasses import replace
@@ -14,9 +15,10 @@ from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.cost import job_epsilons
-from adserver.training.defaults import choose_learning_rate
+from adserver.training.defaults import ROUNDS, choose_learning_rate, choose_rounds
 from maskedlark.canonical import build
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.model.graph import Model
 from maskedlark.model.heads import Heads
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.sampling import StepNoise
@@ -24,6 +26,10 @@ from maskedlark.reports.task import Task
 
 # Times the rule's rate, which was best within a factor of three on every table that it was measured on
 _FAR: Final = 10
+# Between two layers of weights, they make what the layers compute more than one of them could.
+_BENDING: Final = frozenset(
+    {"Elu", "Gelu", "LSTM", "GRU", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Softplus", "Tanh"}
+)
 
 
 def why_no_rule(submission: Submission, task: Task) -> str:
@@ -74,6 +80,67 @@ def choose_rate(submission: Submission, *, rows: int, epsilon: float, parameters
         return rate
     # A fixed bound divides no gradient, while the rule's rate is of gradients over the bound.
     return float(f"{rate / submission.clip_norm:.2g}")
+
+
+def has_hidden_layer(model: Model) -> bool:
+    """Return whether trained weights follow an activation of what other trained weights compute."""
+    weighed, bent = {one.name for one in model.parameters}, set[str]()
+    weights = frozenset(weighed)
+    for node in model.nodes:
+        is_bent = not bent.isdisjoint(node.inputs)
+        if is_bent and not weights.isdisjoint(node.inputs):
+            return True
+        if not weighed.isdisjoint(node.inputs):
+            weighed.update(node.outputs)
+            if is_bent or node.operator in _BENDING:
+                bent.update(node.outputs)
+    return False
+
+
+def find_rounds(
+    submission: Submission, task: Task, model: Model, *, rows: int, is_trained: bool = False
+) -> int:
+    """Return the rounds of a job that names none and has no noise multiplier.
+
+    They are 120 where the rule of more was not measured: for weights that know the labels, a part of a model,
+    smaller batches, and jobs without a rule for the rate.
+
+    Args:
+        submission: The job.
+        task: Its task.
+        model: What it trains.
+        rows: Reports of its dataset.
+        is_trained: Whether the weights know something of the labels.
+    """
+    epsilon, is_of_trained = submission.epsilon, is_trained or submission.train or submission.freeze
+    is_measured = submission.batch_size is None and not is_of_trained and not why_no_rule(submission, task)
+    if epsilon is None or not is_measured:
+        return ROUNDS
+    # Noise hides all that a person reports
+    of_report = epsilon / task.reports_per_user
+    return choose_rounds(rows=rows, epsilon=of_report, has_hidden_layer=has_hidden_layer(model))
+
+
+def read_rounds(
+    rounds: int | None, *, noise_multiplier: float | None, is_until_budget: bool = False
+) -> int | None:
+    """Return the rounds of a request as a person names them; None leaves them to the rule or the budget.
+
+    Raises:
+        InvalidTask: both rounds and a job until its budget are asked for.
+        JobRefused(NOISE_OUT_OF_RANGE): a job until its budget has no noise multiplier.
+    """
+    if not is_until_budget:
+        # The epsilon of a noise multiplier, by which the rule goes, depends on the rounds
+        return ROUNDS if rounds is None and noise_multiplier is not None else rounds
+    if rounds is not None:
+        raise InvalidTask("expected at most one of rounds and until_budget")
+    if noise_multiplier is None:
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE,
+            "a job that runs until its budget is spent requires a noise multiplier: give one",
+        )
+    return None
 
 
 def warn_of_rate(submission: Submission, plan: TrainingPlan, *, parameters: int) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from adserver.training.eval_set import EvalSet
-from adserver.training.pipeline import describe, notes_of
+from adserver.training.pipeline import LOSS_IS, describe, notes_of
 
 PANELS_ARE: Final = "maskedlark.panels"
 """Of the note: the digests of all such panels in hex, by spaces."""
@@ -43,6 +43,11 @@ def note_panel(encoded: bytes, panel: EvalSet) -> bytes:
 def was_trained_on(encoded: bytes, panel: EvalSet) -> bool:
     """Return whether a model's note names the panel; a part of that panel is another one."""
     return digest_panel(panel) in _panels(encoded)
+
+
+def is_noted_trained(encoded: bytes) -> bool:
+    """Return whether a model's notes say that a job exported it, or that a panel trained it."""
+    return not {LOSS_IS, PANELS_ARE}.isdisjoint(notes_of(encoded))
 
 
 def _panels(encoded: bytes) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Engine
 
 from adserver.budgets.comparison import Comparison, compare
-from adserver.budgets.headroom import JobLimits
+from adserver.budgets.headroom import JobLimits, default_batch_size
 from adserver.budgets.planned_tests import PlannedTests, plan_tests
 from adserver.budgets.planner import OnProgress, Option, Plan, Planner
 from adserver.budgets.reservations import Budgets
@@ -22,7 +22,8 @@ from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.column_uses import warn_of_columns
-from adserver.training.defaults import ROUNDS
+from adserver.training.default_optimizer import has_hidden_layer
+from adserver.training.defaults import ROUNDS, choose_rounds
 from adserver.training.model_file import parse_chosen, prepare_model, require_fitting_loss, warn_of_loss
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
@@ -113,7 +114,7 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
         if parsed is None
         else _round_seconds(parsed, found.task, is_general=bool(reasons)),
     )
-    wish = _fill(asked)
+    wish = _fill(asked, room, parsed)
     plan = planner.plan(wish) if progress is None else planner.plan(wish, progress)
     compared = compare(planner, plan.recommended)
     # A model on the general path needs public samples, and has no correlated noise.
@@ -123,7 +124,7 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     return Planned(plan, room, compared, general, _why_not_granted(room, plan.recommended), warnings)
 
 
-def _fill(asked: PlanRequest) -> PlanConstraints:
+def _fill(asked: PlanRequest, room: JobLimits, model: Model | None) -> PlanConstraints:
     """Return what is fixed; where nothing is and no gradient norm is expected, rounds as of `job submit`.
 
     Without that norm nothing says how many rounds are worth most.
@@ -132,7 +133,25 @@ def _fill(asked: PlanRequest) -> PlanConstraints:
     is_open = wish.rounds is None and wish.batch_size is None and wish.noise_multiplier is None
     if not is_open or asked.gradient_norm is not None:
         return wish
-    return replace(wish, rounds=min(ROUNDS, ROUNDS if wish.max_epochs is None else wish.max_epochs))
+    rounds = _rounds_of_rule(asked, room, model)
+    return replace(wish, rounds=rounds if wish.max_epochs is None else min(rounds, wish.max_epochs))
+
+
+def _rounds_of_rule(asked: PlanRequest, room: JobLimits, model: Model | None) -> int:
+    """Return the rounds of a job that names none, at the epsilon that each job has."""
+    is_left = bool(asked.train or asked.freeze) or room.noise is StepNoise.CORRELATED
+    if model is None or is_left or not has_hidden_layer(model):
+        return ROUNDS
+    epsilon = room.epsilon
+    if epsilon is None or room.jobs > 1 or room.tests is not None:
+        # Rounds of all reports have the same epsilon in any number
+        batch_size = default_batch_size(room.dataset_size)
+        noise = room.noise_for(rounds=ROUNDS, batch_size=batch_size)
+        job = room.cost(rounds=ROUNDS, batch_size=batch_size, noise_multiplier=noise)
+        epsilon = job.alone.ad_server
+    return choose_rounds(
+        rows=room.dataset_size, epsilon=epsilon / room.task.reports_per_user, has_hidden_layer=True
+    )
 
 
 def _why_not_granted(room: JobLimits, option: Option) -> str:

@@ -118,6 +118,7 @@ class _Row:
     refused: str = ""
     is_warm: bool = False
     rule_rate: float | None = None
+    rule_rounds: int | None = None
     default: DefaultNetwork | None = None
 
     @property
@@ -163,7 +164,7 @@ def rehearse(
     examples.check_fits(model, loss)
     loss = scored_loss(loss, model.output_width)
     _check_labels(loss, examples)
-    rows = _rows(submission, task, wish, model.num_parameters)
+    rows = _rows(submission, task, wish, model.num_parameters, is_trained=begun.is_trained)
     if wish.has_default:
         rows += _default_rows(submission, task, wish, examples, encoder=encoder, model=model)
     found: dict[int, list[TrainingOutcome]] = {
@@ -256,6 +257,10 @@ def check_wish(wish: Wish, submission: Submission, task: Task, examples: EvalSet
         InvalidTask, InvalidModel, JobRefused: as `rehearse`.
     """
     examples.check_encoder(task.encoder)
+    if submission.is_until_budget:
+        raise InvalidTask(
+            "a job until its budget has no rounds before it is submitted: give rounds to rehearse"
+        )
     if len(examples) < _LEAST_EXAMPLES:
         raise InvalidTask(
             f"a rehearsal needs at least {_LEAST_EXAMPLES} labelled examples, and there are {len(examples)}"
@@ -285,7 +290,7 @@ def _check_labels(loss: TrainedLoss, examples: EvalSet) -> None:
             )
 
 
-def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> list[_Row]:
+def _rows(submission: Submission, task: Task, wish: Wish, parameters: int, *, is_trained: bool) -> list[_Row]:
     """Return what is to be trained; without noise and on the examples alone each rate once.
 
     Raises:
@@ -300,11 +305,17 @@ def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> li
     for name, epsilon, is_warm in dict.fromkeys([*starts, (ALONE, None, False)]):
         # In a task with noise no plan is made without an epsilon; what is trained then leaves the noise out.
         asked = min(epsilons) if epsilon is None and epsilons else epsilon
-        rule = _rule_rate(submission, task, wish, epsilon, parameters)
+        rule, job = _rule_rate(submission, task, wish, epsilon, parameters), submission
+        if epsilon is None and submission.rounds is None:
+            # As at the largest epsilon, with which it is compared
+            tried = [row.plan.job.rounds for row in rows if row.plan and row.is_warm == is_warm]
+            job = replace(submission, rounds=max(tried, default=None))
         for rate in RATES if name == ALONE else _rates(submission, wish, rule):
             plan: TrainingPlan | None
             try:
-                plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
+                known = is_trained or is_warm
+                plan = _plan(job, task, wish.reports, rate, asked, is_trained=known)
+                refused = ""
             except (InvalidTask, JobRefused) as error:
                 plan, refused, why = None, str(error), error
             rows.append(
@@ -316,6 +327,7 @@ def _rows(submission: Submission, task: Task, wish: Wish, parameters: int) -> li
                     refused=refused,
                     is_warm=is_warm,
                     rule_rate=None if epsilon is None else rule,
+                    rule_rounds=plan.job.rounds if plan and submission.rounds is None else None,
                 )
             )
     # Once, since a table of refusals says no more.
@@ -362,6 +374,7 @@ def _default_rows(
                 plan=plan,
                 refused=refused,
                 rule_rate=rate,
+                rule_rounds=plan.job.rounds if plan and submission.rounds is None else None,
                 default=made,
             )
         )
@@ -388,7 +401,13 @@ def _rates(submission: Submission, wish: Wish, rule: float | None) -> tuple[floa
 
 
 def _plan(
-    submission: Submission, task: Task, reports: int, rate: float, epsilon: float | None
+    submission: Submission,
+    task: Task,
+    reports: int,
+    rate: float,
+    epsilon: float | None,
+    *,
+    is_trained: bool = False,
 ) -> TrainingPlan:
     """Plan the job over a dataset of as many reports as are planned, on which nothing is spent."""
     dataset = Dataset(
@@ -412,7 +431,7 @@ def _plan(
         eval_set=None,
         dataset="",
     )
-    return plan_job(asked, task=task, dataset=dataset, job_id=bytes(16), now_s=0.0)
+    return plan_job(asked, task=task, dataset=dataset, job_id=bytes(16), now_s=0.0, is_trained=is_trained)
 
 
 def _promising(
@@ -486,6 +505,7 @@ def _summarize_row(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
         refused=row.refused or next((one.refused for one in trained if one.refused), ""),
         is_warm=row.is_warm,
         rule_rate=row.rule_rate,
+        rule_rounds=row.rule_rounds,
         default=row.default,
     )
 

@@ -81,6 +81,7 @@ class Rehearsed:
         refused: Why there are no scores.
         is_warm: Whether it begins at weights that were trained on the examples.
         rule_rate: The learning rate that the rule gives the job at this epsilon; None where it has none.
+        rule_rounds: The rounds that the rule gives the job at this epsilon; None where the job names them.
         sampling_error: The standard error of the mean score as a figure of people like the examples, of so
             many that were scored: Hanley and McNeil's of an area under the curve, the binomial one of an
             accuracy; None for other scores.
@@ -97,6 +98,7 @@ class Rehearsed:
     refused: str = ""
     is_warm: bool = False
     rule_rate: float | None = None
+    rule_rounds: int | None = None
     sampling_error: float | None = None
     default: DefaultNetwork | None = None
 
@@ -322,10 +324,13 @@ class Rehearsal:
         if job.value > default.value or default.default is None:
             return line
         clip, rate = default.default.network.clip_norm, default.learning_rate
+        # By the rule for a person's own network, a hidden layer may have more
+        rounds = default.rule_rounds if default.default.network.hidden else None
         if is_python:
             take = (
                 f"client.train(rehearsal.default_of({job.name!r}).default.model, ..., "
                 f'loss="{default.default.loss.value}", epsilon={job.epsilon:g}, learning_rate={rate:g}'
+                + (f", rounds={rounds}" if rounds else "")
                 + (f", clip_norm={clip:g}" if clip else "")
                 + ", standardise=False)"
             )
@@ -333,6 +338,7 @@ class Rehearsal:
             take = (
                 f"`adserver model create default.onnx {' '.join(default.default.options)}`, and submit it "
                 f"with --loss {default.default.loss.value} --epsilon {job.epsilon:g} --learning-rate {rate:g}"
+                + (f" --rounds {rounds}" if rounds else "")
                 + (f" --clip-norm {clip:g}" if clip else "")
                 + " --as-it-is"
             )
@@ -354,7 +360,9 @@ class Rehearsal:
         else:
             options = (f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
             job = f"submit with {' '.join(options)}"
-        return job + (f"; the rule gives the learning rate, {rate:g}" if rate == advised.rule_rate else "")
+        given = [f"the learning rate, {rate:g}"] if rate == advised.rule_rate else []
+        given += [f"{advised.rule_rounds} rounds"] if advised.rule_rounds else []
+        return job + (f"; the rule gives {' and '.join(given)}" if given else "")
 
     def _describe_rates(self, best: Rehearsed) -> list[str]:
         """Say which rates are as good as the best, or where to go on if it is the lowest or highest tried."""

@@ -32,7 +32,7 @@ from adserver.training.eval_set import EvalSet, read_eval_set
 from adserver.training.inference import OF_TWO_CLASSES, predict
 from adserver.training.logit_scaling import Calibration, chances_of, logits_of
 from adserver.training.merged_parameters import separate_parameters
-from adserver.training.pipeline import LOSS_IS, notes_of
+from adserver.training.panel_note import is_noted_trained
 from adserver.training.trained_weights import know_labels
 from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
@@ -142,7 +142,7 @@ def warn_without_panel(submission: Submission, *, num_features: int, is_python: 
     """Return a line that says what a panel would have changed in an untrained network; empty if nothing.
 
     Without labels nothing tells whether weights are trained, so not even long rows of tables are changed.
-    A model that a job exported was trained.
+    A model whose notes say so was trained.
     """
     loss = trained_loss(submission.loss)
     if (
@@ -150,7 +150,7 @@ def warn_without_panel(submission: Submission, *, num_features: int, is_python: 
         or not _is_asked_for(submission)
         or loss is Loss.POISSON
         or num_features > _MOST_FEATURES
-        or LOSS_IS in notes_of(submission.model)
+        or is_noted_trained(submission.model)
     ):
         return ""
     blank = EvalSet(features=np.zeros((1, num_features), np.uint8), labels=np.zeros(1, np.int64))

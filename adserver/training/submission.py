@@ -4,6 +4,7 @@ Everything that can be checked here is checked before it is stored.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from adserver.budgets.headroom import JobLimits, check_batch, default_batch_size
@@ -11,7 +12,7 @@ from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.submissions import Submission, check_label
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset
-from adserver.training.default_optimizer import check_rule, choose_rate, steps_at
+from adserver.training.default_optimizer import check_rule, choose_rate, find_rounds, steps_at
 from adserver.training.eval_set import read_eval_set
 from adserver.training.model_file import parse_chosen
 from maskedlark import canonical
@@ -42,6 +43,7 @@ def plan_job(
     job_id: bytes,
     now_s: float,
     already: Sequence[Charge] = (),
+    is_trained: bool = False,
 ) -> TrainingPlan:
     """Check a submission against its task and dataset, and fix its noise, or its rounds.
 
@@ -52,6 +54,7 @@ def plan_job(
         job_id: 16 random bytes.
         now_s: Unix seconds.
         already: What is spent or reserved on the dataset.
+        is_trained: Whether the weights know something of the labels, which the rule of rounds is not for.
 
     Raises:
         InvalidTask: a number is out of its range, or the rule has no learning rate for the job.
@@ -62,6 +65,10 @@ def plan_job(
     check_settings(submission, task)
     model, loss = _model_to_train(submission, task)
     _check_usable(task, dataset, now_s)
+    is_until_budget = submission.is_until_budget
+    if submission.rounds is None and not is_until_budget:
+        rounds = find_rounds(submission, task, model, rows=dataset.size, is_trained=is_trained)
+        submission = replace(submission, rounds=rounds)
     batch_size = submission.batch_size
     if batch_size is None:
         batch_size = default_batch_size(dataset.size)
@@ -97,7 +104,7 @@ def plan_job(
             "schedule": schedule,
             "adaptive_clip": _adaptive_clip(submission, task),
             "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
-            "is_until_budget": submission.rounds is None,
+            "is_until_budget": is_until_budget,
         },
     )
     # Last, since it needs the noise.
@@ -138,15 +145,7 @@ def _check_noise(submission: Submission, task: Task) -> None:
     if task.mechanism is Mechanism.NONE:
         if epsilon is not None or multiplier is not None:
             wrong = "the task adds no noise: leave out epsilon and noise multiplier"
-        elif submission.rounds is None:
-            wrong = "the task adds no noise, so it has no budget to stop at: give rounds"
-    elif submission.rounds is None:
-        if multiplier is None:
-            wrong = (
-                "a job without rounds runs until its budget is spent, which requires a noise multiplier: "
-                "give one"
-            )
-    elif (epsilon is None) == (multiplier is None):
+    elif not submission.is_until_budget and (epsilon is None) == (multiplier is None):
         wrong = "the task adds noise: give exactly one of epsilon and noise multiplier"
     if wrong:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, wrong)

@@ -42,6 +42,7 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
     # Imported by kind: what one kind of job loads, such as onnx, others do not need.
     from adserver.training.model_file import check_loss_fits, prepare_model
+    from adserver.training.panel_note import is_noted_trained
     from adserver.training.standardising import standardise_submission
     from adserver.training.submission import plan_job
     from maskedlark.model.heads import trained_loss
@@ -51,9 +52,9 @@ def _submit_training(engine: Engine, data: Path, submission: Submission, job_id:
     encoder = TaskStore(engine).encoder(task.task_id)
     loss = trained_loss(submission.loss)
     check_loss_fits(submission.model, loss, num_features=task.num_features)
-    begun = standardise_submission(submission).model
+    begun = standardise_submission(submission)
     model = prepare_model(
-        begun,
+        begun.model,
         num_features=task.num_features,
         encoder=encoder,
         are_columns_checked=submission.are_columns_checked,
@@ -65,6 +66,7 @@ def _submit_training(engine: Engine, data: Path, submission: Submission, job_id:
         job_id=job_id,
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).reservations_of_dataset(dataset),
+        is_trained=begun.is_trained or is_noted_trained(submission.model),
     )
     _store(engine, data, submission, plan, model)
 

@@ -48,10 +48,6 @@ _LENGTHS: Final = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("second
 # Noise is found to 1 %
 _SEARCHED: Final = 1.01
 
-# With which a network of a hidden layer learned more of pairs of columns (docs/explanation/defaults.md)
-_MORE_ROUNDS: Final = 300
-# Operators of hidden layers, without which a network of dense layers is linear
-_BENDING: Final = frozenset({"Elu", "Gelu", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Tanh"})
 # Of the rule's rate: good weights lost some .002 of AUC by it (docs/explanation/defaults.md)
 _FOR_TRAINED: Final = 0.1
 # Of a label that is rarer than this times the share of clipped gradients, most gradients may be clipped
@@ -260,8 +256,6 @@ def remarks_of_job(
         )
         if begun.is_trained:
             yield Remark(text=_warn_of_trained(chosen.learning_rate, is_python=is_python))
-        if plan.job.rounds == ROUNDS and any(node.operator in _BENDING for node in model.nodes):
-            yield Remark(text=_note_rounds(is_python=is_python))
     else:
         yield Remark(
             text=f"learning rate {chosen.learning_rate:g}, as named, with {chosen.kind} and a "
@@ -269,23 +263,21 @@ def remarks_of_job(
         )
         if line := warn_of_rate(submission, plan, parameters=model.num_parameters):
             yield Remark(text=line, is_warning=True)
+    if submission.rounds is None and not plan.is_until_budget and plan.job.rounds != ROUNDS:
+        yield Remark(text=_describe_rounds(plan, is_python=is_python))
     yield _remark_of_path(model, plan)
     yield from _remarks_of_labels(submission, plan, model.output_width, is_python)
     yield from _remarks_of_layers(file, model)
     yield from remarks_of_columns(file, plan.task, find_encoder)
 
 
-def _note_rounds(*, is_python: bool) -> str:
-    """Return a line on the rounds of a network with a hidden layer."""
-    option, rehearse = (
-        (f"rounds={_MORE_ROUNDS}", "client.rehearse")
-        if is_python
-        else (f"--rounds {_MORE_ROUNDS}", "`adserver job rehearse`")
-    )
+def _describe_rounds(plan: TrainingPlan, *, is_python: bool) -> str:
+    """Return a line on the rounds that the rule chose for a hidden layer."""
+    rounds = plan.job.rounds
     return (
-        f"{ROUNDS} rounds by default: where columns interact, a hidden layer may learn more in "
-        f"{_MORE_ROUNDS} ({option}), at the same epsilon and {_MORE_ROUNDS / ROUNDS:g} times the time; "
-        f"{rehearse} takes it, too"
+        f"{rounds} rounds, by the rule for an untrained hidden layer and {plan.dataset_size:,} reports: it "
+        f"learns more of columns that interact than in {ROUNDS}, at the same epsilon and {rounds / ROUNDS:g} "
+        f"times the time ({f'rounds={ROUNDS}' if is_python else f'--rounds {ROUNDS}'} takes fewer)"
     )
 
 

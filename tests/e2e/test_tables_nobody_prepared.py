@@ -36,7 +36,7 @@ def make_project(folder: Path, content: bytes, *measured: str) -> "subprocess.Co
     made = quickstart("new", folder / "play", "--csv", folder / "visits.csv", "--label", "bought", *measured)
     if made.returncode != 0:
         return made
-    change(folder / "play", "rounds = 120", "rounds = 3")
+    change(folder / "play", "# rounds = 120", "rounds = 3")
     return quickstart("check", folder / "play")
 
 

@@ -27,10 +27,11 @@ from adserver.training.trainer import Checkpoint
 from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
-from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, eval_set_npz, sealed
+from tests.adserver.job_world import ENCODED_MODEL, NUM_FEATURES, RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
 
 OF = sealed(mechanism="gaussian", expires_at=1 << 39)
@@ -394,6 +395,22 @@ def test_a_plan_names_a_worth_only_where_a_gradient_norm_is_expected(adserver: A
     of_a_bound = adserver(f"{wish} --rounds 9 --gradient-norm 0.2 --clip-norm 0.5").stdout
     assert "follows the gradients" not in of_a_bound
     assert "--rounds 4 " in adserver(f"{wish} --max-epochs 4").stdout
+
+
+def test_a_plan_that_names_nothing_has_the_rounds_of_the_rule_for_its_model(
+    adserver: Adserver, tmp_path: Path
+) -> None:
+    for name, widths in (("linear", [NUM_FEATURES, 1]), ("hidden", [NUM_FEATURES, 3, 1])):
+        (tmp_path / f"{name}.onnx").write_bytes(dense_network(widths, "relu", seed=1))
+
+    def rounds(model: str, options: str) -> int:
+        asked = f"job plan --model {tmp_path / model}.onnx --reports 30000 --json {options}"
+        return int(json.loads(adserver(asked).stdout)["recommended"]["rounds"])
+
+    assert rounds("hidden", "--epsilon 2") == rounds("hidden", "") == 300
+    assert rounds("linear", "--epsilon 2") == rounds("hidden", "--epsilon 1") == 120
+    assert rounds("hidden", "--epsilon 2 --jobs 4") == rounds("hidden", "--epsilon 2 --train *") == 120
+    assert rounds("hidden", "--epsilon 2 --max-epochs 200") == 200
 
 
 def test_a_plan_says_in_words_that_its_epsilon_is_refused(adserver: Adserver) -> None:

@@ -512,6 +512,8 @@ def test_a_job_is_trained_by_its_model_loss_and_epsilon_alone(
         assert "learning rate 0.1, as named, with momentum and a cosine schedule" in capsys.readouterr().err
         with pytest.raises(InvalidTask, match="give a rate"):
             noisy.train(exported(), epsilon=0.5, optimizer="adam", **job)
+        with pytest.raises(JobRefused, match="until its budget is spent requires a noise multiplier"):
+            noisy.train(exported(), epsilon=0.5, until_budget=True, **job)
         with pytest.raises(JobRefused, match=r"epsilon 8 was asked for, but .*, 8 in all leave"):
             noisy.train(exported(), epsilon=8.0, **job)
         assert len(noisy.jobs()) == 2

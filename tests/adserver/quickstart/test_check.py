@@ -101,7 +101,7 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
             'clip_norm = "10"',
             r'\[task\] clip_norm is "10", but must be a number, above 0: write 10 without quotes',
         ),
-        ("rounds = 120", 'rounds = "all"', r'rounds is "all", but must be a whole number, at least 1(?!:)'),
+        ("# rounds = 120", 'rounds = "all"', r'rounds is "all", but must be a whole number, at least 1(?!:)'),
         ("clip_norm = 10", "clip_norm = inf", r"\[task\] clip_norm is Infinity, but must be a finite number"),
         ('label = "bought"', "label = 2026-11-29", r"\[data\] label is .*, but must be a text in quotes"),
         ("epsilon = 3            # what", "epsilon = 5 # what", r"\[training\] epsilon is 5, but the budget"),
@@ -876,7 +876,7 @@ def test_people_devices_have_the_same_budgets(tmp_path: Path, monkeypatch: pytes
 def test_a_batch_that_a_run_would_be_refused_for_is_found_before(tmp_path: Path) -> None:
     assert new(tmp_path, CASES["semicolons"]).exit_code == 0
     play = tmp_path / "play"
-    change(play, "rounds = 120", "batch_size = 50\nrounds = 120")
+    change(play, "# rounds = 120", "batch_size = 50\nrounds = 120")
     [problem] = check(Project.open(play)).problems
     assert problem.startswith("[training] cannot be asked of 320 reports: the batch size is 50")
 

@@ -87,7 +87,7 @@ def test_every_setting_is_in_the_file_or_named_in_a_comment(tmp_path: Path) -> N
 
 def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
     new_project(tmp_path / "play", SETTINGS)
-    change(tmp_path / "play", "rounds = 120", "rounds = 7")
+    change(tmp_path / "play", "# rounds = 120", "rounds = 7")
     change(tmp_path / "play", "# loss =", "loss =")
     training = Project.open(tmp_path / "play").settings.training
     assert (training.rounds, training.loss) == (7, Loss.CROSS_ENTROPY)
@@ -96,11 +96,15 @@ def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("rounds = 120", 'rounds = "many"', r'\[training\] rounds is "many", but must be a whole number'),
-        ("rounds = 120", "round = 120", r"\[training\] round is no setting: did you mean rounds\?"),
+        ("# rounds = 120", 'rounds = "many"', r'\[training\] rounds is "many", but must be a whole number'),
+        ("# rounds = 120", "round = 120", r"\[training\] round is no setting: did you mean rounds\?"),
         ("[model]", "[modell]", r"\[modell\] is no section: did you mean \[model\]\?"),
-        ("rounds = 120", "rounds 120", "is not valid TOML"),
-        ("rounds = 120", 'rounds = "many"\nround = 1', r"\[training\] rounds is .*; \[training\] round is "),
+        ("# rounds = 120", "rounds 120", "is not valid TOML"),
+        (
+            "# rounds = 120",
+            'rounds = "many"\nround = 1',
+            r"\[training\] rounds is .*; \[training\] round is ",
+        ),
         ("panel = 0.2", "panel = 0,2", r"is not valid TOML: .*: numbers have a point: 0\.2$"),
     ],
 )

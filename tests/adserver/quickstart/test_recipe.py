@@ -362,6 +362,26 @@ def test_a_run_is_compared_with_the_panel_alone_on_the_same_rows(
     assert (name, area) == ("panel alone", f"{alone['auc']:.4g} (99 %: {low:.3f} to {high:.3f})")
 
 
+@pytest.mark.parametrize("named", [None, 7])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_rounds_of_ones_own_network_are_those_of_the_rule_unless_they_are_named(
+    project: Project, commands: Commands, tmp_path: Path, *, is_own: bool, named: int | None
+) -> None:
+    if is_own:
+        (tmp_path / "net.onnx").write_bytes(dense_network([30, 4, 1], "relu", seed=1, final="linear"))
+        change(project.folder, 'onnx = ""', f'onnx = "{tmp_path / "net.onnx"}"')
+    if named:
+        change(project.folder, "# rounds = 120", f"rounds = {named}")
+    commands.shown, told = {"rounds": 300}, list[str]()
+    Recipe(Project.open(project.folder), told.append).run()
+    [asked] = [words for words in commands.asked if words[:2] == ("job", "submit")]
+    assert ("--rounds" in asked) == (not is_own or named is not None)
+    rounds = f"{named or 120} rounds; "
+    if is_own and named is None:
+        rounds = "300 rounds by the rule for an untrained hidden layer; "
+    assert any(line.startswith(f"training for {rounds}") for line in told)
+
+
 @pytest.mark.parametrize("is_own", [False, True])
 def test_the_private_model_is_compared_with_both_on_all_rows_of_the_panel(
     project: Project,
@@ -611,7 +631,7 @@ def test_a_run_that_cannot_be_gone_on_with_is_begun_anew(
         Recipe(project, lambda _: None).run()
     commands.failing = {}
     if not sending:
-        change(project.folder, "rounds = 120", "rounds = 61")
+        change(project.folder, "# rounds = 120", "rounds = 61")
     assert Recipe(Project.open(project.folder), lambda _: None).run().run == "2"
 
 

@@ -102,7 +102,7 @@ def test_a_run_that_ended_before_its_task_is_replaced_by_the_next_one(
         steps.do(step, dict)
     (steps.folder / "devices.csv").write_text("rows in clear")
     steps.stop("browser-sim encode --fit: error: visits.csv: no column 'Name'")
-    change(project.folder, "rounds = 120", "rounds = 61")
+    change(project.folder, "# rounds = 120", "rounds = 61")
     changed = Project.open(project.folder)
     [told] = describe_runs(changed)
     again = f"lark.toml or the table has changed: `adserver quickstart run {project.folder}`"
@@ -114,7 +114,7 @@ def test_a_run_that_ended_before_its_task_is_replaced_by_the_next_one(
 
 def next_of_changed(project: Project, options: RunOptions = NOTHING_ASKED) -> Steps:
     """Change the settings and begin the next run, which does what was said of the last one."""
-    change(project.folder, "rounds = 120", "rounds = 61")
+    change(project.folder, "# rounds = 120", "rounds = 61")
     changed = Project.open(project.folder)
     last = describe_runs(changed)[-1]
     steps = Steps.open(changed, options)
@@ -191,7 +191,7 @@ def test_a_run_is_running_while_a_process_holds_it(project: Project) -> None:
 
 def test_a_run_whose_settings_changed_is_not_promised_to_go_on(project: Project) -> None:
     Steps.open(project).do("task", lambda: "ab")
-    change(project.folder, "rounds = 120", "rounds = 61")
+    change(project.folder, "# rounds = 120", "rounds = 61")
     [told] = describe_runs(Project.open(project.folder))
     assert told["why"].endswith("begins a new run")
 

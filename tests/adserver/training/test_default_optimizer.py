@@ -1,22 +1,35 @@
-"""A job that names no learning rate gets quickstart's rule for a network of one's own, or an error."""
+"""A job that names no learning rate or rounds gets the rules for a network of one's own, or an error."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.as_onnx import as_onnx
 from adserver.training.cost import job_epsilons
-from adserver.training.default_optimizer import choose_rate, read_steps, warn_of_rate, why_no_rule
+from adserver.training.default_optimizer import (
+    choose_rate,
+    has_hidden_layer,
+    read_rounds,
+    read_steps,
+    warn_of_rate,
+    why_no_rule,
+)
 from adserver.training.defaults import choose_learning_rate
-from maskedlark.errors import InvalidTask
+from adserver.training.submission import plan_job
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.model.dense import dense_network
 from maskedlark.model.heads import Heads
+from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import StepNoise
-from tests.adserver.job_world import MODEL
+from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES
 from tests.adserver.training.test_submission import QUIET, SUBMISSION, TASK, dataset_of, plan, task_of
+from tests.builders import NOW
 
 OPEN: dict[str, Any] = {"optimizer": None, "schedule": None, "batch_size": None}
 ROWS = 30_000
@@ -124,3 +137,75 @@ def test_a_rate_alone_changes_neither_the_rules_momentum_nor_its_cosine() -> Non
         replace(MOMENTUM, learning_rate=0.5, momentum=0.8),
         Schedule(),
     )
+
+
+HIDDEN = dense_network([NUM_FEATURES, 4, 1], "relu", seed=1)
+BY_RULE: dict[str, Any] = {"rounds": None, "model": HIDDEN, "epsilon": 2.0}
+
+
+def test_rounds_that_a_job_leaves_open_follow_its_hidden_layer_reports_and_epsilon() -> None:
+    made = planned(**BY_RULE)
+    assert (made.job.rounds, made.is_until_budget) == (300, False)
+    assert 1.95 < job_epsilons(made, 300).ad_server <= 2.0
+    assert planned(**{**BY_RULE, "model": ENCODED_MODEL}).job.rounds == 120
+    assert planned(**{**BY_RULE, "epsilon": 1.0}).job.rounds == 120
+    assert planned(**{**BY_RULE, "rounds": 7}).job.rounds == 7
+    assert plan(QUIET, **{**OPEN, **BY_RULE, "epsilon": None, "optimizer": MOMENTUM}).job.rounds == 120
+
+
+def test_epsilon_of_a_person_gives_fewer_reports_their_rounds() -> None:
+    for reports, rounds in ((1, 300), (4, 120)):
+        of = task_of(collusion_epsilon=64.0, unit="user", reports_per_user=reports)
+        of_many = dataset_of(of, size=ROWS, received=ROWS)
+        assert plan(of, of_many, **{**OPEN, **BY_RULE}).job.rounds == rounds
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": 3_000.0},
+        {"train": ("*",)},
+        {"optimizer": MOMENTUM},
+        {"optimizer": Optimizer(learning_rate=0.1), "schedule": COSINE},
+        {"optimizer": MOMENTUM, "schedule": COSINE, "is_clip_per_layer": True},
+    ],
+    ids="-".join,
+)
+def test_what_more_rounds_were_not_measured_on_has_120(changes: dict[str, Any]) -> None:
+    assert planned(**{**BY_RULE, **changes}).job.rounds == 120
+
+
+def test_weights_that_know_the_labels_have_120_rounds() -> None:
+    of = task_of(collusion_epsilon=64.0)
+    asked, of_many = replace(SUBMISSION, **{**OPEN, **BY_RULE}), dataset_of(of, size=ROWS, received=ROWS)
+    for is_trained, rounds in ((True, 120), (False, 300)):
+        made = plan_job(asked, task=of, dataset=of_many, job_id=bytes(16), now_s=NOW, is_trained=is_trained)
+        assert made.job.rounds == rounds
+
+
+@pytest.mark.parametrize(
+    ("module", "is_hidden"),
+    [
+        (nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), True),
+        (nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3, 1)), True),
+        (nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1)), False),
+        (nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), False),
+        (nn.Sequential(nn.Tanh(), nn.Linear(4, 1)), False),
+    ],
+)
+def test_a_layer_is_hidden_where_weights_follow_an_activation_of_weights(
+    module: nn.Module, is_hidden: bool
+) -> None:
+    assert has_hidden_layer(parse(as_onnx(module.eval(), 4), num_features=4)) == is_hidden
+
+
+def test_rounds_are_left_to_the_rule_or_the_budget_by_what_is_named() -> None:
+    assert read_rounds(None, noise_multiplier=None) is None
+    assert read_rounds(7, noise_multiplier=None) == read_rounds(7, noise_multiplier=2.0) == 7
+    assert read_rounds(None, noise_multiplier=2.0) == 120
+    assert read_rounds(None, noise_multiplier=2.0, is_until_budget=True) is None
+    with pytest.raises(InvalidTask, match="at most one of rounds and until_budget"):
+        read_rounds(7, noise_multiplier=2.0, is_until_budget=True)
+    with pytest.raises(JobRefused, match="requires a noise multiplier") as refusal:
+        read_rounds(None, noise_multiplier=None, is_until_budget=True)
+    assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE

@@ -1,4 +1,4 @@
-"""What quickstart chooses where a project says nothing: its network and its learning rate."""
+"""What quickstart chooses where a project says nothing: its network, its rounds and its learning rate."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from adserver.training.defaults import (
     Network,
     choose_learning_rate,
     choose_network,
+    choose_rounds,
     should_calibrate,
 )
 
@@ -72,6 +73,22 @@ def test_a_rare_label_gets_a_bound_that_holds_its_gradients() -> None:
 )
 def test_steps_of_a_network_of_ones_own_grow_with_rows_times_epsilon(rows: int, rate: float) -> None:
     assert choose_learning_rate(rows=rows, epsilon=3.0, parameters=300, network=None) == rate
+
+
+@pytest.mark.parametrize(
+    ("rows", "epsilon", "has_hidden_layer", "rounds"),
+    [
+        (14_999, 3.0, True, 120),
+        (15_000, 3.0, True, 300),
+        (15_000, 2.9, True, 120),
+        (45_000, 1.0, True, 300),
+        (10**6, 3.0, False, 120),
+    ],
+)
+def test_a_hidden_layer_of_ones_own_has_more_rounds_of_many_rows_times_epsilon(
+    rows: int, epsilon: float, has_hidden_layer: bool, rounds: int
+) -> None:
+    assert choose_rounds(rows=rows, epsilon=epsilon, has_hidden_layer=has_hidden_layer) == rounds
 
 
 @pytest.mark.parametrize(("hidden", "rate"), [((64,), 4.0), ((64, 32), 2.0), ((16,), 2.0)])

@@ -8,8 +8,14 @@ import pytest
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import predict
 from adserver.training.model_file import prepare_model
-from adserver.training.panel_note import PANELS_ARE, digest_panel, note_panel, was_trained_on
-from adserver.training.pipeline import INPUT_IS, SCALED, describe, notes_of
+from adserver.training.panel_note import (
+    PANELS_ARE,
+    digest_panel,
+    is_noted_trained,
+    note_panel,
+    was_trained_on,
+)
+from adserver.training.pipeline import INPUT_IS, LOSS_IS, SCALED, describe, notes_of
 from maskedlark.model.dense import dense_network
 
 PANEL = EvalSet(
@@ -55,6 +61,12 @@ def test_the_same_records_of_another_file_are_the_same_panel() -> None:
 def test_a_model_without_a_note_was_trained_on_no_panel() -> None:
     assert not was_trained_on(MODEL, PANEL)
     assert not was_trained_on(describe(MODEL, **{PANELS_ARE: "not a digest"}), PANEL)
+
+
+def test_notes_say_that_a_panel_or_a_job_trained_a_model() -> None:
+    assert is_noted_trained(note_panel(MODEL, PANEL))
+    assert is_noted_trained(describe(MODEL, **{LOSS_IS: "mse"}))
+    assert not is_noted_trained(describe(MODEL, **{INPUT_IS: SCALED}))
 
 
 def test_helpers_get_no_digest_by_which_they_could_confirm_a_guess_of_the_panel() -> None:

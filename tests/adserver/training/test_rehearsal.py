@@ -27,6 +27,7 @@ from adserver.training.rehearsal import (
     _plan,
     _promising,
     _Row,
+    _rows,
     describe_examples,
     rehearse,
 )
@@ -755,6 +756,8 @@ def test_how_to_submit_is_said_in_options_and_in_words_of_python() -> None:
     assert named.remarks()[-1] == "epsilon 1: submit with --epsilon 1 --optimizer adam --learning-rate 1"
     assert 'epsilon 1: client.train(..., epsilon=1, optimizer="adam", learning_rate=1)' in repr(named)
     assert "--" not in repr(by_rule) + repr(named)
+    of_rounds = replace(by_rule, settings=tuple(replace(one, rule_rounds=300) for one in by_rule.settings))
+    assert of_rounds.remarks()[-1].endswith("; the rule gives the learning rate, 3 and 300 rounds")
 
 
 @pytest.mark.usefixtures("alone_briefly")
@@ -779,6 +782,25 @@ def test_without_a_rate_the_rules_is_tried_at_each_epsilon_and_lower_and_higher_
     assert [one.learning_rate for one in more.settings if one.name == "epsilon 0.5"] == [0.5, 0.2]
     with pytest.raises(InvalidTask, match="learning_rate has no default here: the schedule is constant"):
         trained(replace(job, schedule=Schedule()), wish)
+
+
+def test_rounds_that_a_job_leaves_open_are_the_rules_at_each_epsilon() -> None:
+    model = dense_network([WIDTH, 3, 1], "relu", seed=1)
+    left: dict[str, Any] = {"rounds": None, "batch_size": None, "optimizer": None, "schedule": None}
+    job = replace(SUBMISSION, model=model, **left)
+    wish = replace(WISH, learning_rates=(), is_warm=True)
+
+    def rounds(*, is_trained: bool) -> dict[str, int | None]:
+        rows = _rows(job, task_of(), wish, 19, is_trained=is_trained)
+        assert all(row.plan is not None and row.plan.job.rounds == row.rule_rounds for row in rows)
+        return {row.shown: row.rule_rounds for row in rows if row.name != ALONE}
+
+    warm = dict.fromkeys((f"epsilon 0.5{WARM}", f"epsilon 8{WARM}", f"{NO_NOISE}{WARM}"), 120)
+    fresh = {"epsilon 0.5": 120, "epsilon 8": 300, NO_NOISE: 300}
+    assert rounds(is_trained=False) == {**fresh, **warm}
+    assert set(rounds(is_trained=True).values()) == {120}
+    with pytest.raises(InvalidTask, match="give rounds to rehearse"):
+        trained(replace(job, noise_multiplier=2.0))
 
 
 def test_on_a_panel_that_tells_little_a_first_score_leaves_no_rate_behind() -> None:
