@@ -44,6 +44,8 @@ _WHOLE: Final = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 _FACTOR: Final = "byte.factor"
 # A row that any of them changes is chosen by features; rows of a table of two words seldom stay in so many.
 _RECORDS_DRAWN: Final = 16
+# Numbers that the network leaves alone move by less than 1, and by some 5 if it standardises them.
+_LARGE: Final = 100
 # Steps of a code that differ by less are equal: float32 has rounded them.
 _ROUNDED: Final = 1e-3
 
@@ -139,14 +141,17 @@ def warn_of_columns(encoded: bytes, encoder: Encoder) -> tuple[str, ...]:
 
     Tables of which every record reads one row, numbers that only choose rows of a table, words whose codes
     are read as numbers and never looked up (more than two words: the code of two is a number as good as any),
-    and ids of which a table is given one byte without the others.
+    ids of which a table is given one byte without the others, and numbers that are all multiplied as if they
+    were to be looked up.
 
     Args:
         encoded: A prepared file, which the parser accepts for the encoder's number of features.
         encoder: The task's.
     """
     return _warn(
-        encoded, encoder, (_warn_of_constant_lookups, _warn_of_numbers, _warn_of_parts, _warn_of_codes)
+        encoded,
+        encoder,
+        (_warn_of_constant_lookups, _warn_of_numbers, _warn_of_parts, _warn_of_codes, _warn_of_scale),
     )
 
 
@@ -264,6 +269,13 @@ class _Probe:
             ((first != 0) & (np.abs(second - first) <= _ROUNDED * np.abs(first))).any()
             for first, second in steps
         )
+
+    def moves(self) -> NDArray[np.float64]:
+        """Return by how much each entry moves that changes when all bytes go from 0 to 255."""
+        most = self._reader.read(np.full(self._width, _BYTE - 1, np.uint8))
+        moved = [np.abs(most[name] - base) for name, base in self._base.items()]
+        found = np.concatenate([np.zeros(0), *moved])
+        return found[found > 0]
 
     def find_constant(self, places: Sequence[_Place]) -> dict[str, int]:
         """Return the values that are one number in all entries, whatever bytes some features have."""
@@ -409,6 +421,17 @@ def _warn_of_codes(uses: _Uses, places: Sequence[_Place]) -> Iterator[str]:
         yield (
             f"the model reads the codes of words at {_name(found)} as numbers, but their order means "
             "nothing: look them up in tables (nn.Embedding), one for each column"
+        )
+
+
+def _warn_of_scale(uses: _Uses, _: Sequence[_Place]) -> Iterator[str]:
+    """Yield that all numbers enter the first layer many times as large as features are."""
+    moves = uses.numbers.moves()
+    if moves.size and moves.min() >= _LARGE:
+        yield (
+            f"the model's first layer reads numbers of up to {moves.max():.3g}, but trains as if they were "
+            f"about 1: features are bytes over {_BYTE}, and x * {_BYTE} is for codes, which tables look "
+            "up; give other layers x"
         )
 
 

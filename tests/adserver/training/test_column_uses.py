@@ -4,6 +4,8 @@ Tables that are shorter are refused before anything is spent; columns that are r
 warned of.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from onnxruntime import InferenceSession
@@ -346,3 +348,37 @@ def test_codes_by_features_times_255_are_refused_and_cells_of_another_width_are_
             check_codes(model)
     else:
         check_codes(model)
+
+
+class Scaled(nn.Module):
+    """Two layers above numbers that are computed of the features first."""
+
+    def __init__(self, begin: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.begin, self.layers = begin, nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers(self.begin(x))
+        return found
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize(
+    ("begin", "is_large"),
+    [
+        (lambda x: x * 256, True),
+        (lambda x: x / 0.00390625 - 128, True),
+        (lambda x: x, False),
+        (lambda x: (x * 256 - 128) / 64, False),
+        (lambda x: cat([x[:, :5] * 256, x[:, 5:]], 1), False),
+    ],
+    ids=["times 256", "over 1/256", "as they are", "standardised", "some alone"],
+)
+def test_numbers_that_are_all_as_large_as_bytes_are_warned_of(
+    begin: Callable[[Tensor], Tensor], *, is_large: bool, dynamo: bool
+) -> None:
+    file = export(Scaled(begin).eval(), TABLE.num_features, 1, dynamo=dynamo)
+    found = [line for line in warn_of_columns(file, TABLE) if "numbers of up to 255" in line]
+    assert len(found) == is_large
+    if is_large:
+        assert found[0].endswith("which tables look up; give other layers x")
