@@ -23,10 +23,11 @@ from adserver.views.job_comparison import ComparedJobs, compare_jobs
 from adserver.views.plan import Remark, ShownPlan, remarks_of_job
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
-from maskedlark.model.heads import Heads
+from maskedlark.model.heads import Heads, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
+from maskedlark.reports.task import Task
 
 if TYPE_CHECKING:
     from adserver.training.rehearsed import Rehearsal
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
 _EPSILONS: Final = (0.5, 1.0, 3.0)
 # The output of a single head that names none, before the model is exported
 _NOT_KNOWN: Final = "output"
+# Losses that the default network has outputs for
+_OF_DEFAULT: Final = (Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, Loss.CROSS_ENTROPY)
+# What a job of the default network has by its own rule, as it is where nobody names it
+_BY_RULE_OF_DEFAULT: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("optimizer", "schedule", "clip_norm", "adaptive_clip", "carried"), None),
+    **dict.fromkeys(("is_clip_per_layer", "is_sample_public"), False),
+    **dict.fromkeys(("train", "freeze"), ()),
+    "noise": StepNoise.INDEPENDENT,
+}
 
 
 class Training(Connection):
@@ -148,7 +158,7 @@ class Training(Connection):
     @suggest_names
     def train(
         self,
-        model: Any,
+        model: Any = None,
         *,
         loss: str | Sequence[Mapping[str, Any]],
         learning_rate: float | None = None,
@@ -183,7 +193,8 @@ class Training(Connection):
 
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted linear model or MLP of scikit-learn;
-                training begins at its weights.
+                training begins at its weights. None: quickstart's default network, by its own rule of rate
+                and clip; the task must have an encoder, and eval_set and epsilon must be given.
             loss: A name of `maskedlark.model.losses.Loss`; or heads, each a dict of `targets` (one for each
                 label code, None where the code says nothing), `output` if the model has several and, as
                 needed, `loss`, `weights` and `name`. One head weighs two classes, as `pos_weight` does:
@@ -262,16 +273,56 @@ class Training(Connection):
         )
         task = self._task_of(asked.dataset)
         check_settings(asked, task)
-        # Last, since it takes seconds
-        submission = _with_model(asked, as_onnx(model, task.num_features), loss)
-        job, remarks = self._submit(submission)
+        if model is None:
+            job, remarks = self._submit_default(asked, task)
+        else:
+            # Last, since it takes seconds
+            submission = _with_model(asked, as_onnx(model, task.num_features), loss)
+            job, remarks = self._submit(submission)
         _tell([*(Remark(text=line, is_warning=True) for line in warn_of_modes(model)), *remarks], progress)
         return job.wait(progress=progress) if wait else job
 
-    def _submit(self, submission: AnySubmission) -> tuple[Job, list[Remark]]:
+    def _submit_default(self, asked: Submission, task: Task) -> tuple[Job, list[Remark]]:
+        """Submit a job of the default network by its own rule; return it with what to say of it.
+
+        Raises:
+            InvalidTask: something that the rule goes by is missing, or something that it chooses is named.
+        """
+        from adserver.training.default_network import choose_default, submit_default
+        from adserver.training.eval_set import read_eval_set
+
+        loss = trained_loss(asked.loss)
+        encoder = None if task.encoder is None else self._encoder_of(task.task_id)
+        if asked.eval_set is None or asked.epsilon is None or encoder is None or loss not in _OF_DEFAULT:
+            raise InvalidTask(
+                "model is None, and the default network requires a task with an encoder, eval_set=FILE, "
+                f"epsilon= and loss= one of {', '.join(_OF_DEFAULT)}: give these, or a model"
+            )
+        if any(getattr(asked, name) != default for name, default in _BY_RULE_OF_DEFAULT.items()):
+            raise InvalidTask(
+                "model is None, and the default network has rate, clip bound, noise and samples of its own: "
+                "leave out learning_rate, optimizer, schedule, clip_norm, adaptive_clip, per_layer_clip, "
+                "noise, carried, public_samples, train and freeze, or give a model"
+            )
+        reports = self.server.dataset(asked.dataset).size
+        made = choose_default(
+            task,
+            encoder,
+            read_eval_set(asked.eval_set),
+            reports=reports,
+            epsilon=asked.epsilon,
+            outputs=task.labels.size if loss is Loss.CROSS_ENTROPY else 1,
+            loss=loss,
+        )
+        _, submission = submit_default(asked, made, reports=reports, epsilon=asked.epsilon)
+        return self._submit(submission, is_default=True)
+
+    def _submit(self, submission: AnySubmission, *, is_default: bool = False) -> tuple[Job, list[Remark]]:
         """Submit a job; return it with what to say of it."""
         made = self.server.submit(submission)
-        remarks = remarks_of_job(submission, made.plan, self._encoder_of, is_python=True)
+        remarks = remarks_of_job(
+            submission, made.plan, self._encoder_of, is_python=True, is_default=is_default
+        )
         return Job(job_id=made.job_id, at=self.server), list(remarks)
 
     @suggest_names

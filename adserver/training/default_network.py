@@ -1,6 +1,6 @@
 """The network that quickstart trains where nobody names one, and the job that trains it by its rule.
 
-    made = make_default_network(network, encoder, panel, outputs=1, loss=loss)
+    made = choose_default(task, encoder, panel, reports=50_000, epsilon=3.0, outputs=1, loss=loss)
     rate, job = submit_default(submission, made, reports=50_000, epsilon=3.0)
 
 `adserver.training.defaults` has the rule, and docs/explanation/defaults.md what it was measured on.
@@ -12,7 +12,13 @@ from typing import Final
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
-from adserver.training.defaults import ROUNDS, Network, choose_learning_rate, creation_options
+from adserver.training.defaults import (
+    ROUNDS,
+    Network,
+    choose_learning_rate,
+    choose_network,
+    creation_options,
+)
 from adserver.training.eval_set import EvalSet
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.frozen import frozen
@@ -21,6 +27,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.table_network import table_network
 from maskedlark.releases.sampling import StepNoise
+from maskedlark.reports.task import Task
 
 ENCODER_FILE: Final = "ENCODER"
 PANEL_FILE: Final = "PANEL"
@@ -90,6 +97,26 @@ def make_default_network(
         num_parameters=parse(model, num_features=width).num_parameters,
         loss=loss,
     )
+
+
+def choose_default(
+    task: Task,
+    encoder: Encoder | None,
+    panel: EvalSet,
+    *,
+    reports: int,
+    epsilon: float,
+    outputs: int,
+    loss: Loss,
+) -> DefaultNetwork:
+    """Return the default network for a job on so many reports of a task; see `make_default_network`."""
+    network = choose_network(
+        rows=reports, epsilon=epsilon, columns=task.num_features, rarest=find_rarest(panel)
+    )
+    if network.clip_norm is not None:
+        # Helpers refuse a bound above the one that they signed
+        network = replace(network, clip_norm=min(network.clip_norm, task.clip_norm))
+    return make_default_network(network, encoder, panel, outputs=outputs, loss=loss)
 
 
 def find_base_rate(panel: EvalSet) -> float | None:

@@ -31,14 +31,8 @@ from adserver.records.scored_loss import scored_loss
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
-from adserver.training.default_network import (
-    DefaultNetwork,
-    find_rarest,
-    make_default_network,
-    submit_default,
-)
+from adserver.training.default_network import DefaultNetwork, choose_default, submit_default
 from adserver.training.default_optimizer import choose_rate, steps_at, why_no_rule
-from adserver.training.defaults import choose_network
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, area_error
 from adserver.training.linear_model import can_fit, cross_fit_linear
@@ -352,13 +346,15 @@ def _default_rows(
     of_logits = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if loss in OF_TWO_CLASSES else loss
     rows = list[_Row]()
     for epsilon in wish.epsilons:
-        network = choose_network(
-            rows=wish.reports, epsilon=epsilon, columns=task.num_features, rarest=find_rarest(examples)
+        made = choose_default(
+            task,
+            encoder,
+            examples,
+            reports=wish.reports,
+            epsilon=epsilon,
+            outputs=model.output_width,
+            loss=of_logits,
         )
-        if network.clip_norm is not None:
-            # Helpers refuse a bound above the one that they signed
-            network = replace(network, clip_norm=min(network.clip_norm, task.clip_norm))
-        made = make_default_network(network, encoder, examples, outputs=model.output_width, loss=of_logits)
         if parse(made.model, num_features=task.num_features).digest == model.digest:
             continue
         rate, job = submit_default(submission, made, reports=wish.reports, epsilon=epsilon)

@@ -212,6 +212,7 @@ def remarks_of_job(
     find_encoder: Callable[[bytes], Encoder | None],
     *,
     is_python: bool = False,
+    is_default: bool = False,
 ) -> Iterator[Remark]:
     """Yield what was chosen for a job that was accepted, how helpers compute it, and what may be wrong.
 
@@ -222,6 +223,7 @@ def remarks_of_job(
         plan: What became of it.
         find_encoder: Returns the encoder of a task's id, with which the model is compared.
         is_python: Name arguments of `Client.train` instead of options.
+        is_default: Whether the job trains the default network, at a rate by its own rule.
     """
     from adserver.training.default_optimizer import warn_of_rate
     from adserver.training.merged_parameters import separate_parameters
@@ -256,6 +258,11 @@ def remarks_of_job(
         )
         if begun.is_trained:
             yield Remark(text=_warn_of_trained(chosen.learning_rate, is_python=is_python))
+    elif is_default:
+        yield Remark(
+            text=f"no model is given, so the default network of {plan.dataset_size:,} reports trains: "
+            f"{plural(model.num_parameters, 'parameter')}, rate {chosen.learning_rate:.2g} by its rule"
+        )
     else:
         yield Remark(
             text=f"learning rate {chosen.learning_rate:g}, as named, with {chosen.kind} and a "

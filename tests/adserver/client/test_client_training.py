@@ -33,6 +33,7 @@ from adserver.store.schema import datasets, jobs
 from adserver.store.tasks import TaskStore
 from adserver.training import rehearsal
 from adserver.training.as_onnx import as_onnx
+from adserver.training.default_network import choose_default
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import evaluate, predict
 from adserver.training.pipeline import LOSS_IS, from_bytes, notes_of
@@ -43,7 +44,7 @@ from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, 
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from tests.adserver.fake_helper import FakeHelper, serving
-from tests.adserver.job_world import RECORDS, Sealed, Site, eval_set_npz, sealed
+from tests.adserver.job_world import NUM_FEATURES, RECORDS, Sealed, Site, eval_set_npz, sealed
 from tests.builders import NOW
 
 OF = sealed(expires_at=1 << 39)
@@ -863,3 +864,42 @@ def test_without_progress_what_should_be_acted_on_is_warned_of_at_the_callers_li
     # What is printed is not warned of as well: a warning would be an error here
     client.train(general, **given, public_samples=True)
     assert capsys.readouterr().err.count("warning: the model trains on the general path") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [({"eval_set": None}, True), ({"epsilon": None, "noise_multiplier": 4.0}, True), ({"loss": "mse"}, True),
+     ({"learning_rate": 0.1}, False), ({"clip_norm": 0.5}, False), ({"freeze": ["a"]}, False)],
+)  # fmt: skip
+def test_without_a_model_the_default_network_trains_by_its_rule(
+    changes: dict[str, Any], missing: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {**dict.fromkeys("abc", NUMBERS), "d": [f"word {row % 9}" for row in range(400)]}
+    (panel := tmp_path / "panel.npz").write_bytes(eval_set_npz(sealed()))
+    given = {"loss": "binary_cross_entropy_with_logits", "epsilon": 2.0, "eval_set": panel, "wait": False}
+    with client_with_columns(tmp_path, MappingProxyType({"mechanism": "gaussian"}), **columns) as client:
+        job = client.train(**given)
+        plan = client.server.job(job.job_id.hex()).plan
+        assert isinstance(plan, TrainingPlan)
+        expected = choose_default(
+            plan.task,
+            fit(columns, FitSettings()),
+            read_eval_set(panel.read_bytes()),
+            reports=RECORDS,
+            epsilon=2.0,
+            outputs=1,
+            loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+        )
+        assert plan.job.model_digest == parse(expected.model, num_features=NUM_FEATURES).digest
+        assert plan.job.rounds == 120
+        assert "no model is given, so the default network of 40 reports trains: " in capsys.readouterr().err
+        why = "requires a task with an encoder, eval_set=FILE" if missing else "of its own: leave out"
+        with pytest.raises(InvalidTask, match=why):
+            client.train(**{**given, **changes})
+        assert len(client.jobs()) == 1
+
+
+def test_the_default_network_requires_an_encoder(client: Client, tmp_path: Path) -> None:
+    (panel := tmp_path / "panel.npz").write_bytes(eval_set_npz(sealed()))
+    with pytest.raises(InvalidTask, match="requires a task with an encoder"):
+        client.train(loss="binary_cross_entropy_with_logits", eval_set=panel, learning_rate=0.1)
