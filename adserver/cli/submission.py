@@ -95,7 +95,7 @@ def submission_of(
         _training(
             "Number of optimizer steps; each sends one request to both helpers.",
             min=1,
-            show_default="by the reports, the epsilon and whether the model has a hidden layer",
+            show_default="120, or by the reports, the epsilon and the model's layers 300",
         ),
     ] = None,
     batch_size: Annotated[

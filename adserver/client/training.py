@@ -202,8 +202,8 @@ class Training(Connection):
             learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
                 adaptive. Without it the rate that quickstart's rule gives for the dataset's reports and the
                 epsilon; it is shown with `progress`.
-            rounds: Optimizer steps; without them 120, and 300 for an untrained hidden layer with many
-                reports.
+            rounds: Optimizer steps; without them 120, and 300 for an untrained hidden layer without tables
+                of words, with many reports.
             epsilon: What it may cost against this ad server; decides the noise.
             noise_multiplier: Instead of epsilon: each helper's noise over the clip norm.
             until_budget: Instead of rounds: as many as the budget holds at the noise multiplier.

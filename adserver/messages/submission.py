@@ -78,8 +78,8 @@ class SubmitJob(SamplingRequest):
     rounds: int | None = Field(
         None,
         ge=1,
-        description="Without it as many as fit beside a noise multiplier, or else those of the rule, by "
-        "reports, epsilon and whether the model has a hidden layer.",
+        description="Without it as many as fit beside a noise multiplier, or else 120 or 300, by reports, "
+        "epsilon and the model's layers.",
     )
     batch_size: float | None = None
     epsilon: float | None = None

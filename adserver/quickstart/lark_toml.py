@@ -168,7 +168,7 @@ def _hidden(widths: tuple[int, ...] | None) -> str:
 
 def _rounds(rounds: int | None) -> str:
     if rounds is None:
-        return f"# rounds = {ROUNDS}       # without it: so many, and more for an onnx of many rows"
+        return f"# rounds = {ROUNDS}       # without it: so many, or by rows, epsilon and layers of your onnx"
     return f"rounds = {rounds}"
 
 

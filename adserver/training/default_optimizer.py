@@ -97,6 +97,18 @@ def has_hidden_layer(model: Model) -> bool:
     return False
 
 
+def has_tables(model: Model) -> bool:
+    """Return whether a model looks up rows of trained weights."""
+    weights = {one.name for one in model.parameters}
+    return any(node.operator == "Gather" and node.inputs[0] in weights for node in model.nodes)
+
+
+def choose_rounds_of(model: Model, *, rows: int, epsilon: float) -> int:
+    """Return the rule's rounds of a model that is not trained yet."""
+    hidden, tables = has_hidden_layer(model), has_tables(model)
+    return choose_rounds(rows=rows, epsilon=epsilon, has_hidden_layer=hidden, has_tables=tables)
+
+
 def find_rounds(
     submission: Submission, task: Task, model: Model, *, rows: int, is_trained: bool = False
 ) -> int:
@@ -118,7 +130,7 @@ def find_rounds(
         return ROUNDS
     # Noise hides all that a person reports
     of_report = epsilon / task.reports_per_user
-    return choose_rounds(rows=rows, epsilon=of_report, has_hidden_layer=has_hidden_layer(model))
+    return choose_rounds_of(model, rows=rows, epsilon=of_report)
 
 
 def read_rounds(

@@ -11,8 +11,8 @@ from maskedlark.frozen import frozen
 ROUNDS: Final = 120
 """Of all reports: amplification by smaller batches would not count against the ad server with one helper."""
 _ROUNDS_OF_HIDDEN: Final = 300
-# Rows times epsilon from which a hidden layer of a network of a person's own learns more in more rounds.
-_ROWS_OF_MORE_ROUNDS: Final = 45_000
+# Rows times epsilon from which a person's own hidden layer over numbers alone learns more in more rounds.
+_ROWS_OF_MORE_ROUNDS: Final = 16_000
 ROUNDS_ON_DEVICES: Final = 10
 """Each round costs a person noise for a whole update: a few long ones learn more than many short ones."""
 CLIP_ON_DEVICES: Final = 1.0
@@ -112,12 +112,14 @@ def should_calibrate(*, examples: int, base_rate: float, mean_over_rate: float) 
     return rarer >= CALIBRATING or not abs(mean_over_rate - 1) <= error
 
 
-def choose_rounds(*, rows: int, epsilon: float, has_hidden_layer: bool) -> int:
-    """Return the rounds of a network of a person's own: more for a hidden layer with many reports.
+def choose_rounds(*, rows: int, epsilon: float, has_hidden_layer: bool, has_tables: bool) -> int:
+    """Return the rounds of a network of a person's own: more for many reports of a hidden layer over numbers.
 
-    Pairs of columns take a hidden layer many steps to learn; of few reports noise hides them in any number.
+    Without tables of words it takes such a layer many steps to bend numbers into words and pairs of columns.
+    Networks with tables gained as often as they lost.
     """
-    return _ROUNDS_OF_HIDDEN if has_hidden_layer and rows * epsilon >= _ROWS_OF_MORE_ROUNDS else ROUNDS
+    is_slow = has_hidden_layer and not has_tables
+    return _ROUNDS_OF_HIDDEN if is_slow and rows * epsilon >= _ROWS_OF_MORE_ROUNDS else ROUNDS
 
 
 def choose_learning_rate(

@@ -22,8 +22,8 @@ from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.column_uses import warn_of_columns
-from adserver.training.default_optimizer import has_hidden_layer
-from adserver.training.defaults import ROUNDS, choose_rounds
+from adserver.training.default_optimizer import choose_rounds_of
+from adserver.training.defaults import ROUNDS
 from adserver.training.model_file import parse_chosen, prepare_model, require_fitting_loss, warn_of_loss
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
@@ -140,7 +140,7 @@ def _fill(asked: PlanRequest, room: JobLimits, model: Model | None) -> PlanConst
 def _rounds_of_rule(asked: PlanRequest, room: JobLimits, model: Model | None) -> int:
     """Return the rounds of a job that names none, at the epsilon that each job has."""
     is_left = bool(asked.train or asked.freeze) or room.noise is StepNoise.CORRELATED
-    if model is None or is_left or not has_hidden_layer(model):
+    if model is None or is_left:
         return ROUNDS
     epsilon = room.epsilon
     if epsilon is None or room.jobs > 1 or room.tests is not None:
@@ -149,9 +149,7 @@ def _rounds_of_rule(asked: PlanRequest, room: JobLimits, model: Model | None) ->
         noise = room.noise_for(rounds=ROUNDS, batch_size=batch_size)
         job = room.cost(rounds=ROUNDS, batch_size=batch_size, noise_multiplier=noise)
         epsilon = job.alone.ad_server
-    return choose_rounds(
-        rows=room.dataset_size, epsilon=epsilon / room.task.reports_per_user, has_hidden_layer=True
-    )
+    return choose_rounds_of(model, rows=room.dataset_size, epsilon=epsilon / room.task.reports_per_user)
 
 
 def _why_not_granted(room: JobLimits, option: Option) -> str:

@@ -408,8 +408,8 @@ def test_a_plan_that_names_nothing_has_the_rounds_of_the_rule_for_its_model(
         return int(json.loads(adserver(asked).stdout)["recommended"]["rounds"])
 
     assert rounds("hidden", "--epsilon 2") == rounds("hidden", "") == 300
-    assert rounds("linear", "--epsilon 2") == rounds("hidden", "--epsilon 1") == 120
-    assert rounds("hidden", "--epsilon 2 --jobs 4") == rounds("hidden", "--epsilon 2 --train *") == 120
+    assert rounds("linear", "--epsilon 2") == rounds("hidden", "--epsilon 0.5") == 120
+    assert rounds("hidden", "--epsilon 2 --jobs 20") == rounds("hidden", "--epsilon 2 --train *") == 120
     assert rounds("hidden", "--epsilon 2 --max-epochs 200") == 200
 
 

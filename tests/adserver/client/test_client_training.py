@@ -876,7 +876,9 @@ def test_without_a_model_the_default_network_trains_by_its_rule(
 ) -> None:
     columns = {**dict.fromkeys("abc", NUMBERS), "d": [f"word {row % 9}" for row in range(400)]}
     (panel := tmp_path / "panel.npz").write_bytes(eval_set_npz(sealed()))
-    given = {"loss": "binary_cross_entropy_with_logits", "epsilon": 2.0, "eval_set": panel, "wait": False}
+    given: dict[str, Any] = {
+        "loss": "binary_cross_entropy_with_logits", "epsilon": 2.0, "eval_set": panel, "wait": False,
+    }  # fmt: skip
     with client_with_columns(tmp_path, MappingProxyType({"mechanism": "gaussian"}), **columns) as client:
         job = client.train(**given)
         plan = client.server.job(job.job_id.hex()).plan

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from torch import nn
+from torch import Tensor, cat, nn
 
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
@@ -139,6 +139,7 @@ def test_a_rate_alone_changes_neither_the_rules_momentum_nor_its_cosine() -> Non
     )
 
 
+HIDDEN_LAYERS = (nn.Linear(NUM_FEATURES, 3), nn.ReLU(), nn.Linear(3, 1))
 HIDDEN = dense_network([NUM_FEATURES, 4, 1], "relu", seed=1)
 BY_RULE: dict[str, Any] = {"rounds": None, "model": HIDDEN, "epsilon": 2.0}
 
@@ -148,7 +149,7 @@ def test_rounds_that_a_job_leaves_open_follow_its_hidden_layer_reports_and_epsil
     assert (made.job.rounds, made.is_until_budget) == (300, False)
     assert 1.95 < job_epsilons(made, 300).ad_server <= 2.0
     assert planned(**{**BY_RULE, "model": ENCODED_MODEL}).job.rounds == 120
-    assert planned(**{**BY_RULE, "epsilon": 1.0}).job.rounds == 120
+    assert planned(**{**BY_RULE, "epsilon": 0.5}).job.rounds == 120
     assert planned(**{**BY_RULE, "rounds": 7}).job.rounds == 7
     assert plan(QUIET, **{**OPEN, **BY_RULE, "epsilon": None, "optimizer": MOMENTUM}).job.rounds == 120
 
@@ -197,6 +198,21 @@ def test_a_layer_is_hidden_where_weights_follow_an_activation_of_weights(
     module: nn.Module, is_hidden: bool
 ) -> None:
     assert has_hidden_layer(parse(as_onnx(module.eval(), 4), num_features=4)) == is_hidden
+
+
+def test_a_job_whose_network_looks_words_up_has_120_rounds() -> None:
+    class LookedUp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layers = nn.Embedding(256, 2), nn.Sequential(*HIDDEN_LAYERS)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.layers(cat([self.table((x[:, 0] * 256).long()), x[:, 2:]], 1))
+            return found
+
+    assert planned(**{**BY_RULE, "model": as_onnx(LookedUp().eval(), NUM_FEATURES)}).job.rounds == 120
+    without = as_onnx(nn.Sequential(*HIDDEN_LAYERS).eval(), NUM_FEATURES)
+    assert planned(**{**BY_RULE, "model": without}).job.rounds == 300
 
 
 def test_rounds_are_left_to_the_rule_or_the_budget_by_what_is_named() -> None:

@@ -76,19 +76,23 @@ def test_steps_of_a_network_of_ones_own_grow_with_rows_times_epsilon(rows: int, 
 
 
 @pytest.mark.parametrize(
-    ("rows", "epsilon", "has_hidden_layer", "rounds"),
+    ("rows", "epsilon", "has_hidden_layer", "has_tables", "rounds"),
     [
-        (14_999, 3.0, True, 120),
-        (15_000, 3.0, True, 300),
-        (15_000, 2.9, True, 120),
-        (45_000, 1.0, True, 300),
-        (10**6, 3.0, False, 120),
+        (7_999, 2.0, True, False, 120),
+        (8_000, 2.0, True, False, 300),
+        (8_000, 1.9, True, False, 120),
+        (16_000, 1.0, True, False, 300),
+        (10**6, 3.0, False, False, 120),
+        (10**6, 3.0, True, True, 120),
     ],
 )
-def test_a_hidden_layer_of_ones_own_has_more_rounds_of_many_rows_times_epsilon(
-    rows: int, epsilon: float, has_hidden_layer: bool, rounds: int
+def test_a_hidden_layer_of_ones_own_without_tables_has_more_rounds_of_many_rows_times_epsilon(
+    rows: int, epsilon: float, has_hidden_layer: bool, has_tables: bool, rounds: int
 ) -> None:
-    assert choose_rounds(rows=rows, epsilon=epsilon, has_hidden_layer=has_hidden_layer) == rounds
+    found = choose_rounds(
+        rows=rows, epsilon=epsilon, has_hidden_layer=has_hidden_layer, has_tables=has_tables
+    )
+    assert found == rounds
 
 
 @pytest.mark.parametrize(("hidden", "rate"), [((64,), 4.0), ((64, 32), 2.0), ((16,), 2.0)])

@@ -89,11 +89,11 @@ def test_rounds_that_the_rule_gives_a_hidden_layer_are_told(*, is_python: bool) 
         job = replace(SUBMISSION, rounds=named, optimizer=None)
         return "\n".join(map(str, remarks_of_job(job, plan, lambda _: None, is_python=is_python)))
 
-    line = "300 rounds, by the rule for an untrained hidden layer and 40 reports"
+    line = "300 rounds, by the rule for 40 reports and an untrained hidden layer without tables"
     assert line in told(None, 300)
-    assert f"2.5 times the time ({'rounds=' if is_python else '--rounds '}120 takes fewer)" in told(None, 300)
+    assert f"2.5 times the time ({'rounds=' if is_python else '--rounds '}120 takes less)" in told(None, 300)
     for named, rounds in ((300, 300), (None, ROUNDS)):
-        assert "by the rule for an untrained hidden layer" not in told(named, rounds)
+        assert "rounds, by the rule" not in told(named, rounds)
 
 
 def test_a_job_on_the_general_path_is_told_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
