@@ -99,7 +99,7 @@ def compare_with_run(settings: Settings) -> bool:
         assert mine[1] == ("0" if told is None else told[1]), str(refused.value)
         return False
     planned = submit()
-    check_fits(task, before, Reservation(spec=planned.job, rounds=training.rounds))
+    check_fits(task, before, Reservation(spec=planned.job, rounds=training.usual_rounds))
     return True
 
 
