@@ -29,10 +29,11 @@ from maskedlark.encoding.encoder import MAX_WORD, TOP
 from maskedlark.encoding.fit import order_classes, spell_class
 from maskedlark.encoding.identifiers import (
     FEWEST_ROWS,
-    NEARLY_UNIQUE,
+    MOSTLY,
+    are_unix_times,
     identifiers,
-    is_name_of_ids,
     why_codes,
+    why_identifiers,
 )
 from maskedlark.encoding.table import Cells, Table, is_number_as_written
 from maskedlark.errors import InvalidTask
@@ -43,29 +44,18 @@ MOST_CLASSES: Final = 100
 """A label of more classes is a number or an identifier."""
 FEWEST_OF_A_CLASS: Final = 10
 """A class of fewer rows is left out, if two others remain: a typing error, or too few to learn from."""
-NEARLY_ALL: Final = 0.95
-"""Whole numbers of which at least this share differ may be identifiers or row numbers."""
-MOSTLY: Final = 0.9
-"""Cells of one kind from this share on are what the column was meant to hold."""
 FOLLOWS_THE_LABEL: Final = 0.95
 """The share of the labels beyond the most frequent class that a column alone predicts, if it is a leak."""
 RANKS_THE_LABEL: Final = 0.99
 """The AUC of a column alone from which it is left out as a leak."""
 MAY_RANK_THE_LABEL: Final = 0.95
 """The AUC of a column alone from which it is warned of."""
-# Row numbers: the range of the numbers over how many differ, at most.
-_DENSE: Final = 1.5
-# Nearly unique whole numbers from this size on are identifiers, such as telephone numbers.
-_LONG_NUMBER: Final = 1e8
-# Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time.
-_UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
 # Words of a column whose spellings a warning names
 _MOST_SPELLINGS: Final = 3
 _PREDICTOR_BINS: Final = 20
 _PREDICTED_ROWS: Final = 2_000
 # More than those: of a rare class, few rows would leave the AUC open.
 _RANKED_ROWS: Final = 20_000
-_TIME_NAME: Final = re.compile(r"(?i)time|date|seen|created|updated|epoch|unix|(?:^|[^a-z])(?:ts|at|on)$")
 # `EUR 5` has a unit, and `CMD-141998` is a name
 _UNIT: Final = re.compile(r"[$€£¥₹%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b(?!-)")
 # Units of a column that a reason names
@@ -353,18 +343,11 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
     filled, values = counts.total(), [float(cell) for cell in counts]
     if not all(value.is_integer() for value in values) or filled < FEWEST_ROWS:
         return Use.NUMBER, ""
-    low, high = min(values), max(values)
-    unique = f"{len(counts)} different values in {filled} filled cells"
-    is_row_number = len(counts) >= NEARLY_ALL * filled and high - low + 1 <= _DENSE * len(counts)
-    is_long = len(counts) >= NEARLY_ALL * filled and low >= _LONG_NUMBER
-    is_id = is_name_of_ids(name)
     # Before row numbers and identifiers: seconds are long, and mostly all different.
-    if _TIME_NAME.search(name) and low >= _UNIX_YEARS.start and high < _UNIX_YEARS.stop:
+    if are_unix_times(name, values):
         return Use.DATE, ""
-    if is_row_number:
-        return Use.LEFT_OUT, f"row numbers: {unique}"
-    if is_long or (is_id and len(counts) >= NEARLY_UNIQUE * filled):
-        return Use.LEFT_OUT, f"an identifier: {unique}"
+    if why := why_identifiers(name, counts):
+        return Use.LEFT_OUT, why
     why = why_codes(name, counts)
     # Words stay as they are written, such as ZIP codes
     return (Use.WORDS if why else Use.NUMBER), why

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from shlex import quote
 from typing import Final, TypeVar
 
 import numpy as np
@@ -29,7 +30,8 @@ from maskedlark.encoding.encoder import (
     WrongCell,
 )
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
-from maskedlark.encoding.identifiers import FEWEST_ROWS, identifiers, why_codes
+from maskedlark.encoding.identifiers import FEWEST_ROWS, identifiers, why_codes, why_identifiers
+from maskedlark.encoding.people_columns import find_people_columns
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -229,22 +231,42 @@ def fit_counting(settings: TableSettings) -> _FittedEncoder:
     table, rows = _select_labelled(whole, settings.label, settings)
     encoder = _fit(table, settings, settings.label)
     _check_public(encoder, table, settings.publish)
-    notes = (*_describe_others(encoder, table), *_describe_codes(encoder, table, settings.kinds))
+    notes = (*_describe_others(encoder, table), *_describe_ids(encoder, table, settings))
     return _FittedEncoder(encoder=encoder, rows=rows, notes=notes)
 
 
-def _describe_codes(encoder: Encoder, table: Table, kinds: Mapping[str, ColumnKind]) -> Iterator[str]:
-    """Say which columns are read as numbers, though nobody said so and theirs are likely to name things."""
-    for column in encoder.columns:
-        name = column.name
-        if not isinstance(column, NumberColumn) or name in kinds or name not in table.columns:
+def _describe_ids(encoder: Encoder, table: Table, settings: TableSettings) -> Iterator[str]:
+    """Say which features seem to name people or things, of columns of which nobody said what they hold."""
+    answered = {*settings.kinds, *settings.words, *settings.hashed, *settings.publish}
+    features = {column.name: column for column in encoder.columns if column.name in table.columns}
+    people = find_people_columns(table, features.keys() - answered)
+    for name, column in features.items():
+        if name in answered:
             continue
-        cells = [cell for cell in table.columns[name] if cell is not None and number(cell) is not None]
-        if len(cells) >= FEWEST_ROWS and (why := why_codes(name, cells)):
+        is_number = isinstance(column, NumberColumn)
+        ignore = f"leave it out with --ignore {quote(name)}"
+        is_fine = f"--type {quote(f'{name}={column.kind}')} says"
+        counts = Counter(
+            cell for cell in table.columns[name] if cell is not None and number(cell) is not None
+        )
+        if name in people.named:
+            yield (
+                f"{name!r} seems to name people, and helpers read features: {ignore}; if it names none, "
+                f"{is_fine} so"
+            )
+        elif is_number and (why := why_identifiers(name, counts)):
+            yield (
+                f"{name!r} is read as numbers, and seems to hold {why}: {ignore}; {is_fine} that they are "
+                "amounts"
+            )
+        elif is_number and counts.total() >= FEWEST_ROWS and (why := why_codes(name, counts)):
+            asked = f"; if they name people, {ignore}" if name in people.asked else ""
             yield (
                 f"{name!r} is read as numbers, and seems to hold {why}; --type {name}=category, --words or "
-                f"--hash tells them apart, and --type {name}=number says that they are amounts"
+                f"--hash tells them apart, and {is_fine} that they are amounts{asked}"
             )
+        elif name in people.asked:
+            yield f"{name!r} looks like ids: if they name people, {ignore}; if not, {is_fine} so"
 
 
 def _describe_others(encoder: Encoder, table: Table) -> Iterator[str]:

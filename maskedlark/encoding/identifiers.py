@@ -10,7 +10,7 @@ True
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from maskedlark.encoding.cells import number
@@ -19,6 +19,17 @@ FEWEST_ROWS: Final = 20
 """A column with fewer filled cells is not called nearly unique."""
 NEARLY_UNIQUE: Final = 0.5
 """Words of which at least this share differ name their rows: a name, a street, a search."""
+MOSTLY: Final = 0.9
+"""Cells of one kind from this share on are what the column was meant to hold."""
+NEARLY_ALL: Final = 0.95
+"""Whole numbers of which at least this share differ may be identifiers or row numbers."""
+# Row numbers: the range of the numbers over how many differ, at most
+_DENSE: Final = 1.5
+# Nearly unique whole numbers from this size on are identifiers, such as telephone numbers
+_LONG_NUMBER: Final = 1e8
+# Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time
+_UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
+_TIME_NAME: Final = re.compile(r"(?i)time|date|seen|created|updated|epoch|unix|(?:^|[^a-z])(?:ts|at|on)$")
 # The share of filled cells that look like one kind of identifier from which the column is one
 _ANY_OF: Final = 0.01
 _KINDS: Final = {
@@ -84,3 +95,34 @@ def why_codes(column: str, cells: Iterable[str]) -> str:
     # Such as of a region or a ZIP code
     coded = min(filter(_CODE.fullmatch, words), default=None)
     return "" if coded is None else f"codes: numbers do not begin with 0 as {coded}"
+
+
+def are_unix_times(column: str, numbers: Collection[float]) -> bool:
+    """Return whether whole numbers are Unix seconds, by the column's name and their size."""
+    return bool(_TIME_NAME.search(column)) and all(
+        _UNIX_YEARS.start <= one < _UNIX_YEARS.stop for one in numbers
+    )
+
+
+def why_identifiers(column: str, counts: Counter[str]) -> str:
+    """Return why the whole numbers of a column name its rows, for a message; empty if they may be amounts.
+
+    Args:
+        column: Its name.
+        counts: How many rows have each of its numbers.
+
+    Edge cases: Unix seconds, which are long and mostly all different, are no identifiers.
+    """
+    filled, values = counts.total(), [float(cell) for cell in counts]
+    if filled < FEWEST_ROWS or not all(value.is_integer() for value in values):
+        return ""
+    if are_unix_times(column, values):
+        return ""
+    unique = f"{len(counts)} different values in {filled} filled cells"
+    low, high = min(values), max(values)
+    are_nearly_all = len(counts) >= NEARLY_ALL * filled
+    if are_nearly_all and high - low + 1 <= _DENSE * len(counts):
+        return f"row numbers: {unique}"
+    is_long = are_nearly_all and low >= _LONG_NUMBER
+    is_named = is_name_of_ids(column) and len(counts) >= NEARLY_UNIQUE * filled
+    return f"an identifier: {unique}" if is_long or is_named else ""

@@ -1,9 +1,11 @@
 """An encoder that lasts: fitted once, the same bytes from every file, served beside its task."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -324,7 +326,9 @@ def test_a_fit_says_which_words_have_no_code_of_their_own(tmp_path: Path) -> Non
 
 def test_a_fit_says_which_numbers_seem_to_name_things_unless_it_is_told_what_they_are(tmp_path: Path) -> None:
     path = tmp_path / "clicks.csv"
-    path.write_text("campaign_id,pages,y\n" + "".join(f"{row % 7},{row},{row % 2}\n" for row in range(40)))
+    path.write_text(
+        "campaign_id,pages,y\n" + "".join(f"{row % 7},{row % 9},{row % 2}\n" for row in range(40))
+    )
     fit = ("encode", "--fit", path, "--label", "y", "--json")
     (note,) = json.loads(invoke(*fit).stdout)["notes"]
     assert note.startswith(
@@ -333,6 +337,39 @@ def test_a_fit_says_which_numbers_seem_to_name_things_unless_it_is_told_what_the
     )
     for kind in ("number", "category"):
         assert json.loads(invoke(*fit, "--type", f"campaign_id={kind}").stdout)["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "spell", "why"),
+    [
+        ("Kundennr", lambda row: f"{10_000 + row % 30}", "seems to name people, and helpers read features: "),
+        ("user id", lambda row: f"u{row % 30}", "seems to name people, and helpers read features: "),
+        (
+            "line",
+            lambda row: f"{row + 1}",
+            "is read as numbers, and seems to hold row numbers: 100 different ",
+        ),
+        ("who", lambda row: f"K-{10_442 + row % 30}", "looks like ids: if they name people, "),
+        ("campaign_id", lambda row: f"{7_000 + row % 30}", "by the column's name; "),
+    ],
+)
+def test_a_fit_says_which_features_seem_to_name_people_and_how_to_leave_them_out(
+    name: str, spell: Callable[[int], str], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ads.csv"
+    path.write_text(
+        f"{name},pages,y\n" + "".join(f"{spell(row)},{row % 9},{row % 2}\n" for row in range(100))
+    )
+    fit = ("encode", "--fit", path, "--label", "y", "--json")
+    told = json.loads(invoke(*fit).stdout)
+    (note,) = told["notes"]
+    assert note.startswith(f"'{name}' ")
+    assert why in note
+    assert f"leave it out with --ignore {quote(name)}" in note
+    assert json.loads(invoke(*fit, "--ignore", name).stdout)["notes"] == []
+    kind = "number" if told["numbers"] == 2 else "category"
+    assert f"{name}={kind}" in note
+    assert json.loads(invoke(*fit, "--type", f"{name}={kind}").stdout)["notes"] == []
 
 
 def test_the_command_says_what_became_of_the_rows(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Words that name people one by one are told from words that many share."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 import pytest
 
-from maskedlark.encoding.identifiers import identifiers, why_codes
+from maskedlark.encoding.identifiers import identifiers, why_codes, why_identifiers
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,24 @@ def test_numbers_name_things_by_their_columns_name_or_a_leading_zero(
     column: str, cells: list[str], why: str
 ) -> None:
     assert why_codes(column, cells) == why
+
+
+@pytest.mark.parametrize(
+    ("column", "numbers", "why"),
+    [
+        ("line", range(1, 101), "row numbers: 100 different values in 100 filled cells"),
+        ("phone", range(10**9, 10**9 + 10**5, 1_000), "an identifier: 100 different values in 100"),
+        ("order_id", [*range(0, 6_000, 100), *range(0, 4_000, 100)], "an identifier: 60 different values"),
+        ("seen_at", range(1_790_000_000, 1_790_100_000, 1_000), ""),
+        ("price", range(0, 100_000, 1_000), ""),
+        ("order_id", [*range(0, 4_000, 100)] * 3, ""),
+        ("line", range(19), ""),
+        ("line", [one + 0.5 for one in range(100)], ""),
+    ],
+)  # fmt: skip
+def test_whole_numbers_name_rows_if_they_are_dense_long_or_of_such_a_name(
+    column: str, numbers: Iterable[float], why: str
+) -> None:
+    found = why_identifiers(column, Counter(map(str, numbers)))
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
