@@ -35,6 +35,9 @@ def unsigned_task(
     *,
     measurement: "Measurement | None" = None,
     devices: int | None = None,
+    features: int = _SMALL[0],
+    classes: int = 2,
+    parameters: int = (_SMALL[0] + 1) * _SMALL[1],
 ) -> "Task":
     """Return the task of a run as far as noise follows from it; its helpers are nobody.
 
@@ -42,6 +45,9 @@ def unsigned_task(
         settings: Its budgets, settled: of a person's rows, their number is known.
         measurement: What it declares to measure.
         devices: How many people's devices send updates; None for a task of reports.
+        features: Bytes of a report, from which no noise follows.
+        classes: Of its label, likewise.
+        parameters: Of the model whose updates devices send, likewise.
     """
     # These load numpy, which light commands do without.
     from adserver.client.tasks import task_fields
@@ -57,14 +63,13 @@ def unsigned_task(
             raise AssertionError("settled settings have the rows of a person")
         given |= {"unit": PrivacyUnit.USER, "reports_per_user": settings.rows_per_person}
     if devices is not None:
-        parameters = (_SMALL[0] + 1) * _SMALL[1]
         given |= {"updates": {"num_parameters": parameters}, "frac_bits": FRAC_BITS_OF_UPDATES}
         given |= {"max_dataset_size": devices}
     fields = task_fields(
         {"name": "forecast", "origin": "https://ads.example", **given},
-        labels=label_space(classes=2, default_label=None),
+        labels=label_space(classes=classes, default_label=None),
         encoder=None,
-        features=_SMALL[0],
+        features=features,
         measurement=measurement,
         days=1.0,
     )

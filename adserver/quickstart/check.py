@@ -29,6 +29,7 @@ from adserver.quickstart.column_check import (
     warn_of_panel,
     warn_of_rows_per_person,
 )
+from adserver.quickstart.helper_floors import FLOORS
 from adserver.quickstart.measurement import MeasurementPlan
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
@@ -180,7 +181,7 @@ def check(project: Project) -> Checked:
             encoder = fit_encoder(table, kept, settings.data, planned)
             features = encoder.num_features
     loss = choose_loss(project, features, classes)
-    problems += _problems_of_epsilons(settings)
+    problems += _problems_of_limits(settings)
     problems += _problems_of_training(settings, reported)
     devices = people if settings.federated.person else None
     problems += _problems_of_rows(settings.task, reported, devices, is_labelled=bool(settings.data.label))
@@ -191,7 +192,9 @@ def check(project: Project) -> Checked:
         problems += refused
     # How many features a table has is known once its columns are right
     if encoder is not None or not settings.data.csv:
-        problems += find_model_problems(project, features, classes, loss, encoder)
+        problems += find_model_problems(
+            project, loss, encoder, features=features, classes=classes, reports=devices or reported
+        )
     elif settings.model.onnx and not (path := project.path(settings.model.onnx)).is_file():
         problems.append(f"[model] onnx: cannot read {path}: there is no such file")
     is_own = bool(settings.model.onnx) and not problems
@@ -204,7 +207,15 @@ def check(project: Project) -> Checked:
 
         why_general = exactness.why_general(own.parsed, loss)
     if not problems:
-        problems += _problems_of_budgets(plan, settings, reported, devices, why_general or ())
+        problems += _problems_of_budgets(
+            plan,
+            settings,
+            reported,
+            devices,
+            why_general or (),
+            features=features,
+            classes=classes,
+        )
     return Checked(
         problems=tuple(problems),
         rows=rows,
@@ -237,7 +248,7 @@ def _check_measured_alone(project: Project) -> Checked:
         *find_named_problems(table, settings.data),
         *find_person_problems(table, project.settings),
         *refused,
-        *_problems_of_epsilons(settings),
+        *_problems_of_limits(settings),
         *_problems_of_rows(settings.task, reported, None, is_labelled=False),
     ]
     forecasts: tuple[GroupForecast, ...] = ()
@@ -313,11 +324,11 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
         project: As of `Project.read`: wrong settings have their defaults.
         wrong: The wrong settings. A problem that their defaults may cause is left out.
     """
-    epsilons = tuple(_problems_of_epsilons(project.settings))
+    limits = tuple(_problems_of_limits(project.settings))
     try:
         others = check(project).problems
     except InvalidTask as error:
-        others = (str(error), *epsilons)
+        others = (str(error), *limits)
     hidden = frozenset[str]().union(*(one.hides for one in wrong))
     told = [one.text for one in wrong]
     for problem in others:
@@ -325,7 +336,7 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
             ("[data]", "[measure] values", "[measure] keys", "[federated]", "[task] person")
         )
         # Columns and rows decide about features, and about how many rows are reported
-        is_of_rows = problem not in epsilons and (not is_of_names or "identifiers" in problem)
+        is_of_rows = problem not in limits and (not is_of_names or "identifiers" in problem)
         if is_of_rows and not hidden.isdisjoint(_DECIDE_OF_ROWS):
             continue
         if not any(one.may_cause(problem) for one in wrong):
@@ -382,9 +393,10 @@ def _why_over_task(section: str, epsilon: float, task: TaskSettings) -> Iterator
         )
 
 
-def _problems_of_epsilons(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the epsilons by themselves, whatever the rows are."""
+def _problems_of_limits(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with the epsilons and floors by themselves, whatever the rows are."""
     task = settings.task
+    yield from FLOORS.find_task_problems(task)
     if not settings.is_measured_alone:
         yield from _why_over_task("[training]", settings.training.epsilon, task)
     if settings.measure.is_asked:
@@ -418,16 +430,21 @@ def _problems_of_budgets(
     reported: int,
     devices: int | None,
     why_general: Sequence[str],
+    *,
+    features: int,
+    classes: int,
 ) -> Iterator[str]:
     """Yield what the ad server or the helpers would refuse of the measurement and the training together."""
     if devices is not None:
         yield from why_devices_over_budget(settings, devices=devices)
         return
     budgets = partial(why_over_budget, settings, reports=reported, why_general=why_general)
+    measurement = None if plan is None else plan.declared
+    task = unsigned_task(settings.task, measurement=measurement, features=features, classes=classes)
+    yield from FLOORS.find_size_problems(task)
     if plan is None:
-        yield from budgets(unsigned_task(settings.task))
+        yield from budgets(task)
         return
-    task = unsigned_task(settings.task, measurement=plan.declared)
 
     def charge_query(epsilon: float) -> "tuple[Charge, ...]":
         return plan_measured_query(plan, task, epsilon, reported).charges(task, 1)

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from adserver.quickstart.budget_check import unsigned_task
+from adserver.quickstart.helper_floors import FLOORS
 from adserver.quickstart.project import Project
+from adserver.quickstart.settings import TaskSettings
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, InvalidTask
 from maskedlark.model.losses import Loss, check_loss
@@ -70,9 +73,18 @@ def warn_of_own_model(
 
 
 def find_model_problems(
-    project: Project, features: int, classes: int, loss: Loss, encoder: Encoder | None
+    project: Project, loss: Loss, encoder: Encoder | None, *, features: int, classes: int, reports: int
 ) -> Iterator[str]:
-    """Yield what is wrong with the model, and with the loss for it."""
+    """Yield what is wrong with the model, and with the loss for it.
+
+    Args:
+        project: The project.
+        loss: What is trained.
+        encoder: How columns become features; None for the sample.
+        features: Bytes of a report.
+        classes: Of the label.
+        reports: How many rows browsers report, or how many devices train.
+    """
     # Load numpy and onnx, which light commands do without.
     from adserver.training.model_file import why_loss_misfits
     from maskedlark.model.dense import dense_network
@@ -105,8 +117,22 @@ def find_model_problems(
     if why := why_loss_misfits(model, loss):
         yield f"[training] loss: {why}"
     # Devices train any model themselves; helpers only add up their updates.
-    is_of_reports = not project.settings.federated.person
-    if is_of_reports and (reasons := why_general(model, loss)) and find_spec("torch") is None:
+    if project.settings.federated.person:
+        # The size of updates follows from nothing else in `[task]`, whose problems have lines of their own
+        try:
+            updates = unsigned_task(
+                TaskSettings(min_batch_size=1), devices=reports, parameters=model.num_parameters
+            )
+        except InvalidTask as error:
+            yield f"{where}: devices cannot send updates of {model.num_parameters:,} parameters: {error}"
+            return
+        yield from FLOORS.find_size_problems(updates)
+        return
+    reasons, records = why_general(model, loss), project.settings.training.batch_size or reports
+    yield from FLOORS.find_model_problems(
+        model, where=where, is_exact=not reasons, records=records, candidates=classes
+    )
+    if reasons and find_spec("torch") is None:
         yield (
             f"{where}: {'; '.join(reasons)}: change that, or install torch for the helpers: "
             f"{how_to_install('torch', __name__, needs='this model')}"

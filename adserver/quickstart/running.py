@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from adserver.dashboard.address import ADDRESS_FILE
+from adserver.quickstart.helper_floors import FLOORS
 from adserver.quickstart.project import Project
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.frozen import frozen
@@ -203,6 +204,7 @@ class RunningFleet:
                 "--insecure",
                 "--port-file",
                 str(ready),
+                *FLOORS.options,
             ),
             ready=ready,
         )
