@@ -15,6 +15,7 @@ from adserver.measuring.evaluation_forecast import EvaluationForecast, forecast_
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.request import read_request
 from adserver.measuring.result import AggregateResult
+from adserver.records.dataset_state import DatasetState
 from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.records.summaries import QuerySummary
@@ -22,6 +23,7 @@ from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx
 from adserver.views.asked_query import describe_earlier
 from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
+from maskedlark.releases.budget import DatasetBudget
 from maskedlark.releases.counting import measurement_of
 
 if TYPE_CHECKING:
@@ -119,9 +121,11 @@ class Measuring(Connection):
             epsilon: As of `aggregate`.
             dataset: As of `aggregate`.
 
+        Returns:
+            Its `refusal` says whether the budget holds it, and which epsilon fits.
+
         Raises:
-            InvalidTask, JobRefused: as `aggregate` would before it asks the helpers, which know what is left
-                of the budget.
+            InvalidTask, JobRefused: as `aggregate` would before it asks the helpers.
         """
         check_numbers(epsilon=epsilon)
         asked = _plain_query(
@@ -198,6 +202,9 @@ class Measuring(Connection):
                 those whose first choice is right, by default 0.5.
             auc: Of the model, which is assumed to be calibrated.
 
+        Returns:
+            Its `refusal` says whether the budget holds it, and which epsilon fits.
+
         Raises:
             InvalidTask, InvalidModel, JobRefused: as `evaluate` would for these.
         """
@@ -210,6 +217,7 @@ class Measuring(Connection):
             num_bins=index(bins),
             base_rate=None if base_rate is None else float(base_rate),
             auc=float(auc),
+            budget=_budget_of(self.server, found),
         )
 
     def repeat_aggregate(self, query: str) -> AggregateResult:
@@ -234,24 +242,42 @@ class Measuring(Connection):
 
 
 def forecast_query(server: "AdServer", dataset: str, asked: Mapping[str, Any]) -> AggregateForecast:
-    """Return what a query, as `AdServer.aggregate` takes it, will cost, and how wide its intervals will be.
+    """Return what a query, as `AdServer.aggregate` takes it, will cost, how wide, and whether it fits.
 
     Raises:
         InvalidTask, JobRefused: as `forecast_aggregate`.
     """
     found = server.dataset(dataset)
-    task = server.task(found.task_id.hex()).stored
-    request = read_request(measurement_of(task.bundle.task), **asked)
-    encoder = server.encoder(task.task_id.hex())
-    return forecast_aggregate(request, task=task.bundle.task, dataset=found, encoder=encoder)
+    return _forecast(server, found, asked, _budget_of(server, found))
 
 
 def warn_of_noise(server: "AdServer", dataset: str, asked: Mapping[str, Any]) -> str:
     """Return what a query's answer will not show, before it is charged; empty if that is not known."""
     # What is wrong with the query is said by asking it; an ad server that is away is not waited for twice
     with suppress(InvalidTask, JobRefused):
-        return forecast_query(server, dataset, asked).noise_warning
+        return _forecast(server, server.dataset(dataset), asked, None).noise_warning
     return ""
+
+
+def _forecast(
+    server: "AdServer", dataset: Dataset, asked: Mapping[str, Any], budget: DatasetBudget | None
+) -> AggregateForecast:
+    task = server.task(dataset.task_id.hex()).stored
+    request = read_request(measurement_of(task.bundle.task), **asked)
+    return forecast_aggregate(
+        request,
+        task=task.bundle.task,
+        dataset=dataset,
+        encoder=server.encoder(task.task_id.hex()),
+        budget=budget,
+    )
+
+
+def _budget_of(server: "AdServer", dataset: Dataset) -> DatasetBudget | None:
+    """Return a dataset's budget; None if it is not sealed, as a forecast then says."""
+    if dataset.dataset_id is None or dataset.state is not DatasetState.COMMITTED:
+        return None
+    return server.budgets(dataset=dataset.dataset_id.hex())[0]
 
 
 def note_earlier(server: "AdServer", result: AggregateResult) -> str:

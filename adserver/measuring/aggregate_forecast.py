@@ -7,6 +7,7 @@ quantile is depends on what the reports hold.
 import math
 from dataclasses import replace
 
+from adserver.budgets.query_room import why_query_refused
 from adserver.measuring.intervals import half_width
 from adserver.measuring.measurer import check_words, key_of, level_errors, planned_fields
 from adserver.measuring.request import Request, plan_before_discovery
@@ -18,6 +19,7 @@ from maskedlark.encoding.encoder import Encoder
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.budget import DatasetBudget
 from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
@@ -60,6 +62,8 @@ class AggregateForecast:
         threshold_margin: How far above k a noisy count must be for its group to be shown, in a task that
             hides small groups strictly; otherwise 0.
         discovery_margin: The same of the counts by which a discovery finds values; 0 without one.
+        refusal: Why both helpers would refuse it, with the epsilon that fits; empty if they would not, or
+            the budget was not asked for.
     """
 
     cost: Epsilons
@@ -76,6 +80,7 @@ class AggregateForecast:
     threshold_noise: float
     threshold_margin: float
     discovery_margin: float
+    refusal: str = ""
 
     @property
     def shown_from(self) -> float:
@@ -145,6 +150,7 @@ class AggregateForecast:
         about = "about " if self.threshold_noise else ""
         noise = f" (by counts with a noise of {self.threshold_noise:.3g})" if self.threshold_noise else ""
         return (
+            *([f"this query is refused: {self.refusal}"] if self.refusal else []),
             f"{self._describe_cost()}, over {self.records:,} reports, half of a 99 % interval is"
             f"{' at most' if self.are_at_most else ''}:",
             *(f"  {self._describe_level(level)}" for level in self.levels),
@@ -197,7 +203,12 @@ class AggregateForecast:
 
 
 def forecast_aggregate(
-    request: Request, *, task: Task, dataset: Dataset, encoder: Encoder | None
+    request: Request,
+    *,
+    task: Task,
+    dataset: Dataset,
+    encoder: Encoder | None,
+    budget: DatasetBudget | None = None,
 ) -> AggregateForecast:
     """Return what a query on a dataset will cost, and its widths. Nothing is asked and nothing is charged.
 
@@ -206,6 +217,7 @@ def forecast_aggregate(
         task: The task.
         dataset: The dataset.
         encoder: The task's; None if it has none.
+        budget: Of the dataset; None: whether the query fits is not said.
 
     Raises:
         InvalidTask, JobRefused: as `check_words` and `plan_query`.
@@ -217,13 +229,14 @@ def forecast_aggregate(
     )
     spec, found = planned.spec, None if discovery is None else discovery.spec
     already = () if found is None else found.charges(task)
+    charges = (*already, *spec.charges(task))
     # Without rests no level is fitted to another, which only narrows intervals: how far is known once the
     # parts are
     are_at_most = found is not None and spec.are_rests_shown
     errors = level_errors(task, replace(spec, are_rests_shown=False) if are_at_most else spec)
     factor = half_width(task.mechanism)
     return AggregateForecast(
-        cost=spent([*already, *spec.charges(task)], task.delta),
+        cost=spent(charges, task.delta),
         discovery_cost=spent(already, task.delta) if already else None,
         delta=task.delta,
         mechanism=task.mechanism,
@@ -239,6 +252,7 @@ def forecast_aggregate(
             for level, of_level in zip(spec.levels, errors, strict=True)
         ),
         are_at_most=are_at_most,
+        refusal="" if budget is None else why_query_refused(charges, budget),
         **planned_fields(task, spec, found),
     )
 

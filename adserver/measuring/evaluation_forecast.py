@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from adserver.budgets.query_room import why_query_refused
 from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import Metric, read
 from adserver.measuring.request import query_epsilon
@@ -21,6 +22,7 @@ from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.budget import DatasetBudget
 from maskedlark.releases.evaluation import ROWS, UNITS, EvaluationSpec
 from maskedlark.releases.release import deviation_of_both, fitting
 from maskedlark.reports.task import Task
@@ -50,6 +52,8 @@ class EvaluationForecast:
         auc: The AUC that is assumed, of a calibrated model.
         metrics: The figures of such a model, each with the 99 % interval that it will have.
         calibration: The same of the observed share in the calibration's groups, from the lowest score up.
+        refusal: Why both helpers would refuse it, with the epsilon that fits; empty if they would not, or
+            the budget was not asked for.
     """
 
     cost: Epsilons
@@ -63,6 +67,7 @@ class EvaluationForecast:
     auc: float
     metrics: tuple[Metric, ...]
     calibration: tuple[Estimate, ...]
+    refusal: str = ""
 
     @property
     def bin_records(self) -> float:
@@ -85,6 +90,7 @@ class EvaluationForecast:
         )
         positives = "have a right first choice" if self.is_of_classes else "have label 1"
         return (
+            *([f"this evaluation is refused: {self.refusal}"] if self.refusal else []),
             f"{cost}, over {self.records:,} reports, 99 % intervals of sampling and noise are about: "
             + ", ".join(f"{name} {_width(found)}" for name, found in widths),
             f"this assumes that {self.base_rate:g} of the records {positives}, and a calibrated model whose "
@@ -102,6 +108,7 @@ def forecast_evaluation(
     num_bins: int = DEFAULT_BINS,
     base_rate: float | None = None,
     auc: float = ASSUMED_AUC,
+    budget: DatasetBudget | None = None,
 ) -> EvaluationForecast:
     """Return what an evaluation on a dataset will cost and say. Nothing is asked and nothing is charged.
 
@@ -113,6 +120,7 @@ def forecast_evaluation(
         base_rate: The share of records of label 1, above 0 and below 1; in a task of more than two classes
             of those whose first choice is right. By default `ASSUMED_RATE` or `ASSUMED_RIGHT`.
         auc: Of the model, from 0.5 up and below 1.
+        budget: Of the dataset; None: whether the evaluation fits is not said.
 
     Raises:
         InvalidTask: a number is out of its range.
@@ -162,6 +170,7 @@ def forecast_evaluation(
         auc=auc,
         metrics=tuple(one for one in readings.metrics if one.name in _FIGURES),
         calibration=tuple(one.y for one in readings.calibration),
+        refusal="" if budget is None else why_query_refused(spec.charges(task), budget),
     )
 
 

@@ -97,6 +97,9 @@ class EvaluationForecastMessage(Message):
     auc: float = Field(description="The assumed AUC, of a calibrated model.")
     metrics: dict[str, EstimateMessage]
     calibration: tuple[EstimateMessage, ...]
+    refusal: str = Field(
+        description="Why the budget holds no such evaluation, and what fits; empty if it does."
+    )
 
     @classmethod
     def of(cls, forecast: EvaluationForecast) -> Self:
@@ -104,7 +107,17 @@ class EvaluationForecastMessage(Message):
         return cls.model_validate(
             {
                 **pick_attributes(
-                    forecast, ("delta", "records", "num_bins", "bin_error", "base_rate", "auc", "calibration")
+                    forecast,
+                    (
+                        "delta",
+                        "records",
+                        "num_bins",
+                        "bin_error",
+                        "base_rate",
+                        "auc",
+                        "calibration",
+                        "refusal",
+                    ),
                 ),
                 "positives": _OF_CLASSES if forecast.is_of_classes else "label 1",
                 "epsilon": None if forecast.mechanism is Mechanism.NONE else forecast.cost,

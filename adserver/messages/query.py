@@ -201,6 +201,7 @@ class AggregateForecastMessage(Message):
         description="From about how many reports a value is found; null without a discovery."
     )
     noise_warning: str = Field(description="What the answer will not show at this noise; empty if nothing.")
+    refusal: str = Field(description="Why the budget holds no such query, and what fits; empty if it does.")
 
     @classmethod
     def of(cls, forecast: "AggregateForecast") -> Self:
@@ -209,7 +210,7 @@ class AggregateForecastMessage(Message):
         is_noisy = forecast.mechanism is not Mechanism.NONE
         copied = (
             *("delta", "mechanism", "unit", "records"),
-            *("discovered", "are_at_most", "shown_from", "noise_warning"),
+            *("discovered", "are_at_most", "shown_from", "noise_warning", "refusal"),
         )
         return cls.model_validate(
             {

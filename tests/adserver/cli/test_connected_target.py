@@ -305,6 +305,27 @@ def test_what_a_query_costs_and_how_wide_it_will_be_is_said_and_not_charged(ther
     assert (plan["discovery_epsilon"], plan["found_from"], plan["are_at_most"]) == (None, None, False)
 
 
+def test_a_plan_says_that_the_budget_does_not_hold_the_query_and_what_fits(there: There) -> None:
+    client = there.of.client
+    [budget] = client.server.budgets(dataset=SHOP)
+    left, most = budget.next_epsilon, budget.ad_server.budget
+    assert left is not None
+    assert left < 0.97 * most
+    asked = ("aggregate", "--value", "count", "--dataset", SHOP, "--plan")
+    refused = at(there, *asked, "--epsilon", f"{most}", scope=Scope.READ).splitlines()
+    fits = f"which leaves {left:g}: ask for epsilon {left:g} "
+    assert refused[0].startswith("this query is refused: epsilon ")
+    assert fits in refused[0]
+    assert refused[1:] == [
+        *repr(client.forecast_aggregate("count", epsilon=most, dataset=SHOP)).splitlines()[1:]
+    ]
+    plan = json.loads(at(there, *asked, "--epsilon", f"{most}", "--json", scope=Scope.READ))
+    assert fits in plan["refusal"]
+    assert "refused" not in at(there, *asked, "--epsilon", f"{left}", scope=Scope.READ)
+    assert fits in client.forecast_evaluation(epsilon=most, dataset=SHOP).refusal
+    assert not client.forecast_evaluation(epsilon=left, dataset=SHOP).refusal
+
+
 def test_a_query_that_would_be_refused_has_no_plan(there: There) -> None:
     token = there.of.grant(GrantKind.TOKEN, Scope.READ)
     at_url = ("--plan", "--dataset", SHOP, "--url", there.url, "--token", token)
