@@ -28,7 +28,6 @@ from maskedlark.terminal.options import option
 from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
-    from adserver.quickstart.measurement_forecast import GroupForecast
     from adserver.quickstart.project import Project
     from adserver.quickstart.settings import DataSettings
     from adserver.quickstart.table_report import TableReport
@@ -150,9 +149,9 @@ def _make_project(
     from adserver.quickstart.check import check, read_table
     from adserver.quickstart.measurement import plan_measurement
     from adserver.quickstart.measurement_forecast import (
-        describe_measurement,
         forecast_groups,
         suggest_values,
+        warn_of_forecasts,
     )
     from adserver.quickstart.people import count_reported
     from adserver.quickstart.ports import free_ports
@@ -176,7 +175,6 @@ def _make_project(
     data, measure = DataSettings(), MeasureSettings(keys=tuple(keys))
     notes, found_in_table = dict[str, str](), list[str]()
     report: TableReport | None = None
-    forecasts: tuple[GroupForecast, ...] = ()
     warnings: tuple[str, ...] = ()
     if csv is not None:
         table = read_table(csv)
@@ -205,6 +203,7 @@ def _make_project(
             *report.warn_of_leaks(learned - secret),
             *report.warn_of_spellings(learned | {*measure.columns}),
             *(() if person else warn_of_repeated_people(table, label, measure.columns)),
+            *warn_of_forecasts(forecasts, measure),
         )
         no_feature = ", and the model does not learn from it" if label else ""
         found_in_table += [
@@ -212,7 +211,6 @@ def _make_project(
         ]
         if not label:
             found_in_table.append("without --label no model is trained, and every row is reported")
-        found_in_table += describe_measurement(table, data, measure, forecasts, plan)
     # Chosen once and written down, so that the servers come back at the same addresses
     ports = free_ports(5)
     project = new_project(
@@ -239,7 +237,8 @@ def _make_project(
         show_report(report)
     for line in found_in_table:
         typer.echo(escape(line))
-    show_forecasts(forecasts, measure)
+    if measure.is_asked:
+        typer.echo(escape(f"how wide intervals of the sums will be: adserver quickstart check {folder}"))
     show_warnings(warnings)
     # Told and not refused: the file stays, and is what its owner corrects
     if model is not None:

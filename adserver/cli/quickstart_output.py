@@ -84,16 +84,22 @@ def describe_features(encoder: "Encoder") -> str:
 
 
 def show_forecasts(
-    forecasts: "Sequence[GroupForecast]", measure: "MeasureSettings", notes: Sequence[str] = ()
+    forecasts: "Sequence[GroupForecast]", measure: "MeasureSettings", notes: Sequence[str]
 ) -> None:
-    """Print how wide the intervals of a measurement will be, what is to be known, and what is too wide."""
-    from adserver.quickstart.measurement_forecast import describe_forecasts, warn_of_width
+    """Print how wide the intervals of a measurement will be, what is to be known, and what is not good."""
+    from adserver.quickstart.measurement_forecast import (
+        FORECAST_COLUMNS,
+        describe_forecasts,
+        tabulate_forecasts,
+        warn_of_forecasts,
+    )
 
     if forecasts:
         typer.echo(escape(describe_forecasts(forecasts, measure)))
+        print_table(FORECAST_COLUMNS, tabulate_forecasts(forecasts))
     for note in notes:
         typer.echo(escape(f"[measure] {note}"))
-    show_warnings(warn_of_width(forecasts, measure))
+    show_warnings(warn_of_forecasts(forecasts, measure))
 
 
 def show_warnings(warnings: Sequence[str]) -> None:
@@ -127,12 +133,10 @@ def show_measured(measured: Mapping[str, Any], rows: "Rows", rows_per_person: in
     if rows.reported < rows.read:
         typer.echo(f"these groups are of the {rows.reported:,} reported rows, of {rows.read:,} in the table")
     # A run that an older version began has no such file
-    own_table = measured.get("own_table")
-    notes = json.loads(Path(own_table).read_bytes())["notes"] if own_table else []
-    if notes:
-        typer.echo(escape(f"of your own table, exact and no part of epsilon ({own_table}):"))
-    for note in notes:
-        typer.echo(escape(f"  {note}"))
+    if own_table := measured.get("own_table"):
+        typer.echo(
+            escape(f"what bounds cut off of your own table, exact and no part of epsilon: {own_table}")
+        )
 
 
 def describe_result(result: "RunResult", folder: Path) -> list[str]:

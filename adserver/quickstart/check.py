@@ -37,6 +37,7 @@ from adserver.quickstart.measurement_forecast import (
     describe_measurement,
     forecast_groups,
     plan_measured_query,
+    warn_of_forecasts,
 )
 from adserver.quickstart.model_check import (
     choose_loss,
@@ -47,7 +48,14 @@ from adserver.quickstart.model_check import (
 from adserver.quickstart.people import count_use, divide_by_settings, settle
 from adserver.quickstart.project import Project
 from adserver.quickstart.repeated_people import warn_of_repeated_people
-from adserver.quickstart.settings import DataSettings, ModelSettings, Settings, TaskSettings, TrainingSettings
+from adserver.quickstart.settings import (
+    DataSettings,
+    MeasureSettings,
+    ModelSettings,
+    Settings,
+    TaskSettings,
+    TrainingSettings,
+)
 from adserver.quickstart.table_report import read_report, warn_of_spellings
 from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding.encoder import Encoder
@@ -114,6 +122,10 @@ class Checked:
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
     person_notes: tuple[str, ...] = ()
+
+    def count_warnings(self, measure: MeasureSettings) -> int:
+        """Return how many warnings `adserver quickstart check` shows of the table and its measurement."""
+        return len(self.table_warnings) + len(warn_of_forecasts(self.forecasts, measure))
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""

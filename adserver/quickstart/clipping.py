@@ -13,7 +13,6 @@ from typing import Final
 from adserver.measuring.result import ALL
 from adserver.quickstart.measurement import cut_off, round_up
 from maskedlark.frozen import frozen
-from maskedlark.terminal.plural import plural
 
 # Halvings of the range of bounds: beyond the two digits that are kept.
 _HALVINGS: Final = 40
@@ -221,57 +220,24 @@ def _squared_error(levels: Sequence[LevelSums], share: float, most: float) -> fl
     )
 
 
-def describe_cut(name: str, cut: Clipping, *, reported: int) -> str | None:
-    """Say what a bound cuts off sums of a value, and of which levels that exceeds the noise.
-
-    If it does, or the bound is otherwise clearly worse than the best one, with the bounds that are best at
-    this epsilon, by level and over all levels. None if there is nothing to say.
-    """
+def advise_most(name: str, cut: Clipping) -> str | None:
+    """Say that a bound cuts more off sums than their noise, or that another is clearly better; else None."""
+    too_much = ", ".join(name_level(one.keys) for one in cut.levels if one.is_too_much)
     if not cut.rows:
-        if not cut.is_worse:
-            return None
-        noise = _describe_best(cut.levels)
-        return f"{name!r}: most = {cut.most:g} cuts nothing, and the noise follows it, {noise}{_advise(cut)}"
-
-    def told(lost: float, part: float | None) -> str:
-        return shorten(lost) + ("" if part is None else f" ({part:.1%})")
-
-    line = (
-        f"{name!r}: most = {cut.most:g} cuts {cut.rows} of {plural(reported, 'row')}, "
-        f"which changes the sum by {told(cut.lost, cut.lost_share)}"
-    )
-    if cut.worst_group:
-        group = " · ".join(cut.worst_group)
-        worst = told(cut.worst_lost, cut.worst_share)
-        between = cut.levels[1:-1]
-        of = f"a group by {', '.join(cut.levels[-1].keys)}" if between else "a group"
-        line += f", and that of {of} that is shown by at most {worst}, {group}"
-        for one in between:
-            lost = f"{shorten(one.worst_lost)}, {' · '.join(one.worst_group)}"
-            line += f"; of one by {', '.join(one.keys)} by at most {lost}"
-    too_much = [one for one in cut.levels if one.is_too_much]
-    if too_much:
-        line += f"; that exceeds the noise, {_describe_best(too_much)}"
-        if cut.best_most > cut.most or cut.is_worse:
-            return line + _advise(cut)
-        return f"{line}, but no higher bound has less error over all levels of the result"
-    line += "; that is within the noise, "
-    if cut.is_worse:
-        return line + _describe_best(cut.levels) + _advise(cut)
-    return line + ", ".join(map(_describe_noise, cut.levels))
+        does = "cuts nothing, and noise follows it"
+    elif too_much:
+        does = f"cuts more than the noise off sums {too_much}"
+    else:
+        does = "cuts less than the noise, which follows it"
+    said = f"{name!r}: most = {cut.most:g} {does}"
+    if cut.is_worse or (too_much and cut.best_most > cut.most):
+        return f"{said}: set most = {cut.best_most:g}, the best over all levels of the result"
+    return f"{said}, and intervals do not cover that" if too_much else None
 
 
-def _advise(cut: Clipping) -> str:
-    return f": set most = {cut.best_most:g}, the best over all levels of the result"
-
-
-def _describe_best(levels: Sequence[LevelClipping]) -> str:
-    return ", ".join(f"{_describe_noise(one)} (most = {one.best_most:g} is best there)" for one in levels)
-
-
-def _describe_noise(level: LevelClipping) -> str:
-    which = f"by {', '.join(level.keys)}" if level.keys else f"of {ALL}"
-    return f"± {shorten(level.half_width)} {which}"
+def name_level(keys: Sequence[str]) -> str:
+    """Return what a level of groups is called: (all), or by its keys."""
+    return f"by {', '.join(keys)}" if keys else ALL
 
 
 def shorten(value: float) -> str:

@@ -1,8 +1,8 @@
 """How wide a project's measurement will be, before anything is spent, and what its owner's table tells of it.
 
     forecasts = forecast_groups(table, data, measure, task, reported=320)
-    describe_forecasts(forecasts, measure)
-    # "[measure] at epsilon 0.5 a group's 99 % interval is about: revenue ± 210 (median group 1234), ..."
+    tabulate_forecasts(forecasts)
+    # [("revenue", "19", "(all)", "12", "± 210", "", "25"), ("", "", "by region", "", "± 210", "1234", "19")]
 
 The noise is that of the query which a run asks, planned by the same functions for a task that nobody signed.
 """
@@ -20,8 +20,9 @@ from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.clipping import (
     Clipping,
     LevelClipping,
-    describe_cut,
+    advise_most,
     find_clipping,
+    name_level,
     shorten,
     suggest_most,
     sums_by_level,
@@ -50,11 +51,15 @@ if TYPE_CHECKING:
     from maskedlark.releases.query import QuerySpec
     from maskedlark.reports.task import Task
 
-_ONLY_HERE: Final = "what is cut off is known from your own table; where people's pages report, "
+_ONLY_HERE: Final = "what is cut is known from your own table; where people's pages report, "
 _NOT_PRIVATE: Final = (
     "exact figures of the rows of your own table, of small groups too: no epsilon covers them, so share "
     "measured.csv, measured.json and measured.png, and not this file"
 )
+
+
+FORECAST_COLUMNS: Final = ("value", "most", "level", "rows cut", "interval", "median", "best most")
+"""Of the table of forecasts. The median is of the finest groups; `best most` has each level's least error."""
 
 
 @frozen
@@ -74,6 +79,7 @@ class GroupForecast:
             count and of a column of zeros.
         quantiles: By what results call them, those of the group with the median number of rows, each with
             the interval that it will have at that noise.
+        level_widths: Half of the interval in a group of each level, by its keys, the coarsest first.
     """
 
     name: str
@@ -83,6 +89,7 @@ class GroupForecast:
     rows_per_person: int | None = None
     clipping: Clipping | None = None
     quantiles: Mapping[str, Estimate] = field(default_factory=dict)
+    level_widths: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
     @property
     def is_too_wide(self) -> bool:
@@ -160,6 +167,11 @@ def forecast_groups(
                 rows_per_person=task.rows_per_person,
                 clipping=clipping,
                 quantiles=quantiles,
+                level_widths={
+                    tuple(plan.keys.values())[:place]: factor * error
+                    for place, (level, error) in enumerate(zip(levels, by_level, strict=True))
+                    if level
+                },
             )
         )
     return tuple(found)
@@ -219,34 +231,39 @@ def _names_of(measure: MeasureSettings, plan: MeasurementPlan) -> list[str]:
 
 
 def describe_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> str:
-    """Say in one line how wide intervals will be, next to typical sums."""
-    whose, typical = ("a group's", "median group") if measure.keys else ("the", "sum")
-    told = ", ".join(
-        f"{one.name} ± {shorten(one.half_width)} ({typical} {shorten(one.typical)})"
-        + "".join(f", {name} {_describe_quantile(of)}" for name, of in one.quantiles.items())
-        for one in forecasts
-    )
+    """Say in one line what the table of `tabulate_forecasts` is of."""
     rows = f"over {plural(forecasts[0].reported, 'reported row')}"
     of = " of a person" if forecasts[0].rows_per_person else ""
-    return f"[measure] at epsilon {measure.epsilon:g}{of}, {rows}, {whose} 99 % interval is about: {told}"
+    return f"[measure] at epsilon {measure.epsilon:g}{of}, {rows}, 99 % intervals are about:"
 
 
-def _describe_quantile(of: Estimate) -> str:
-    if of.no_interval is not None:
-        return "unknown at this noise"
-    return f"{shorten(of.low)} to {shorten(of.high)} (median group {shorten(of.value)})"
+def tabulate_forecasts(forecasts: Sequence[GroupForecast]) -> list[tuple[str, ...]]:
+    """Return the lines of `FORECAST_COLUMNS`: of each value one a level, and one a quantile."""
+    lines = list[tuple[str, ...]]()
+    for one in forecasts:
+        cut, finest = one.clipping, max(one.level_widths, key=len, default=())
+        best = {} if cut is None else {level.keys: f"{level.best_most:g}" for level in cut.levels}
+        bound, rows = ("", "") if cut is None else (f"{cut.most:g}", f"{cut.rows:,}")
+        first = (one.name, bound, rows)
+        for keys, width in one.level_widths.items():
+            name, most, cut_rows = first
+            # A level's first keys stand in the lines above
+            level = f"+ {keys[-1]}" if len(keys) > 1 else name_level(keys)
+            typical = shorten(one.typical) if keys == finest else ""
+            lines.append((name, most, level, cut_rows, f"± {shorten(width)}", typical, best.get(keys, "")))
+            first = ("", "", "")
+        for name, of in one.quantiles.items():
+            is_known = of.no_interval is None
+            ends = f"{shorten(of.low)} to {shorten(of.high)}" if is_known else "unknown"
+            # Which value and groups it is of stand in the lines above
+            share, _, _ = name.partition(" of ")
+            lines.append((f"  {share}", "", "", "", ends, shorten(of.value) if is_known else "", ""))
+    return lines
 
 
-def describe_clipping(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
-    """Say what bounds cut off sums, and which are better; a line for each value of which there is something.
-
-    As of `describe_cut`.
-    """
-    told = (
-        describe_cut(one.name, one.clipping, reported=one.reported)
-        for one in forecasts
-        if one.clipping is not None
-    )
+def advise_bounds(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
+    """Return a line for each value whose bound cuts too much, or is clearly worse than another."""
+    told = (advise_most(one.name, one.clipping) for one in forecasts if one.clipping is not None)
     return tuple(one for one in told if one is not None)
 
 
@@ -257,10 +274,10 @@ def describe_measurement(
     forecasts: Sequence[GroupForecast],
     plan: MeasurementPlan | None = None,
 ) -> tuple[str, ...]:
-    """Say what the owner's table tells of the results: what is cut off, and where gaps and other words are.
+    """Say what the owner's table tells of the results: where gaps and other words are.
 
-    What is cut off is of the rows that browsers report, as forecasts are; gaps are of those whose label is
-    learned, and other words of the table. Each line has the number of those rows.
+    Gaps are of the rows whose label is learned, and other words of the table. Each line has the number of
+    those rows. If bounds cut rows off, one says whence that is known.
 
     Args as of `forecast_groups`.
     """
@@ -269,10 +286,9 @@ def describe_measurement(
         return ()
     # Without a label there is no panel
     whence = "only the panel tells it" if data.label else "it is not known"
-    clipped = describe_clipping(forecasts)
+    is_cut = any(one.clipping is not None and one.clipping.rows for one in forecasts)
     return (
-        *clipped,
-        *([_ONLY_HERE + whence] if clipped else ()),
+        *([_ONLY_HERE + whence] if is_cut else ()),
         *describe_gaps(table, data, measure),
         *describe_rest(table, plan),
     )
@@ -303,7 +319,10 @@ def describe_own_table(
     return {
         "is_private": False,
         "about": _NOT_PRIVATE,
-        "notes": describe_measurement(table, data, measure, forecasts, plan),
+        "notes": (
+            *advise_bounds(forecasts),
+            *describe_measurement(table, data, measure, forecasts, plan),
+        ),
         "clipped": {
             one.name: {**asdict(one.clipping), "half_width": one.half_width}
             for one in forecasts
@@ -341,12 +360,17 @@ def cut_off_by_group(
     return found
 
 
-def warn_of_width(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> tuple[str, ...]:
-    """Return a warning if intervals are wider than typical sums, with what makes them narrower.
+def warn_of_forecasts(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> tuple[str, ...]:
+    """Return what differs from good: a line for each bound, as of `advise_bounds`, and those of widths.
 
-    And one for quantiles that will be unknown, or are beyond the most that a row counts.
+    One if intervals are wider than typical sums, with what makes them narrower, and one for quantiles that
+    will be unknown, or are beyond the most that a row counts.
     """
-    return (*_warn_of_sums(forecasts, measure), *_warn_of_quantiles(forecasts, measure))
+    return (
+        *(f"[measure] {one}" for one in advise_bounds(forecasts)),
+        *_warn_of_sums(forecasts, measure),
+        *_warn_of_quantiles(forecasts, measure),
+    )
 
 
 def _warn_of_quantiles(forecasts: Sequence[GroupForecast], measure: MeasureSettings) -> Iterator[str]:

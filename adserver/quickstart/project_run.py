@@ -40,7 +40,7 @@ def run_project(
         )
     if options.compare_plain and find_spec("torch") is None:
         raise InvalidTask(how_to_install("torch", __name__, needs="--compare-plain"))
-    if found := len(checked.table_warnings):
+    if found := checked.count_warnings(project.settings.measure):
         tell(f"{plural(found, 'warning')} of the table: see `adserver quickstart check {project.folder}`")
     with only_run(project):
         return _run(project, tell, options, checked.table_warnings)

@@ -32,7 +32,7 @@ ALL = Rows(read=1000, reported=1000, panel=0, left_out={})
 
 
 @pytest.mark.parametrize("has_own_table", [True, False], ids=["today's", "an older version's"])
-def test_a_measurement_is_printed_with_the_notes_on_ones_own_table_if_the_run_wrote_them(
+def test_a_measurement_is_printed_with_the_file_of_ones_own_table_if_the_run_wrote_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], has_own_table: bool
 ) -> None:
     measured, own_table = tmp_path / "measured.json", tmp_path / "own.json"
@@ -42,7 +42,8 @@ def test_a_measurement_is_printed_with_the_notes_on_ones_own_table_if_the_run_wr
     show_measured({**files, **({"own_table": str(own_table)} if has_own_table else {})}, ALL)
     shown = capsys.readouterr().out
     assert "64.0 ± 3.0" in shown
-    assert ("3 rows are cut" in shown) == has_own_table
+    assert (f"exact and no part of epsilon: {own_table}" in shown) == has_own_table
+    assert "3 rows are cut" not in shown
 
 
 def test_the_quantiles_of_a_measurement_are_printed_as_they_were_read(

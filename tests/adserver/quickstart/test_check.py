@@ -898,9 +898,17 @@ def test_the_width_of_a_measurements_intervals_is_said_before_it_runs(tmp_path: 
     made = invoke("new", tmp_path / "play", *table, "--value", "minutes", "--key", "device")
     assert made.exit_code == 0
     checked = invoke("check", tmp_path / "play")
-    for output in (made.output, checked.output):
-        [line] = [one for one in output.splitlines() if one.startswith("[measure] at epsilon 0.5")]
-        assert re.search(r"minutes ± [0-9.]+ \(median group [0-9,]+\), count ± ", line)
+    assert (
+        f"how wide intervals of the sums will be: adserver quickstart check {tmp_path / 'play'}"
+        in made.output
+    )
+    lines = checked.output.splitlines()
+    at = lines.index("[measure] at epsilon 0.5, over 320 reported rows, 99 % intervals are about:")
+    assert " ".join(lines[at + 1].split()) == "value most level rows cut interval median best most"
+    shown = lines[at + 2 : at + 6]
+    assert [line.split()[0] for line in shown] == ["minutes", "by", "count", "by"]
+    assert all(re.search(r" ± [0-9.]+", line) and len(line) <= 80 for line in shown)
+    assert "interval" not in made.output.replace("how wide intervals", "")
     assert not check(Project.open(tmp_path / "play")).problems
     assert "warning: [measure]" not in checked.output
     change(tmp_path / "play", "epsilon = 0.5", "epsilon = 0.05")

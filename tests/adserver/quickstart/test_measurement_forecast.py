@@ -12,14 +12,15 @@ from adserver.quickstart.clipping import Clipping
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import (
     GroupForecast,
+    advise_bounds,
     cut_off_by_group,
-    describe_clipping,
     describe_forecasts,
     describe_measurement,
     forecast_groups,
     suggest_bounds,
     suggest_values,
-    warn_of_width,
+    tabulate_forecasts,
+    warn_of_forecasts,
 )
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
 from maskedlark.encoding.table import Table
@@ -82,9 +83,11 @@ def test_quantiles_are_forecast_with_their_intervals_and_widen_the_others() -> N
     rows = zip(shop().columns["paid"], shop().columns["region"], strict=True)
     numbers = sorted(float(cell or 0) for cell, region in rows if region == "south")
     assert last.low <= numbers[round(0.9 * len(numbers))] <= last.high < 3 * last.low
-    told = describe_forecasts([paid, count], asked)
-    assert f"quantile 0.9 of paid {last.low:.3g} to {last.high:.3g} (median group {last.value:.3g})" in told
-    assert warn_of_width([paid, count], asked) == ()
+    assert tabulate_forecasts([paid, count])[3] == (
+        *("  quantile 0.9", "", "", ""),
+        *(f"{last.low:.3g} to {last.high:.3g}", f"{last.value:.3g}", ""),
+    )
+    assert warn_of_forecasts([paid, count], asked) == ()
 
 
 def test_quantiles_that_nothing_will_be_known_of_or_that_a_row_may_not_reach_are_warned_of() -> None:
@@ -93,7 +96,7 @@ def test_quantiles_that_nothing_will_be_known_of_or_that_a_row_may_not_reach_are
         (with_quantiles(0.9, most=5.0), "most = 5 is at most quantile 0.9 of paid of a typical group"),
     ):
         forecasts = forecast_groups(shop(), DATA, asked, TASK, reported=3_200)
-        assert any(why in one for one in warn_of_width(forecasts, asked))
+        assert any(why in one for one in warn_of_forecasts(forecasts, asked))
 
 
 @pytest.mark.parametrize("keys", [(), ("region",)])
@@ -198,14 +201,17 @@ def test_what_a_bound_cuts_off_stands_next_to_the_noise_and_a_bound_for_a_small_
     assert cut.worst_lost > paid.half_width
     [better] = suggest_bounds(shop(), DATA, measure, TASK, reported=3_200)
     assert cut.best_most == better.most
-    [told] = describe_clipping([paid])
-    in_all, by_region = cut.levels
-    assert told.endswith(
-        f"and that of a group that is shown by at most {cut.worst_lost:,.0f} ({cut.worst_share:.1%}), north; "
-        f"that exceeds the noise, ± {in_all.half_width:,.0f} of (all) (most = {in_all.best_most:g} is best "
-        f"there), ± {paid.half_width:,.0f} by region (most = {by_region.best_most:g} is best there): "
+    [told] = advise_bounds([paid])
+    assert told == (
+        f"'paid': most = {chosen.bound:g} cuts more than the noise off sums (all), by region: "
         f"set most = {better.bound:g}, the best over all levels of the result"
     )
+    in_all, by_region = cut.levels
+    width = f"± {paid.half_width:,.0f}"
+    assert tabulate_forecasts([paid]) == [
+        ("paid", f"{chosen.bound:g}", "(all)", f"{cut.rows:,}", width, "", f"{in_all.best_most:g}"),
+        ("", "", "by region", "", width, f"{paid.typical:,.0f}", f"{by_region.best_most:g}"),
+    ]
 
 
 def campaigns() -> tuple[Table, MeasureSettings]:
@@ -219,50 +225,49 @@ def campaigns() -> tuple[Table, MeasureSettings]:
     return found, MeasureSettings(values=(PAID,), keys=("campaign", "device"), epsilon=1)
 
 
-def campaigns_at(most: float) -> tuple[Clipping, str]:
-    """What a bound cuts off of each level, and what is said of it."""
+def campaigns_at(most: float) -> tuple[GroupForecast, Clipping, tuple[str, ...]]:
+    """The forecast at a bound, what that cuts off of each level, and what is said of it."""
     visits, measure = campaigns()
     asked = replace(measure, values=(replace(PAID, most=most),))
     [paid, _] = forecast_groups(visits, DATA, asked, TASK, reported=3_000)
     assert paid.clipping is not None
-    [told] = describe_clipping([paid])
-    return paid.clipping, told
+    return paid, paid.clipping, advise_bounds([paid])
 
 
 def test_a_bound_that_is_best_for_small_groups_is_said_to_cut_too_much_off_the_total() -> None:
-    finest = campaigns_at(20)[0].levels[-1].best_most
-    cut, told = campaigns_at(finest)
+    finest = campaigns_at(20)[1].levels[-1].best_most
+    paid, cut, [told] = campaigns_at(finest)
     in_all, by_campaign, by_both = cut.levels
     assert [one.keys for one in cut.levels] == [(), ("campaign",), ("campaign", "device")]
     assert [one.is_too_much for one in cut.levels] == [True, True, False]
-    worst = f"{by_campaign.worst_lost:,.0f}, {by_campaign.worst_group[0]}"
-    assert "that of a group by campaign, device that is shown by at most" in told
-    assert f"; of one by campaign by at most {worst}; that exceeds the noise" in told
     assert in_all.worst_lost == cut.lost
     assert by_both.worst_lost == cut.worst_lost < by_campaign.worst_lost < in_all.worst_lost
     assert in_all.best_most > by_campaign.best_most > by_both.best_most == finest
-    assert told.endswith(
-        f"; that exceeds the noise, ± {in_all.half_width:,.0f} of (all) (most = {in_all.best_most:g} is best "
-        f"there), ± {by_campaign.half_width:,.0f} by campaign (most = {by_campaign.best_most:g} is best "
-        f"there): set most = {cut.best_most:g}, the best over all levels of the result"
+    assert told == (
+        f"'paid': most = {finest:g} cuts more than the noise off sums (all), by campaign: "
+        f"set most = {cut.best_most:g}, the best over all levels of the result"
     )
+    table_of_levels = tabulate_forecasts([paid])
+    assert [line[2] for line in table_of_levels] == ["(all)", "by campaign", "+ device"]
+    assert [line[6] for line in table_of_levels] == [f"{one.best_most:g}" for one in cut.levels]
 
 
 def test_a_suggested_bound_cuts_less_off_each_level_than_its_noise() -> None:
     visits, measure = campaigns()
     [suggested] = suggest_bounds(visits, DATA, measure, TASK, reported=3_000)
-    cut, told = campaigns_at(suggested.bound)
+    _, cut, told = campaigns_at(suggested.bound)
     assert cut.best_most == suggested.bound
     assert not any(one.is_too_much for one in cut.levels)
-    assert f"that is within the noise, ± {cut.levels[0].half_width:,.0f} of (all), " in told
+    assert cut.rows
+    assert told == ()
     assert cut.levels[-1].best_most < suggested.bound < cut.levels[0].best_most
 
 
 def test_a_bound_that_cuts_off_less_than_the_noise_is_left_alone() -> None:
     paid, _ = measured_at(0.5, 180)
-    [told] = describe_clipping([paid])
-    noise = f"± {paid.half_width:,.0f}"
-    assert told.endswith(f"that is within the noise, {noise} of (all), {noise} by region")
+    assert paid.clipping is not None
+    assert paid.clipping.rows
+    assert advise_bounds([paid]) == ()
 
 
 def clipping_at(epsilon: float, most: float) -> Clipping:
@@ -282,22 +287,21 @@ def test_the_error_of_a_bound_is_compared_with_that_of_the_best_one() -> None:
         assert clipping_at(0.5, most).times_best == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize(("most", "cuts"), [(300, "that is within the noise"), (1e4, "= 10000 cuts nothing")])
-def test_a_bound_that_is_too_high_is_replaced_by_the_best_which_is_said_of_each_level(
-    most: float, cuts: str
-) -> None:
+@pytest.mark.parametrize(
+    ("most", "cuts"),
+    [
+        (300, "= 300 cuts less than the noise, which follows it"),
+        (1e4, "= 10000 cuts nothing, and noise follows it"),
+    ],
+)
+def test_a_bound_that_is_too_high_is_replaced_by_the_best(most: float, cuts: str) -> None:
     paid, _ = measured_at(0.5, most)
     best = clipping_at(0.5, most)
     in_all, by_region = best.levels
     assert by_region.best_most < best.best_most < in_all.best_most < most
-    [told] = describe_clipping([paid])
+    [told] = advise_bounds([paid])
     assert cuts in told
-    noise = f"± {paid.half_width:,.0f}"
-    assert told.endswith(
-        f"{noise} of (all) (most = {in_all.best_most:g} is best there), {noise} by region "
-        f"(most = {by_region.best_most:g} is best there): set most = {best.best_most:g}, the best over all "
-        "levels of the result"
-    )
+    assert told.endswith(f": set most = {best.best_most:g}, the best over all levels of the result")
 
 
 def test_a_bound_that_cuts_nothing_and_is_as_good_as_the_best_is_left_alone() -> None:
@@ -305,9 +309,9 @@ def test_a_bound_that_cuts_nothing_and_is_as_good_as_the_best_is_left_alone() ->
     for most, lines in ((5, 0), (5.4, 0), (6, 1)):
         asked = MeasureSettings(values=(Measured(column="rating", most=most),))
         forecasts = forecast_groups(rated, DATA, asked, TASK, reported=100)
-        assert len(describe_clipping(forecasts)) == lines
-        # Where there is no such line, nor is there one of whence it is known
-        assert len(describe_measurement(rated, DATA, asked, forecasts)) == 2 * lines
+        assert len(advise_bounds(forecasts)) == lines
+        # Where nothing is cut, there is no line of whence that is known
+        assert describe_measurement(rated, DATA, asked, forecasts) == ()
 
 
 def test_nothing_is_said_of_the_bound_of_a_column_of_zeros() -> None:
@@ -315,8 +319,8 @@ def test_nothing_is_said_of_the_bound_of_a_column_of_zeros() -> None:
         rated = table(rating=zeros, other=range(100))
         asked = MeasureSettings(values=(Measured(column="rating", most=50),))
         forecasts = forecast_groups(rated, DATA, asked, TASK, reported=100)
-        assert len(describe_clipping(forecasts)) == lines
-        assert any("lower most" in one for one in warn_of_width(forecasts, asked)) is bool(lines)
+        assert len(advise_bounds(forecasts)) == lines
+        assert any("lower most" in one for one in warn_of_forecasts(forecasts, asked)) is bool(lines)
 
 
 def test_a_bound_of_an_epsilon_of_one_row_is_replaced_where_epsilon_is_of_a_person() -> None:
@@ -326,11 +330,11 @@ def test_a_bound_of_an_epsilon_of_one_row_is_replaced_where_epsilon_is_of_a_pers
     told = {}
     for task in (TASK, of_person):
         forecasts = forecast_groups(shop(), DATA, asked, task, reported=4_000)
-        [told[task.person]] = describe_clipping(forecasts)
+        told[task.person] = advise_bounds(forecasts)
         [best] = suggest_bounds(shop(), DATA, asked, task, reported=4_000)
-    assert "set most" not in told[""]
+    assert told[""] == ()
     assert best.bound < chosen.bound
-    assert f": set most = {best.bound:g}, the best" in told["customer"]
+    assert f": set most = {best.bound:g}, the best" in told["customer"][0]
 
 
 def test_what_is_said_of_a_result_is_of_its_own_groups_and_rows() -> None:
@@ -370,9 +374,8 @@ def test_where_rows_are_not_ones_own_only_a_panel_tells_what_is_cut_off(label: s
     measure = MeasureSettings(values=(Measured(column="paid", most=5),), keys=("region",))
     data = DataSettings(label=label)
     forecasts = forecast_groups(shop(), data, measure, TASK, reported=3_200)
-    assert describe_measurement(shop(), data, measure, forecasts)[1].endswith(
-        f"people's pages report, {whence}"
-    )
+    [told, *_] = describe_measurement(shop(), data, measure, forecasts)
+    assert told.endswith(f"people's pages report, {whence}")
 
 
 def test_what_is_cut_off_of_both_signs_is_no_share_of_a_sum_that_may_be_near_0() -> None:
@@ -383,8 +386,6 @@ def test_what_is_cut_off_of_both_signs_is_no_share_of_a_sum_that_may_be_near_0()
     assert cut is not None
     assert (cut.lost, cut.worst_group, cut.worst_lost) == (5, ("b",), 5)
     assert (cut.lost_share, cut.worst_share) == (None, None)
-    [told] = describe_clipping([paid])
-    assert "changes the sum by 5, and that of a group that is shown by at most 5, b; " in told
 
 
 def test_each_line_has_the_number_of_rows_that_it_is_of() -> None:
@@ -392,8 +393,8 @@ def test_each_line_has_the_number_of_rows_that_it_is_of() -> None:
     measure = MeasureSettings(values=(Measured(column="paid", most=5),), keys=("region",))
     forecasts = forecast_groups(rows, DATA, measure, TASK, reported=80)
     assert "over 80 reported rows" in describe_forecasts(forecasts, measure)
-    cut, _, gaps, words = describe_measurement(rows, DATA, measure, forecasts)
-    assert cut.startswith("'paid': most = 5 cuts 40 of 80 rows, which changes the sum by 160 (40.1%), ")
+    assert tabulate_forecasts(forecasts)[0][:4] == ("paid", "5", "(all)", "40")
+    _, gaps, words = describe_measurement(rows, DATA, measure, forecasts)
     assert gaps.startswith(
         "of 100 rows, 1 has no 'paid': such a row is reported, counts in groups, and adds 0"
     )
@@ -443,7 +444,8 @@ def test_a_value_has_one_name_in_forecasts_in_what_is_cut_off_and_in_results() -
     forecasts = forecast_groups(counted, DATA, measure, TASK, reported=60)
     assert [one.name for one in forecasts] == ["count_2", "count"]
     assert cut_off_by_group(counted, plan, measure)[("a",)] == {"count_2": 240}
-    [told] = warn_of_width([replace(forecasts[0], half_width=1e9)], measure)
+    [cut, told] = warn_of_forecasts([replace(forecasts[0], half_width=1e9)], measure)
+    assert cut.startswith("[measure] 'count_2': most = 5 cuts more than the noise off sums (all), by region")
     assert told.endswith("for count_2: raise [measure] epsilon or use fewer keys")
 
 
@@ -473,10 +475,9 @@ def test_an_interval_wider_than_the_typical_sum_is_warned_of_with_what_helps(
 ) -> None:
     measure = MeasureSettings(values=(value,), keys=keys)
     wide = GroupForecast(name="paid", reported=80, half_width=1234.5, typical=-999.0)
-    assert not warn_of_width([GroupForecast(name="paid", reported=80, half_width=5, typical=-6)], measure)
-    [warning] = warn_of_width([wide], measure)
+    assert not warn_of_forecasts([GroupForecast(name="paid", reported=80, half_width=5, typical=-6)], measure)
+    [warning] = warn_of_forecasts([wide], measure)
     assert warning.endswith(f"for paid: {remedy}")
-    assert "paid ± 1,234 (" in describe_forecasts([wide], measure)
     assert math.isclose(wide.half_width, 1234.5)
 
 
@@ -495,14 +496,14 @@ def test_a_warning_of_wide_intervals_names_the_bound_that_is_best_for_the_finest
     assert narrow.clipping is not None
     assert finest.best_half_width == pytest.approx(narrow.half_width, rel=0.01)
     assert finest.best_lost_share == narrow.clipping.lost_share
-    [warning] = warn_of_width([paid], asked)
+    [warning] = warn_of_forecasts([paid], asked)
     assert warning.endswith(
         f" or use fewer keys or lower most (of paid, most = {finest.best_most:g}, the best there, makes it "
         f"± {finest.best_half_width:,.0f} and cuts {finest.best_lost_share:.1%} of the sum)"
     )
     # No lower bound has less error there
     wide = replace(narrow, half_width=1e9)
-    assert "lower most" not in warn_of_width([wide], lower)[0]
+    assert "lower most" not in warn_of_forecasts([wide], lower)[0]
 
 
 def test_where_no_finest_group_is_shown_the_width_is_of_the_level_of_the_typical_sum() -> None:
