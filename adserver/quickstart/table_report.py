@@ -9,7 +9,8 @@ Each decision is a heuristic whose threshold stands below; the owner's `lark.tom
 that follows the label is one that alone predicts nearly every label which the most frequent class does not,
 or ranks the rows of two classes nearly perfectly: usually it is known only after the label, and a model that
 uses it is worth nothing later. One that ranks them a little less well is kept, with a warning, since some
-measurements are that good: in the Wisconsin breast-cancer data single columns reach an AUC of .975.
+measurements are that good: in the Wisconsin breast-cancer data single columns reach an AUC of .975. So is one
+of which a word, the filled cells or the gaps have nearly one class only (`one_sided`).
 """
 
 import math
@@ -22,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from adserver.quickstart.one_sided import find_one_sided
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import fold, list_known
@@ -253,6 +255,8 @@ def _column(
         within = _rank(cells, filled, are_words=are_words) if counts else None
         if within and within > MAY_RANK_THE_LABEL:
             leak = f"ranks the label by itself where it is not empty (AUC {within:.3f})"
+    if not leak:
+        leak = find_one_sided(cells, learned)
     if follows:
         leak = "follows the label: alone it predicts nearly every row"
     if use is not Use.LEFT_OUT and (follows or (area and area >= RANKS_THE_LABEL)):
