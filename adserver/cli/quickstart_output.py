@@ -26,6 +26,7 @@ _BELOW_THE_RUNS: Final = (
     "private_minus_plain",
     "private_minus_panel_alone",
     "verdict",
+    "leaks",
     "measured_csv",
     "rows_per_person",
     "why",
@@ -169,6 +170,8 @@ def _describe_model(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how a model does on the panel, and which weights it has."""
     if said["auc"] is not None:
         yield "AUC", _area_of(said)
+    if said["leaks"]:
+        yield "warning", _describe_leaks(said["leaks"])
     if said["base_rate"] is not None:
         of = f" of {said['predicts']!r}" if said["predicts"] else " of the most frequent class"
         yield "base rate", f"{_figure(said['base_rate'])}{of}"
@@ -176,6 +179,10 @@ def _describe_model(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     accuracy = "" if said["accuracy"] is None else f"; accuracy {_figure(said['accuracy'])}"
     yield "loss", f"{_figure(said['loss'])}{calibrated}{accuracy}"
     yield "weights", f"of round {said['chosen_round']} of {said['rounds']}"
+
+
+def _describe_leaks(leaks: Sequence[str]) -> str:
+    return f"{'; '.join(leaks)}: the figures are worth nothing unless that is known before the label"
 
 
 def _describe_rows(said: Mapping[str, Any]) -> str:
@@ -233,6 +240,8 @@ def _cell_of_run(one: Mapping[str, Any], name: str) -> object:
         return (value or "")[:_ID]
     if name == "loss" and one["is_calibrated"]:
         return f"{_figure(value)}, calibrated"
+    if name == ("accuracy" if one["auc"] is None else "auc") and one["leaks"]:
+        return f"{_figure(value)}, a leak?"
     if name == "epsilon":
         whole = "" if both is None else f", with measurement {_figure(both)}"
         return f"{_figure(value)}{whole}{' of a person' if one['rows_per_person'] else ''}"
@@ -264,5 +273,6 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
     )
     for one in runs:
         sums = one["measured_csv"] and f"sums by groups in {one['measured_csv']}"
-        for line in filter(None, (one["verdict"], sums, one["why"])):
+        leaks = one["leaks"] and f"warning: {_describe_leaks(one['leaks'])}"
+        for line in filter(None, (one["verdict"], leaks, sums, one["why"])):
             typer.echo(escape(f"run {one['run']}: {line}"))

@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -28,7 +29,7 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.runs import NOTHING_ASKED, REPORTED, Rows, RunOptions, RunResult, Steps
 from adserver.quickstart.settings import DataSettings, Settings, TaskSettings
 from adserver.records.job_record import Stop
-from adserver.records.job_state import JobState
+from adserver.records.job_state import STOPPED, JobState
 from adserver.views.printing import check_parts
 from maskedlark.encoding.encoder import read_encoder
 from maskedlark.encoding.table import Table
@@ -100,6 +101,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         options: RunOptions = NOTHING_ASKED,
         *,
         warnings: tuple[str, ...] = (),
+        leaks: tuple[str, ...] = (),
     ) -> None:
         """Take a project to run.
 
@@ -109,12 +111,14 @@ class BaseRecipe(ABC, Generic[_Result]):
             watched: Called while a command runs; raises if a server has ended.
             options: What the owner asks for this run; one that is gone on with keeps the rest.
             warnings: What the check warned of, which is not told again; the summary has it too.
+            leaks: Which columns tell the label by themselves, as the check found.
         """
-        self._options, self._warnings = options, warnings
+        self._options, self._warnings, self._leaks = options, warnings, leaks
         self._project = project
         self._tell = tell
         self._commands = ProjectCommands(project, watched)
-        self._steps = Steps.open(project, options)
+        self._left: tuple[Steps, str] | None = None
+        self._steps = self._open_steps()
 
     @property
     def steps(self) -> Steps:
@@ -129,6 +133,7 @@ class BaseRecipe(ABC, Generic[_Result]):
             HelperUnavailable: a server ended.
         """
         self._leave_job_that_is_over()
+        self._leave_last_run()
         try:
             result = self._run()
         except MaskedLarkError as error:
@@ -153,9 +158,39 @@ class BaseRecipe(ABC, Generic[_Result]):
             stop = Stop(reason=found.get("reason") or "", cause="")
             if found.get("state") == JobState.CANCELLED or stop.is_lasting:
                 self._steps.end_job()
-                self._steps = Steps.open(self._project, self._options)
+                self._steps = self._open_steps()
         if self._steps.done:
             self._tell(f"going on with run {self._steps.folder.name}, which was interrupted")
+
+    def _open_steps(self) -> Steps:
+        """Go on with the last run or begin one, and keep the last one and the reason if it is left."""
+        last = self._project.last_run()
+        # Before a run is begun, which is the last one then and may replace it
+        found = None if last is None else Steps.read(last)
+        why = "" if found is None else found.why_not_on(self._project)
+        self._left = (found, why) if found is not None and why else None
+        return Steps.open(self._project, self._options)
+
+    def _leave_last_run(self) -> None:
+        """Say that the last run, which is not done, is not gone on with, and stop its job.
+
+        The job would be trained to its end, before this run's, and nobody would take its model.
+        """
+        if self._left is None:
+            return
+        left, why = self._left
+        before, now = left.folder.name, self._steps.folder.name
+        begins = "it is begun anew" if before == now else f"run {now} begins"
+        self._tell(f"run {before} was not done and is not gone on with: {why}; {begins}")
+        if (task := left.done.get("task")) is None:
+            return
+        for job in self._commands.read("adserver", "job", "list"):
+            if job["task_id"] != task or JobState(job["state"]) in STOPPED:
+                continue
+            # It may end in this moment: then there is nothing to stop
+            with suppress(InvalidTask):
+                self._commands.run("adserver", "job", "cancel", job["job_id"])
+                self._tell(f"job {job['job_id'][:12]} of run {before} is stopped")
 
     @abstractmethod
     def _run(self) -> _Result:

@@ -67,6 +67,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
+    from adserver.training.model_file import PreparedModel
     from maskedlark.privacy.accounting import Charge
 
 SAMPLE_ROWS: Final = 569
@@ -100,6 +101,7 @@ class Checked:
             loss that gives no chances.
         table_warnings: One line for each column that becomes a feature and tells the label by itself, for
             what is too few or too many, and for people who have several rows.
+        leaks: Those of them that are of a column that tells the label by itself, without the advice.
         forecasts: How wide the intervals of the measured sums will be; empty where there are problems.
         measured_notes: What the table tells of those sums, as of `describe_measurement`.
         person_notes: What it costs that epsilon is of a person; empty where it is of one row, and where there
@@ -119,6 +121,7 @@ class Checked:
     left_out: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     table_warnings: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
     forecasts: tuple[GroupForecast, ...] = ()
     measured_notes: tuple[str, ...] = ()
     person_notes: tuple[str, ...] = ()
@@ -159,6 +162,7 @@ def check(project: Project) -> Checked:
     reported, people = settings.data.count_reported(rows), None
     encoder: Encoder | None = None
     table_warnings: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
     left_out: Mapping[str, int] = {}
     table: Table | None = None
     plan: MeasurementPlan | None = None
@@ -174,6 +178,7 @@ def check(project: Project) -> Checked:
         rows, reported, people, left_out = use.rows, use.reported, use.people, use.left_out
         plan, refused = plan_measured(table, settings, reported)
         problems += refused
+        leaks = report.find_leaks(kept)
         table_warnings = (
             *report.warn_of_leaks(kept),
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
@@ -211,13 +216,7 @@ def check(project: Project) -> Checked:
         problems.append(f"[model] onnx: cannot read {path}: there is no such file")
     is_own = bool(settings.model.onnx) and not problems
     own = read_own_model(project, features, encoder) if is_own else None
-    is_on_devices = bool(settings.federated.person)
-    why_general: tuple[str, ...] | None = None
-    if own is not None and not is_on_devices:
-        # Loads numpy, which light commands do without.
-        from maskedlark.model import exactness
-
-        why_general = exactness.why_general(own.parsed, loss)
+    why_general = None if own is None or settings.federated.person else _why_general(own, loss)
     if not problems:
         problems += _problems_of_budgets(
             plan,
@@ -242,10 +241,18 @@ def check(project: Project) -> Checked:
         left_out=left_out,
         warnings=() if own is None else tuple(warn_of_own_model(own, loss, classes, encoder)),
         table_warnings=table_warnings,
+        leaks=leaks,
         forecasts=forecasts,
         measured_notes=measured_notes,
         person_notes=() if problems else tuple(_describe_person(settings, plan, reported)),
     )
+
+
+def _why_general(own: "PreparedModel", loss: Loss) -> tuple[str, ...]:
+    # Loads numpy, which light commands do without.
+    from maskedlark.model import exactness
+
+    return exactness.why_general(own.parsed, loss)
 
 
 def _check_measured_alone(project: Project) -> Checked:

@@ -6,15 +6,17 @@ result = run_project(Project.open(Path("play")), tell=print)
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from adserver.quickstart.check import check
+from adserver.quickstart.check import Checked, check
 from adserver.quickstart.device_recipe import DeviceRecipe
 from adserver.quickstart.measuring_recipe import MeasuringRecipe
 from adserver.quickstart.project import Project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.run_lock import only_run
+from adserver.quickstart.run_states import jobs_of
 from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, RunResult, describe_next
 from adserver.quickstart.settings import Settings
+from adserver.records.job_state import JobState
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.exit_status import how_to_install
 from maskedlark.terminal.plural import plural
@@ -43,19 +45,24 @@ def run_project(
     if found := checked.count_warnings(project.settings.measure):
         tell(f"{plural(found, 'warning')} of the table: see `adserver quickstart check {project.folder}`")
     with only_run(project):
-        return _run(project, tell, options, checked.table_warnings)
+        return _run(project, tell, options, checked)
 
 
-def _run(
-    project: Project, tell: Callable[[str], None], options: RunOptions, warnings: tuple[str, ...]
-) -> RunResult:
+def _run(project: Project, tell: Callable[[str], None], options: RunOptions, checked: Checked) -> RunResult:
     running = RunningFleet(project, tell)
     # Servers that their owner started stay: this command ends only its own.
     was_up = running.is_up
     recipe: Recipe | MeasuringRecipe | None = None
     try:
         running.up()
-        recipe = _recipe_of(project.settings)(project, tell, running.require, options, warnings=warnings)
+        recipe = _recipe_of(project.settings)(
+            project,
+            tell,
+            running.require,
+            options,
+            warnings=checked.table_warnings,
+            leaks=checked.leaks,
+        )
         return recipe.run()
     # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):
@@ -83,6 +90,11 @@ def _how_to_go_on(project: Project, recipe: Recipe | MeasuringRecipe | None, *, 
     again, job = describe_next(project, steps.folder), steps.done.get("job")
     if job is None:
         return f"interrupted in run {steps.folder.name}: {again}"
+    with jobs_of(project) as find_job:
+        found = find_job(job)
+    # The model is tested and compared after that
+    if found is not None and found.state is JobState.DONE:
+        return f"interrupted in run {steps.folder.name}, whose job {job[:12]} is done: {again}"
     stop = f"`. {project.environment_file}`, then `adserver job cancel {job[:12]}` stops it"
     if is_up:
         return f"interrupted, but job {job[:12]} goes on at the servers: {again}; {stop}"

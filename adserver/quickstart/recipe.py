@@ -112,6 +112,7 @@ class Recipe(BaseRecipe[Trained]):
                 *finisher.warn_of_little(chosen, ran.job["rounds_done"], untouched),
                 *finisher.warn_of_panel(plain),
             ),
+            leaks=self._leaks,
             epsilon=ran.job["epsilon_spent"],
             collusion_epsilon=ran.job["collusion_epsilon_spent"],
             model=str(trained),

@@ -22,7 +22,7 @@ from maskedlark.frozen import pick_attributes
 
 _FIGURES: Final = (
     "name", "dataset_id", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon",
-    "note", "is_calibrated", "private_minus_plain", "private_minus_panel_alone", "verdict",
+    "note", "is_calibrated", "private_minus_plain", "private_minus_panel_alone", "verdict", "leaks",
     "measured_csv", "epsilon_with_measurement", "rows_per_person",
 )  # fmt: skip
 
@@ -40,12 +40,13 @@ def describe_runs(project: Project, *, is_short: bool = False) -> list[dict[str,
     and where devices train. With `is_short`, `why` has only the start of an error. `loss` and `accuracy` are
     after calibration where `is_calibrated`; a run that trained no model has neither. `epsilon` is of training
     alone if a model was trained, and of a person if `rows_per_person` is not None. `measured_csv` is the file
-    of the sums; None if there are none. What a comparison with plain training has is as of `Trained.plain`.
+    of the sums; None if there are none. `leaks` says how columns tell the label by themselves. What a
+    comparison with plain training has is as of `Trained.plain`.
     """
     folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
     last, process = project.last_run(), running_process(project)
     told = []
-    with _jobs_of(project) as find_job:
+    with jobs_of(project) as find_job:
         for folder in sorted(folders, key=lambda one: int(one.name)):
             found: dict[str, Any] = {}
             with suppress(OSError, ValueError):
@@ -73,7 +74,7 @@ def describe_runs(project: Project, *, is_short: bool = False) -> list[dict[str,
 
 
 @contextmanager
-def _jobs_of(project: Project) -> Iterator[Callable[[str], JobRecord | None]]:
+def jobs_of(project: Project) -> Iterator[Callable[[str], JobRecord | None]]:
     """Give a search for jobs of the project's ad server, which need not run."""
     data = project.parties / "adserver"
 
@@ -110,7 +111,7 @@ def _describe_unfinished(
     job = None if steps is None or "job" not in steps.done else find_job(str(steps.done["job"]))
     if job is None or job.state is JobState.DONE:
         what = (_shorten(stopped) if is_short else stopped) or (
-            "" if job is None else f"job {short(job.job_id)} is done"
+            "" if job is None else f"job {short(job.job_id)} is done, its model not tested"
         )
         return ("stopped" if stopped else "interrupted"), "; ".join(filter(None, (what, then)))
     said = f"job {short(job.job_id)} is {describe_outcome(job)}"

@@ -85,6 +85,8 @@ class Trained:
         encoder: The encoder's file; empty for the sample.
         model_of_columns: The same model behind the encoder: it takes raw columns. Empty if there is none.
         warnings: What is wrong with the model, each with what to do about it.
+        leaks: How columns tell the label by themselves, which makes the figures worthless unless these are
+            known before the label; the warnings have it, too.
         epsilon: What training cost; so is `collusion_epsilon`.
         epsilon_with_measurement: What training and measurement cost the dataset together, as `adserver
             budget` says it; so is `collusion_epsilon_with_measurement`. None where nothing is measured.
@@ -122,6 +124,7 @@ class Trained:
     encoder: str
     model_of_columns: str
     curves: str
+    leaks: tuple[str, ...] = ()
     devices: int | None = None
     auc_interval: tuple[float, float] | None = None
     calibration: dict[str, Any] | None = None

@@ -135,13 +135,19 @@ class TableReport:
         """Return why each column is left out that is."""
         return {column.name: column.why for column in self.columns if column.use is Use.LEFT_OUT}
 
+    def find_leaks(self, kept: Collection[str]) -> tuple[str, ...]:
+        """Return how each kept column tells the label by itself that does."""
+        return tuple(
+            f"column {column.name!r} {column.leak}"
+            for column in self.columns
+            if column.leak and column.name in kept
+        )
+
     def warn_of_leaks(self, kept: Collection[str]) -> tuple[str, ...]:
         """Return a warning of each kept column that tells the label by itself."""
         return tuple(
-            f"column {column.name!r} {column.leak}: leave it out ([data] ignore) unless it is known "
-            "before the label"
-            for column in self.columns
-            if column.leak and column.name in kept
+            f"{leak}: leave it out ([data] ignore) unless it is known before the label"
+            for leak in self.find_leaks(kept)
         )
 
     def warn_of_spellings(self, used: Collection[str]) -> tuple[str, ...]:

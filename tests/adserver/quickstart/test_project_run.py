@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.project_run import _how_to_go_on
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.runs import Steps
+from adserver.records.job_state import JobState
+from adserver.store.schema import jobs
+from tests.adserver.job_world import Site, plan_for, sealed
 from tests.adserver.quickstart.test_project import SETTINGS
 
 
@@ -51,6 +55,21 @@ def test_a_job_that_goes_on_without_its_run_can_be_stopped(project: Project) -> 
     assert f"job {'ab' * 6} waits until the servers run again: {again}" in _how_to_go_on(
         project, recipe, is_up=False
     )
+
+
+def test_a_job_that_is_done_is_not_said_to_wait(project: Project) -> None:
+    recipe = Recipe(project, lambda _: None)
+    of = sealed()
+    site = Site(project.parties / "adserver", of)
+    job_id = site.submit(plan_for(of))
+    recipe.steps.do("job", job_id.hex)
+    for state, says in ((JobState.RUNNING, "waits until"), (JobState.DONE, "is done: `adserver quickstart")):
+        with site.engine.begin() as connection:
+            connection.execute(update(jobs).values(state=state))
+        told = _how_to_go_on(project, recipe, is_up=False)
+        assert f"job {job_id.hex()[:12]} {says}" in told
+        assert ("job cancel" in told) is (state is JobState.RUNNING)
+    site.engine.dispose()
 
 
 def test_before_there_is_a_run_nothing_is_promised_about_one(project: Project) -> None:

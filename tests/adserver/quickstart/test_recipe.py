@@ -198,7 +198,7 @@ def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, c
     trained = Recipe(project, told.append).run()
     assert told[-1] == "warning: off"
     summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
-    assert summary == {**asdict(trained), "warnings": ["off"]}
+    assert summary == {**asdict(trained), "warnings": ["off"], "leaks": []}
     rows = summary["rows"]
     assert rows["left_out"] == {
         "column 'y': no label": 7,
@@ -237,6 +237,22 @@ def test_a_loss_is_called_calibrated_where_it_is(
     assert run["is_calibrated"] is is_calibrated
     told = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "250"})
     assert ("0.4, calibrated" in told.output) is is_calibrated
+
+
+def test_a_column_that_tells_the_label_is_warned_of_next_to_the_figures_and_in_the_list_of_runs(
+    project: Project, commands: Commands
+) -> None:
+    leak = "column 'ended' is filled in 1,326 rows, all of them 'yes' (18.5 % of all rows are)"
+    trained = Recipe(project, lambda _: None, leaks=(leak,)).run()
+    shown = result_of(trained)
+    assert list(shown)[:2] == ["AUC", "warning"]
+    assert shown["warning"].startswith(f"{leak}: the figures are worth nothing unless")
+    Recipe(project, lambda _: None).run()
+    assert [one["leaks"] for one in describe_runs(project)] == [[leak], []]
+    said = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "250"})
+    assert said.output.count("0.7, a leak?") == 1
+    assert f"run 1: warning: {leak}: " in said.output
+    assert "run 2" not in said.output
 
 
 def test_runs_have_tasks_that_can_be_told_apart(project: Project, commands: Commands) -> None:
@@ -609,6 +625,39 @@ def test_an_interrupted_run_is_gone_on_with(project: Project, commands: Commands
     assert commands.ran[:2] == ["adserver job show", "adserver model create"]
     assert "adserver job submit" not in commands.ran
     assert Recipe(project, told.append).run().run == "2"
+
+
+@pytest.mark.parametrize("state", ["running", "done"])
+def test_a_run_that_is_left_for_changed_settings_is_named_and_its_job_is_stopped_if_it_runs(
+    state: str, project: Project, commands: Commands
+) -> None:
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    others = {"job_id": "c" * 32, "task_id": "d" * 64, "state": "running"}
+    commands.failing, commands.jobs = {}, [{"job_id": JOB, "task_id": TASK, "state": state}, others]
+    change(project.folder, "# rounds = 120", "rounds = 61")
+    told: list[str] = []
+    assert Recipe(Project.open(project.folder), told.append).run().run == "2"
+    assert told[0] == (
+        "run 1 was not done and is not gone on with: lark.toml or the table has changed; run 2 begins"
+    )
+    cancelled = [one for one in commands.asked if one[:2] == ("job", "cancel")]
+    assert cancelled == ([("job", "cancel", JOB)] if state == "running" else [])
+    assert (told[1] == f"job {JOB[:12]} of run 1 is stopped") is (state == "running")
+
+
+def test_a_job_that_ends_while_it_is_stopped_stops_no_run(project: Project, commands: Commands) -> None:
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    too_late = subprocess.CompletedProcess("", 1, "", "a job in state done cannot cancel")
+    commands.failing = {"adserver job cancel": too_late}
+    commands.jobs = [{"job_id": JOB, "task_id": TASK, "state": "running"}]
+    change(project.folder, "# rounds = 120", "rounds = 61")
+    told: list[str] = []
+    assert Recipe(Project.open(project.folder), told.append).run().run == "2"
+    assert not any("is stopped" in one for one in told)
 
 
 def test_a_step_that_was_done_but_not_noted_is_not_done_twice(project: Project, commands: Commands) -> None:

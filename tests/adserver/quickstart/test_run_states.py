@@ -67,7 +67,7 @@ def test_a_job_that_stopped_has_its_cause_and_only_what_helps(
     [
         (JobState.RUNNING, "interrupted", "is running, after 0 of"),
         (JobState.CANCELLED, "cancelled", "begins a new run"),
-        (JobState.DONE, "interrupted", "is done; `adserver quickstart run"),
+        (JobState.DONE, "interrupted", "is done, its model not tested; `adserver quickstart run"),
     ],
 )
 def test_a_run_whose_job_is_elsewhere_in_its_life_says_what_goes_on_with_it(
