@@ -61,6 +61,7 @@ class Recipe(BaseRecipe[Trained]):
             tell=self._tell,
         )
         trained, curves = folder / "trained.onnx", self._picture("curves")
+        self._tell("the rounds are done: exporting the model, drawing its curves and testing it on the panel")
         exported = self._commands.read(
             *("adserver", "model", "export", "--job", ran.job_id, str(trained)),
             *("--weights", ModelWeights.BEST.value),

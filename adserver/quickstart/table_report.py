@@ -37,7 +37,7 @@ from maskedlark.encoding.identifiers import (
     why_codes,
     why_identifiers,
 )
-from maskedlark.encoding.table import Cells, Table, is_number_as_written
+from maskedlark.encoding.table import Cells, Table, find_example, is_number_as_written
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.terminal.plural import plural
@@ -83,7 +83,7 @@ class ColumnReport:
         name: Of the column.
         distinct: How many different cells it has.
         gaps: How many empty cells.
-        example: The most frequent cell as it is written, which is what groups by a column are called.
+        example: The most frequent cell as it is written, which is what groups by words are called.
         use: What it becomes.
         why: For a column that is left out, or read otherwise than its cells suggest; no cell is in it.
         looks_like: What identifiers its words look like, for the public encoder; None for none.
@@ -245,9 +245,7 @@ def _column(
     table: Table, name: str, labels: Sequence[str | None], learned: Sequence[str | None]
 ) -> ColumnReport:
     cells = table.numbers(name)
-    counts, written = (
-        Counter(cell for cell in one if cell is not None) for one in (cells, table.columns[name])
-    )
+    counts = Counter(cell for cell in cells if cell is not None)
     use, why = _use(name, cells, counts)
     if name in table.amounts and use is Use.NUMBER:
         why = f"read without {table.amounts[name].unit!r}"
@@ -271,7 +269,7 @@ def _column(
         name=name,
         distinct=len(counts),
         gaps=len(cells) - counts.total(),
-        example=max(written, key=lambda cell: (written[cell], cell), default=""),
+        example=table.examples.get(name) or find_example(table.columns[name]),
         use=use,
         why=why,
         looks_like=identifiers(cells) if _are_words(counts) else None,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Letters of a line that fit under a picture.
 _LINE: Final = 110
+# Letters of a line of the title, which are larger
+_TITLE_LINE: Final = 80
 # Colour and style of each line on the right-hand axis.
 _ON_THE_RIGHT: Final = (("tab:orange", "--"), ("tab:purple", "-."))
 
@@ -64,7 +66,8 @@ def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:
     figure = new_figure(8, 7.2 if is_evaluated else 4.2)
     # Without squeezing, one panel comes as an array, too
     panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
-    figure.suptitle(title, fontsize=11, parse_math=False)
+    wrapped = "\n".join(fill(line, _TITLE_LINE) for line in title.splitlines())
+    figure.suptitle(wrapped, fontsize=11, parse_math=False)
     if is_evaluated:
         shares = {"accuracy": "accuracy", "auc": "AUC"}
         _draw_panel(panels[0], history, ("loss", "loss on the evaluation set"), shares)

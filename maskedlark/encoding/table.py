@@ -113,6 +113,8 @@ class Table:
         amounts: The columns of amounts: `columns` has them as words, with their currency or %.
         decimal_commas: The columns of numbers that had decimal commas, and have points in `columns`.
         short: Rows with fewer cells than the header, and why they are not read; all their cells are None.
+        examples: Of each column whose numbers have other points in `columns` than in the file, the most
+            frequent cell as it is written.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Table:
     amounts: Mapping[str, Amounts] = field(default_factory=dict)
     decimal_commas: Collection[str] = ()
     short: Mapping[int, str] = field(default_factory=dict)
+    examples: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -259,6 +262,7 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
     # Where all are short, the header is what is wrong
     _check_lengths(ragged | (of_short if len(short) == len(lines) else {}), len(header), name, delimiter)
     written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
+    as_written = dict(columns)
     with_points = {} if delimiter == "," else dict(_with_points(columns))
     if with_points:
         columns |= with_points
@@ -282,7 +286,14 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         amounts=amounts,
         decimal_commas=frozenset(with_points),
         short=short,
+        examples={one: find_example(as_written[one]) for one in (*with_points, *without_thousands)},
     )
+
+
+def find_example(cells: Cells) -> str:
+    """Return a column's most frequent cell, of equals the last in order; empty if all are gaps."""
+    counts = Counter(cell for cell in cells if cell is not None)
+    return max(counts, key=lambda cell: (counts[cell], cell), default="")
 
 
 def _count_cells(cells: int) -> str:

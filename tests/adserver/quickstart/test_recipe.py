@@ -196,6 +196,7 @@ def test_the_result_of_a_run_fits_a_screen_and_names_ids_as_lists_do(
 def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, commands: Commands) -> None:
     told: list[str] = []
     trained = Recipe(project, told.append).run()
+    assert [one.split(":")[0] for one in told[-2:]] == ["the rounds are done", "warning"]
     assert told[-1] == "warning: off"
     summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
     assert summary == {**asdict(trained), "warnings": ["off"], "leaks": []}

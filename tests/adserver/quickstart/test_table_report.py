@@ -296,3 +296,17 @@ def test_an_example_of_amounts_is_what_groups_by_them_are_called(label: str) -> 
     [off, *_] = read_report(table, label).columns
     assert off.example == "5 %"
     assert off.distinct == 3
+
+
+@pytest.mark.parametrize(
+    ("cell", "delimiter"), [("23,55", ";"), ("1.234,5", ";"), ('"1,234.50"', ","), ("23.55", ",")]
+)
+def test_an_example_of_numbers_is_a_cell_as_the_file_has_it(cell: str, delimiter: str) -> None:
+    lines = "".join(
+        f"{cell if row % 4 else f'{row}.5' if delimiter == ',' else f'{row},5'}{delimiter}{row % 3 % 2}\n"
+        for row in range(200)
+    )
+    table = parse_table(f"paid{delimiter}bought\n{lines}".encode(), "shop.csv")
+    [paid] = read_report(table, "bought").columns
+    assert paid.use is Use.NUMBER
+    assert paid.example == cell.strip('"')

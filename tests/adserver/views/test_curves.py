@@ -4,13 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
+from adserver.views import curves
 from adserver.views.curves import _draw_panel, _png, _title, write_plot
 from maskedlark.errors import InvalidTask
-from maskedlark.terminal.pictures import new_figure
+from maskedlark.terminal.pictures import as_png, new_figure
 from tests.adserver.job_world import plan_for, sealed
 
 HISTORY = tuple(
@@ -80,6 +82,23 @@ def test_a_picture_goes_into_a_png_or_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InvalidTask, match=r"\.png"):
         write_plot(job, HISTORY, tmp_path / "curves.svg")
+
+
+def test_a_long_title_lies_within_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+
+    def keep(figure: Figure) -> bytes:
+        figures.append(figure)
+        return as_png(figure)
+
+    monkeypatch.setattr(curves, "as_png", keep)
+    title = _title(plan_for(sealed(mechanism="gaussian"), noise_multiplier=29.2))
+    _png(HISTORY, title.replace("\n", f" {'of a project ' * 9}\n") + f" batch {7_198:,}", "norm")
+    [figure] = figures
+    [drawn] = [one for one in figure.texts if "batch 7,198" in one.get_text()]
+    shown, whole = drawn.get_window_extent(), figure.bbox
+    assert shown.x0 >= whole.x0
+    assert shown.x1 <= whole.x1
 
 
 def test_the_title_says_what_the_job_costs() -> None:
