@@ -315,7 +315,8 @@ def _predict_command(
     """Score a table of your own with an exported model: its rows, with the chance that the model gives.
 
     A row that cannot be read has the reason in place of a prediction, in the column `not scored because`. A
-    word that the encoder does not name is scored as `other`; how many rows have one is printed by column.
+    word that the encoder does not name is scored as `other`; how many rows have one is printed by column, as
+    are gaps where the encoder was fitted to none, or in most rows.
     """
     from adserver.collecting.task_settings import encoder_from
     from adserver.training.model_file import read_model
@@ -349,6 +350,7 @@ def _predict_command(
                 "scored": count,
                 "left_out": left_out,
                 "unknown_words": {one.column: one.rows for one in scored.unknown},
+                "gaps": {one.column: one.rows for one in scored.gaps},
                 "units": scored.units,
                 "columns": scored.columns,
             }

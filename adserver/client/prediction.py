@@ -10,9 +10,10 @@ The rows are read, encoded and scored as by `adserver model predict`. No ad serv
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from adserver.client.choices import choose
 from adserver.client.tasks import read_encoder_of
 from adserver.training.model_file import read_model
-from adserver.training.scoring import find_encoder, score_table
+from adserver.training.scoring import check_columns, find_encoder, score_table
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.dates import Cells, part_of
 from maskedlark.encoding.encoder import Encoder, NumberColumn
@@ -35,8 +36,8 @@ from maskedlark.terminal.plural import plural
 _TRUTH: Final = {"true": 1.0, "false": 0.0}
 # Floats hold each whole number up to here.
 _WHOLE: Final = 1 << 53
-# By encoder and column, the shares of unknown words that were warned of, in hundredths.
-_TOLD: Final = set[tuple[bytes, str, float]]()
+# By encoder, what and column, the shares of unknown words and gaps that were warned of, in hundredths.
+_TOLD: Final = set[tuple[bytes, str, str, float]]()
 
 
 def predict(
@@ -50,7 +51,8 @@ def predict(
 
     Of two classes that is the chance of class 1, and of more the chance of each; of numbers the number; of a
     file that does not say its loss the outputs. Words that the encoder does not name are scored as `other`,
-    and a warning counts them, when their share of a column is a new one in this process. Another names the
+    and a warning counts them, when their share of a column is a new one in this process; so are gaps, where
+    the encoder was fitted to none or where most of ten rows or more have one. Another names the
     currency or % of amounts, which the encoder does not know, and another the columns that only some of the
     dicts have, and how many lack them: those cells are gaps.
 
@@ -78,8 +80,11 @@ def predict(
     found = find_encoder(encoded, read_encoder_of(encoder))
     table, lacking = _read_rows(rows, found)
     scored = score_table(encoded, found, table, None if loss is None else choose(Loss, "loss", loss))
-    news = tuple(one for one in scored.unknown if _is_news(found, one.column, one.rows / len(table)))
-    if remarks := [*lacking, *replace(scored, unknown=news).remarks()]:
+    unknown = tuple(
+        one for one in scored.unknown if _is_news(found, "words", one.column, one.rows / len(table))
+    )
+    gaps = tuple(one for one in scored.gaps if _is_news(found, "gaps", one.column, one.rows / one.of))
+    if remarks := [*lacking, *replace(scored, unknown=unknown, gaps=gaps).remarks()]:
         warnings.warn("; ".join(remarks), stacklevel=2)
     nothing = (np.nan,) * len(scored.columns)
     numbers = [nothing if one is None else one for one in scored.rows]
@@ -87,12 +92,12 @@ def predict(
     return values[:, 0] if values.shape[1] == 1 else values
 
 
-def _is_news(encoder: Encoder, column: str, share: float) -> bool:
-    """Return whether this process has not been told yet of such a share of unknown words in a column.
+def _is_news(encoder: Encoder, what: str, column: str, share: float) -> bool:
+    """Return whether this process has not been told yet of such a share of `what` in a column.
 
     A model that is used again and again on the same rows, or row by row, has the same of them each time.
     """
-    told = (encoder.digest, column, round(share, 2))
+    told = (encoder.digest, what, column, round(share, 2))
     if told in _TOLD:
         return False
     _TOLD.add(told)
@@ -108,7 +113,7 @@ def _read_rows(rows: Any, encoder: Encoder) -> tuple[Table, list[str]]:
         return parse_table(Path(rows).read_bytes(), Path(rows).name, are_short_rows_kept=True), []
     wanted = {column.name: column.words for column in encoder.columns}
     dates = {of: () for name in wanted if (of := part_of(name)) is not None}
-    held, count, lacking = _columns(rows, [*wanted, *dates])
+    held, count, lacking = _columns(rows, [*wanted, *dates], partial(check_columns, encoder, "rows"))
     columns: dict[str, Cells] = {
         name: _cells(held[name], words) for name, words in {**dates, **wanted}.items() if name in held
     }
@@ -123,13 +128,19 @@ def _read_rows(rows: Any, encoder: Encoder) -> tuple[Table, list[str]]:
     return Table(name="rows", columns=columns, lines=range(1, count + 1), amounts=amounts), remarks
 
 
-def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]], int, dict[str, int]]:
-    """Return columns of values by name, how many rows there are, and of how many dicts a column is absent."""
+def _columns(
+    rows: Any, wanted: Sequence[str], check: Callable[[Collection[str]], None]
+) -> tuple[dict[str, Sequence[Any]], int, dict[str, int]]:
+    """Return columns of values by name, how many rows there are, and of how many dicts a column is absent.
+
+    `check` gets the names of all columns, also of those that are not wanted.
+    """
     if hasattr(rows, "columns") and hasattr(rows, "__getitem__"):
         # As in the header of a CSV file, space around a name is none of it
         names = {str(name).strip(): name for name in rows.columns}
         if len(names) != len(rows.columns):
             raise InvalidTask("two columns of the frame have one name: give them distinct names")
+        check(names)
         return {name: rows[names[name]].to_list() for name in wanted if name in names}, len(rows), {}
     if not isinstance(rows, Iterable) or isinstance(rows, bytes):
         raise _reject_rows("rows are", rows)
@@ -143,7 +154,8 @@ def _columns(rows: Any, wanted: Sequence[str]) -> tuple[dict[str, Sequence[Any]]
     for place, row in enumerate(listed):
         if not isinstance(row, Mapping):
             raise _reject_rows(f"row {place} is", row)
-    there = set[str]().union(*listed) if listed else set(wanted)
+    there = dict.fromkeys(name for row in listed for name in row) if listed else dict.fromkeys(wanted)
+    check(there)
     found: dict[str, Sequence[Any]] = {
         name: [row.get(name) for row in listed] for name in wanted if name in there
     }

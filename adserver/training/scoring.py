@@ -8,7 +8,7 @@ Each row has a prediction or the reason why it has none.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, assert_never
 
@@ -30,7 +30,8 @@ from adserver.training.pipeline import (
     width_of_outputs,
 )
 from maskedlark.encoding import dates
-from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
+from maskedlark.encoding.close_names import list_unknown
+from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, NumberColumn, read_encoder
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
@@ -39,6 +40,8 @@ from maskedlark.terminal.plural import plural
 
 NOT_SCORED: Final = "not scored because"
 _PREDICTION: Final = "prediction"
+# Of fewer rows most may lack a column that often has gaps
+_FEWEST_ROWS: Final = 10
 
 
 @frozen
@@ -59,6 +62,23 @@ class _UnknownWords:
 
 
 @frozen
+class _Gaps:
+    """Empty cells of a column, more than there should be.
+
+    Attributes:
+        column: The column; for the parts of a date, the date's.
+        rows: How many scored rows have none of it.
+        of: How many rows are scored.
+        are_new: Whether no row that the encoder was fitted to has one; False if that is not known.
+    """
+
+    column: str
+    rows: int
+    of: int
+    are_new: bool
+
+
+@frozen
 class _ScoredTable:
     """Predictions row by row.
 
@@ -67,6 +87,7 @@ class _ScoredTable:
         rows: For each row of the table its numbers, or None where it has none.
         why: For each row why it has none, or nothing.
         unknown: Columns with words that the encoder does not name, which are scored as one word, `other`.
+        gaps: Columns with gaps where the encoder was fitted to none, or in most of `_FEWEST_ROWS` or more.
         units: The currency or % of each column that is read as amounts.
         have_commas: Whether amounts have decimal commas.
     """
@@ -75,6 +96,7 @@ class _ScoredTable:
     rows: Sequence[Sequence[float] | None]
     why: Sequence[str]
     unknown: tuple[_UnknownWords, ...] = ()
+    gaps: tuple[_Gaps, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
     have_commas: bool = False
 
@@ -83,7 +105,7 @@ class _ScoredTable:
         return dict(Counter(filter(None, self.why)))
 
     def remarks(self) -> list[str]:
-        """Return a line for each reason that left rows out, and each column of unknown words or amounts."""
+        """Return a line for each reason that left rows out, and each column to look at."""
         lines = [
             f"{plural(rows, 'row is', 'rows are')} not scored: {reason}"
             for reason, rows in self.count_left_out().items()
@@ -96,6 +118,12 @@ class _ScoredTable:
                 else f"encoder does not name {one.words:,} of the words there, most often {one.example!r}"
             )
             for one in self.unknown
+        ]
+        lines += [
+            f"column {one.column!r} is empty in {one.rows:,} of {plural(one.of, 'row')}"
+            + (", and was in none that the encoder was fitted to" if one.are_new else "")
+            + ": check that its cells were read as they were meant"
+            for one in self.gaps
         ]
         lines += [
             f"column {column!r} is read as amounts in {unit}; the encoder does not know the unit that it was "
@@ -127,6 +155,27 @@ def find_encoder(encoded_model: bytes, given: Encoder | None) -> Encoder:
     return given
 
 
+def check_columns(encoder: Encoder, name: str, columns: Collection[str]) -> None:
+    """Refuse a table that lacks columns that an encoder reads.
+
+    Args:
+        encoder: The encoder.
+        name: The table's.
+        columns: The names of all columns of the table.
+
+    Raises:
+        InvalidTask: it lacks some; the message has all of them, with the close names that it has.
+    """
+    lacking = dict[str, None]()
+    for one in encoder.columns:
+        # A table has dates in place of their parts, which have names that it never had
+        if {one.name, of := dates.part_of(one.name)}.isdisjoint(columns):
+            lacking[of or one.name] = None
+    if lacking:
+        what = "a column that is" if len(lacking) == 1 else "columns that are"
+        raise InvalidTask(f"the encoder reads {what} not there: {name} has {list_unknown(lacking, columns)}")
+
+
 def score_table(
     encoded_model: bytes, encoder: Encoder, table: Table, loss: Loss | None = None
 ) -> _ScoredTable:
@@ -146,6 +195,7 @@ def score_table(
         InvalidModel: the parser refuses the model, it has other outputs than the loss has, or onnxruntime
             cannot run it.
     """
+    check_columns(encoder, table.name, table.columns)
     notes = notes_of(encoded_model)
     if loss is None and LOSS_IS in notes:
         loss = Loss.named(notes[LOSS_IS])
@@ -179,6 +229,7 @@ def score_table(
         rows=rows,
         why=why,
         unknown=tuple(_unknown_words(encoder, readable)),
+        gaps=tuple(_gaps(encoder, readable, table.columns, len(places))),
         units={name: one.unit for name, one in amounts.items() if one.unit},
         have_commas=any(one.have_commas for one in amounts.values()),
     )
@@ -195,6 +246,32 @@ def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterat
                     words=len(counts),
                     example=counts.most_common(1)[0][0],
                 )
+
+
+def _gaps(
+    encoder: Encoder, cells: Mapping[str, dates.Cells], columns: Collection[str], rows: int
+) -> Iterator[_Gaps]:
+    """Yield the columns with more gaps than there should be, as far as an encoder tells.
+
+    Args:
+        encoder: What reads the columns.
+        cells: Its columns, of the rows that are scored.
+        columns: Those of the table, which may have dates in place of their parts.
+        rows: How many rows are scored.
+    """
+    told = set[tuple[str, int]]()
+    for column in encoder.columns:
+        gaps = sum(cell is None for cell in cells[column.name])
+        # A column that had gaps keeps its first byte for them; ids have a row for gaps anyway
+        are_new = isinstance(column, NumberColumn | CategoryColumn) and not column.first
+        of = None if column.name in columns else dates.part_of(column.name)
+        name = of if of is not None and not column.name.endswith(dates.HOUR) else column.name
+        # A date without a time has no hour, and one that is empty has no part
+        if not gaps or (of or name, gaps) in told:
+            continue
+        if are_new or (rows >= _FEWEST_ROWS and gaps > rows / 2):
+            told.add((of or name, gaps))
+            yield _Gaps(column=name, rows=gaps, of=rows, are_new=are_new)
 
 
 def _run(

@@ -46,6 +46,7 @@ _NAME_THEN_DAY: Final = re.compile(
 )
 # What these mean, no other cell of the column decides.
 _CLEAR: Final = (_ISO, _DOTTED, _DAY_THEN_NAME, _NAME_THEN_DAY)
+_FORMS: Final = "write dates as 2026-11-28 or 2026-11-28 04:50"
 _FOUR_DIGITS: Final = "with years of two digits: write four, as 2026-11-28"
 # Where the day stands, and of which century the year is, a cell does not say
 _DAY_OR_MONTH: Final = "(?:0?[1-9]|[12][0-9]|3[01])"
@@ -98,7 +99,8 @@ def wrong_dates(cells: Cells) -> dict[str, str]:
     """Return the cells that keep `parts` from reading the other ones, each with the reason.
 
     Besides cells that are no date these are the rarer of Unix seconds and written dates, and dates with
-    slashes where nothing shows whether the day or the month stands first.
+    slashes where nothing shows whether the day or the month stands first. Where no cell is a date, the reason
+    has the forms that are read.
     """
     counts = Counter(cell for cell in cells if cell is not None)
     wrong = {
@@ -106,6 +108,8 @@ def wrong_dates(cells: Cells) -> dict[str, str]:
         for cell in counts
         if not is_date(cell)
     }
+    if len(wrong) == len(counts):
+        return {cell: why if has_short_year(cell) else f"{why}: {_FORMS}" for cell, why in wrong.items()}
     unix = {cell for cell in counts if _UNIX.fullmatch(cell)}
     written = counts.keys() - wrong.keys() - unix
     rarer = min(unix, written, key=lambda form: sum(counts[cell] for cell in form))
@@ -132,9 +136,7 @@ def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]
     if moments is None and any(cell is not None and has_short_year(cell) for cell in cells):
         raise InvalidTask(f"column {name!r} holds dates {_FOUR_DIGITS}")
     if moments is None:
-        raise InvalidTask(
-            f"column {name!r} holds a cell that is no date: write dates as 2026-11-28 or 2026-11-28 04:50"
-        )
+        raise InvalidTask(f"column {name!r} holds a cell that is no date: {_FORMS}")
     found = [None if cell is None else moments[cell] for cell in cells]
     made: dict[str, list[str | None]] = {
         f"{name}{_AT}{WEEKDAY}": [None if one is None else _WEEKDAYS[one.day.weekday()] for one in found],

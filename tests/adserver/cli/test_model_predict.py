@@ -85,8 +85,8 @@ def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp
     ended = run(tmp_path, onnx, "--json")
     assert ended.exit_code == 0, ended.output
     assert json.loads(ended.stdout) == {
-        "read": 5, "scored": 3, "left_out": dict.fromkeys(WHY.values(), 1), "unknown_words": {}, "units": {},
-        "columns": ["chance of yes"],
+        "read": 5, "scored": 3, "left_out": dict.fromkeys(WHY.values(), 1), "unknown_words": {}, "gaps": {},
+        "units": {}, "columns": ["chance of yes"],
     }  # fmt: skip
     rows = scored(tmp_path)
     assert [row["who"] for row in rows] == ["Zoë", "", "x", "y", "z"]
@@ -220,7 +220,10 @@ def test_what_a_number_is_follows_from_the_loss(
         ({"onnx": model(notes={INPUT_IS: "pictures"})}, "takes pictures: give a file that"),
         ({"encoder": None}, "holds no encoder"),
         ({"onnx": model(notes={ENCODER_IS: "ab" * 32})}, "was trained with encoder abababababab"),
-        ({"table": "pages;device\n1;phone\n"}, "reads the dates of column 'seen', and the table has none"),
+        (
+            {"table": "pages;device\n1;phone\n"},
+            "reads a column that is not there: new.csv has no column 'seen'; it has",
+        ),
         ({"table": "pages,device,seen,prediction,output 0\n1,phone,,2,3\n"}, "'output 0' already"),
     ],
 )
@@ -349,3 +352,9 @@ def test_evaluate_refuses_records_of_another_encoder_than_the_models(tmp_path: P
         found = CliRunner().invoke(app, asked)
         assert found.exit_code == ended
     assert "encoder 010000000000, but the model's is 000000000000" in str(found.exception)
+
+
+def test_a_column_that_is_empty_in_every_row_is_printed_with_their_count(tmp_path: Path) -> None:
+    table = "pages;device;seen\n" + ";phone;2026-11-02\n" * 20
+    assert "column 'pages' is empty in 20 of 20 rows" in run(tmp_path, model(), table=table).output
+    assert json.loads(run(tmp_path, model(), "--json", table=table).stdout)["gaps"] == {"pages": 20}

@@ -275,6 +275,56 @@ def test_classes_have_a_column_each_and_numbers_none(
     assert predict(from_columns(model(outputs, loss), ENCODER), []).shape == (0, *shape[1:])
 
 
+def test_a_table_that_lacks_columns_has_all_of_them_named_with_the_close_ones_that_it_has(
+    tmp_path: Path,
+) -> None:
+    renamed = [
+        {"City": row["city"], **{name: row[name] for name in ("pages", "plan", "site")}} for row in ROWS
+    ]
+    why = r"no columns 'city' \(did you mean 'City'\?\), 'seen'; it has City, pages, plan, site"
+    path = tmp_path / "new.csv"
+    pd.DataFrame(renamed).to_csv(path, index=False)
+    for rows, name in ((renamed, "rows"), (pd.DataFrame(renamed), "rows"), (path, "new.csv")):
+        with pytest.raises(InvalidTask, match=f"{name} has {why}"):
+            predict(from_columns(model(), ENCODER), rows)
+
+
+@pytest.mark.parametrize("gaps", [12, 7, 6])
+def test_a_column_that_is_mostly_empty_is_warned_of_once(gaps: int) -> None:
+    graph = from_columns(model(), ENCODER)
+    frame = pd.DataFrame([ROWS[row % 2] | {"pages": 3.0} for row in range(12)])
+    frame.loc[: gaps - 1, "pages"] = pd.to_numeric("47,13", errors="coerce")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            predict(graph, frame)
+    told = f"column 'pages' is empty in {gaps} of 12 rows: check that its cells were read as they were meant"
+    # Up to half may be as the encoder was fitted to it, which has a byte for gaps
+    assert [str(one.message) for one in caught] == ([told] if gaps > 6 else [])
+
+
+def test_a_gap_where_the_encoder_was_fitted_to_none_is_warned_of_at_the_first_one() -> None:
+    encoder = Encoder(columns=(NumberColumn(name="pages", first=0, missing=130, edges=(1.0, 2.5)),))
+    encoded = describe(dense_network([1, 1], "relu", seed=5, final="linear"), **{LOSS_IS: LOGITS.value})
+    with pytest.warns(UserWarning, match="'pages' is empty in 1 of 2 rows, and was in none that the encoder"):
+        predict(encoded, [{"pages": 1}, {"pages": None}], encoder=encoder)
+
+
+def test_dates_that_are_mostly_empty_are_warned_of_by_their_own_name_alone() -> None:
+    with pytest.warns(UserWarning, match="'seen' is empty") as caught:
+        predict(from_columns(model(), ENCODER), [ROWS[0] | {"seen": None}] * 12)
+    assert [str(one.message).partition(":")[0] for one in caught] == [
+        "column 'seen' is empty in 12 of 12 rows"
+    ]
+
+
+def test_dates_of_which_none_can_be_read_have_the_forms_that_are_read_in_the_warning() -> None:
+    with pytest.warns(
+        UserWarning, match="2 rows are not scored: .*'seen': it holds no date: write dates as 2026"
+    ):
+        predict(from_columns(model(), ENCODER), [ROWS[0] | {"seen": "18042025"}] * 2)
+
+
 @pytest.mark.parametrize(
     ("rows", "asked", "why"),
     [
@@ -282,7 +332,11 @@ def test_classes_have_a_column_each_and_numbers_none(
         (7, {}, "rows are of type int: expected a pandas or polars frame, a list of dicts"),
         ([ROWS[0], [1]], {}, "row 1 is of type list"),
         (pd.DataFrame([[1, 2]], columns=["pages", "pages "]), {}, "two columns of the frame have one name"),
-        ([{"pages": 1}], {}, "reads column 'city'"),
+        (
+            [{"pages": 1}],
+            {},
+            "reads columns that are not there: rows has no columns 'city', 'plan', .*it has pages",
+        ),
         (ROWS, {"encoder": Encoder(columns=ENCODER.columns[:2])}, "was trained with encoder"),
         (ROWS, {"loss": "hinge"}, "loss must be"),
     ],

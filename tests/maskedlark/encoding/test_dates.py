@@ -115,6 +115,13 @@ def test_the_cells_without_which_a_column_can_be_read(cells: list[str | None], w
     assert [day is None for day in read] == [cell is None or cell in found for cell in cells]
 
 
+def test_where_no_cell_is_a_date_the_reason_has_the_forms_that_are_read() -> None:
+    why = "it holds no date: write dates as 2026-11-28 or 2026-11-28 04:50"
+    assert wrong_dates(["18042025", None, "19042025"]) == dict.fromkeys(["18042025", "19042025"], why)
+    assert wrong_dates(["18042025", "2025-04-19"]) == {"18042025": "it holds no date"}
+    assert wrong_dates([None]) == {}
+
+
 @pytest.mark.parametrize(
     ("cell", "is_short"),
     [
