@@ -1,6 +1,7 @@
 """What `adserver quickstart` prints of a table, a measurement and its runs."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -273,6 +274,13 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
     )
     for one in runs:
         sums = one["measured_csv"] and f"sums by groups in {one['measured_csv']}"
-        leaks = one["leaks"] and f"warning: {_describe_leaks(one['leaks'])}"
-        for line in filter(None, (one["verdict"], leaks, sums, one["why"])):
+        for line in filter(None, (one["verdict"], sums, one["why"])):
             typer.echo(escape(f"run {one['run']}: {line}"))
+    # Runs of one table have the same ones
+    by_leaks: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for one in runs:
+        by_leaks[tuple(one["leaks"] or ())].append(one["run"])
+    for leaks, which in by_leaks.items():
+        if leaks:
+            named = f"run{'s' * (len(which) > 1)} {', '.join(which)}"
+            typer.echo(escape(f"{named}: warning: {_describe_leaks(leaks)}"))

@@ -249,11 +249,12 @@ def test_a_column_that_tells_the_label_is_warned_of_next_to_the_figures_and_in_t
     assert list(shown)[:2] == ["AUC", "warning"]
     assert shown["warning"].startswith(f"{leak}: the figures are worth nothing unless")
     Recipe(project, lambda _: None).run()
-    assert [one["leaks"] for one in describe_runs(project)] == [[leak], []]
+    Recipe(project, lambda _: None, leaks=(leak,)).run()
+    assert [one["leaks"] for one in describe_runs(project)] == [[leak], [], [leak]]
     said = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "250"})
-    assert said.output.count("0.7, a leak?") == 1
-    assert f"run 1: warning: {leak}: " in said.output
-    assert "run 2" not in said.output
+    assert said.output.count("0.7, a leak?") == 2
+    assert said.output.count(leak) == 1
+    assert f"runs 1, 3: warning: {leak}: " in said.output
 
 
 def test_runs_have_tasks_that_can_be_told_apart(project: Project, commands: Commands) -> None:
