@@ -113,7 +113,7 @@ class Figures:
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
-        self._epsilons: TtlCache[Epsilons] = TtlCache(lasts_s=BUDGETS_S, threads=1)
+        self._epsilons: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
         # A cache of this object's own: one on the class would keep every `Figures` alive
         self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
@@ -264,14 +264,22 @@ class Figures:
         read = self._evaluated if job.rounds_done else self._read_evaluated
         return job_figures(job, *read(job.job_id, job.rounds_done))
 
-    def _epsilons_of(self, job: JobRecord, wait_s: float) -> Epsilons | None:
-        """Return what a job's rounds cost; None without noise or helpers, or until it is computed."""
-        plan = job.plan
+    def _epsilons_of(self, job: JobRecord, wait_s: float) -> Values | None:
+        """Return what a job's rounds cost, and of how many rounds that is: of fewer while it runs.
+
+        Empty until it is computed; None without noise or helpers.
+        """
+        plan, rounds = job.plan, job.rounds_done
         if isinstance(plan, LocalPlan) or plan.task.mechanism is Mechanism.NONE:
             return None
-        return self._epsilons.soon(
-            job.job_id, lambda: job_epsilons(plan, job.rounds_done), wait_s=wait_s, stamp=job.rounds_done
-        )
+
+        def add_up() -> Values:
+            epsilons = job_epsilons(plan, rounds)
+            return {"rounds": rounds, "ad_server": epsilons.ad_server, "colluding": epsilons.colluding}
+
+        # By state, too: of a job that has ended, no value of its earlier rounds is shown meanwhile
+        key = (job.job_id, job.state)
+        return self._epsilons.soon(key, add_up, wait_s=wait_s, stamp=rounds) or {}
 
     def _read_evaluated(self, job_id: bytes, _: int) -> tuple[RoundFigures | None, RoundFigures | None]:
         """Return a job's last and best figures, which stay the same until its next round."""
@@ -359,10 +367,11 @@ class Figures:
         stored = self.site.tasks.find(task)
         if stored.bundle.task.updates is None or refusal.reason is not JobReason.UNKNOWN_DATASET:
             raise refusal
-        told = self._budgets.soon(
+        told = self._keep_budget(
             ("people", stored.task_id),
-            lambda: _describe_budget(self.site.budgets.of_people(stored.bundle.task)),
+            lambda: self.site.budgets.of_people(stored.bundle.task),
             wait_s=_PATIENCE_S,
+            stamp=tuple(sorted(self.site.jobs.stamps([stored.task_id]).items(), key=repr)),
         )
         return self._budget_shown(stored.task_id, told, self.site.jobs.of_task(stored.task_id, [None]))
 
@@ -388,12 +397,24 @@ class Figures:
         }
 
     def _budget(self, dataset: Dataset, wait_s: float, stamp: Hashable) -> Values | None:
-        return self._budgets.soon(
-            dataset.handle,
-            lambda: _describe_budget(self.site.budgets.of(dataset)),
-            wait_s=wait_s,
-            stamp=stamp,
+        return self._keep_budget(
+            dataset.handle, lambda: self.site.budgets.of(dataset), wait_s=wait_s, stamp=stamp
         )
+
+    def _keep_budget(
+        self, key: Hashable, read: Callable[[], DatasetBudget], *, wait_s: float, stamp: Hashable
+    ) -> Values | None:
+        """Return a budget, and since when its jobs and queries have gone on, if they have."""
+
+        def add_up() -> Values:
+            # Read before: what happens meanwhile may be in the sum or not
+            read_at = self.site.clock()
+            return {**_describe_budget(read()), "stamp": stamp, "read_at": read_at}
+
+        kept = self._budgets.soon(key, add_up, wait_s=wait_s, stamp=stamp)
+        if kept is None:
+            return None
+        return {**kept, "as_of": None if kept["stamp"] == stamp else kept["read_at"]}
 
     def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, Hashable]:
         """Map each handle to what changes with a dataset's budget: its task's jobs, and its queries."""
@@ -497,7 +518,7 @@ def _job_row(job: JobRecord) -> Values:
 
 
 def _describe_budget(budget: DatasetBudget) -> Values:
-    return {**budget_json(budget), "next_line": next_line(budget)}
+    return {**budget_json(budget), "next_line": next_line(budget), "as_of": None}
 
 
 def _share(job: JobRecord) -> float:

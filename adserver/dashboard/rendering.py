@@ -58,8 +58,8 @@ def environment() -> Environment:
         auto_reload=False,
     )
     filters = (
-        _short, _count, _figure, _percent, _moment, _iso, _words, _spelled, _setting, _sentence, _pluck,
-        _estimate,
+        _short, _count, _figure, _percent, _moment, _clock, _iso, _words, _spelled, _setting, _sentence,
+        _pluck, _estimate,
     )  # fmt: skip
     made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
@@ -99,6 +99,11 @@ def _percent(share: float) -> str:
 def _moment(unix_s: float | None) -> str:
     """Format a time in UTC for people."""
     return NONE if unix_s is None else _utc(unix_s).strftime("%Y-%m-%d %H:%M")
+
+
+def _clock(unix_s: float) -> str:
+    """Format the time of day in UTC for people, to the second."""
+    return _utc(unix_s).strftime("%H:%M:%S")
 
 
 def _iso(unix_s: float) -> str:

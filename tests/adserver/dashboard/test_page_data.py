@@ -1,0 +1,117 @@
+"""The values of pages: no cost is shown as that of rounds which it does not hold."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from adserver.dashboard import page_data
+from adserver.dashboard.page_data import Figures
+from adserver.dashboard.rendering import draw, environment
+from adserver.records.job_state import JobState
+from adserver.store.schema import jobs
+from adserver.training.cost import job_epsilons
+from tests.adserver.painted import OF, Painted, painted
+from tests.patience import HANGS_S
+
+RUNNING = b"\2" * 16
+
+
+@pytest.fixture
+def of(tmp_path: Path) -> Iterator[Painted]:
+    made = painted(tmp_path / "adserver")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def figures(of: Painted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Figures]:
+    monkeypatch.setattr(page_data, "_PATIENCE_S", HANGS_S)
+    made = Figures(of.site)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Keep a computation of this name from ending, until the test ends."""
+    go = Event()
+
+    def hold(name: str) -> None:
+        compute = getattr(page_data, name)
+
+        def slowly(*given: Any) -> Any:
+            assert go.wait(HANGS_S)
+            return compute(*given)
+
+        monkeypatch.setattr(page_data, name, slowly)
+        monkeypatch.setattr(page_data, "_PATIENCE_S", 0.0)
+
+    yield hold
+    go.set()
+
+
+def page(template: str, values: dict[str, Any]) -> str:
+    around = {"navigation": (), "place": "", "may_operate": False}
+    return re.sub(r"\s+", " ", draw(environment(), template, {**around, **values}))
+
+
+def row_of(figures: Figures, job_id: bytes) -> dict[str, Any]:
+    row: dict[str, Any]
+    [row] = [one for one in figures.jobs("", "")["compared"] if one["job_id"] == job_id.hex()]
+    return row
+
+
+def end(of: Painted, job_id: bytes, **columns: Any) -> None:
+    with of.engine.begin() as connection:
+        connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(columns))
+
+
+def test_a_running_jobs_epsilon_of_fewer_rounds_says_of_how_many(
+    of: Painted, figures: Figures, hold: Callable[[str], None]
+) -> None:
+    cost = job_epsilons(of.jobs.get(RUNNING).plan, 37)  # type: ignore[arg-type]
+    assert row_of(figures, RUNNING)["epsilons"] == {
+        "rounds": 37,
+        "ad_server": cost.ad_server,
+        "colluding": cost.colluding,
+    }
+    assert "of 37 rounds" not in page("jobs.html", figures.jobs("", ""))
+    hold("job_epsilons")
+    of.round(RUNNING, 38)
+    row = row_of(figures, RUNNING)
+    assert (row["rounds_done"], row["epsilons"]["rounds"]) == (38, 37)
+    shown = page("jobs.html", figures.jobs("", ""))
+    for epsilon in (cost.ad_server, cost.colluding):
+        assert f'{epsilon:.3g} <span class="under">of 37 rounds</span>' in shown
+
+
+def test_an_ended_job_shows_no_epsilon_until_that_of_all_its_rounds_is_there(
+    of: Painted, figures: Figures, hold: Callable[[str], None]
+) -> None:
+    assert row_of(figures, RUNNING)["epsilons"]["rounds"] == 37
+    hold("job_epsilons")
+    end(of, RUNNING, state=JobState.DONE, rounds_done=60)
+    assert row_of(figures, RUNNING)["epsilons"] == {}
+    assert page("jobs.html", figures.jobs("", "")).count('title="is being computed">…<') == 2
+
+
+def test_a_budget_older_than_its_newest_round_says_so(
+    of: Painted, figures: Figures, hold: Callable[[str], None]
+) -> None:
+    dataset = OF.datasets[0].dataset_id.hex()
+    assert figures.budget(dataset, None)["budget"]["as_of"] is None
+    hold("_describe_budget")
+    of.round(RUNNING, 38)
+    of.clock.now_s += 3.0
+    [listed] = [one["budget"] for one in figures.budgets("")["items"] if one["dataset_id"] == dataset]
+    assert listed["as_of"] == of.clock.now_s - 3.0
+    for template, values in (
+        ("budgets.html", figures.budgets("")),
+        ("budget.html", figures.budget(dataset, None)),
+    ):
+        assert "UTC; less may be left by now" in page(template, values)
