@@ -62,10 +62,18 @@ def as_onnx(model: Any, num_features: int) -> bytes:
         weight = np.atleast_2d(model.coef_)
         # One layer has no activation behind it, so any name will do.
         return _dense([weight.T], [np.atleast_1d(model.intercept_)], "relu")
+    unfitted = "; this one is not fitted: call its fit" if _is_unfitted(model) else ""
     raise InvalidModel(
         ModelReason.NOT_ONNX,
         f"the model is of type {type(model).__name__}: expected an ONNX file, a torch module, or a fitted "
-        "linear model or MLP of scikit-learn",
+        f"linear model or MLP of scikit-learn{unfitted}",
+    )
+
+
+def _is_unfitted(model: Any) -> bool:
+    """Return whether a model is an estimator without what a fit leaves: attributes that end in `_`."""
+    return hasattr(model, "fit") and not any(
+        name.endswith("_") and not name.startswith("__") for name in getattr(model, "__dict__", {})
     )
 
 

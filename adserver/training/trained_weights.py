@@ -29,12 +29,15 @@ from maskedlark.model.onnx_file import parse
 _KNOWS: Final = 0.99
 # The same of calibrated outputs. Above this share, untrained networks are among them.
 _KNOWS_CALIBRATED: Final = 0.8
-# Trained weights are better than all of so many: untrained ones are once in 50 times.
-_ORDERS: Final = 49
-# Of a larger panel so many records are drawn; fewer for a network of many weights, which is run 50 times.
+# Trained weights are better than all of so many: untrained ones are once in 1,000 times. Fewer of a network
+# of many weights.
+_MOST_ORDERS: Final = 999
+_FEWEST_ORDERS: Final = 49
+# Of a larger panel so many records are drawn; fewer for a network of many weights.
 _MOST_RECORDS: Final = 2_000
 _FEWEST_RECORDS: Final = 500
-_MOST_PRODUCTS: Final = 2e9
+# Records, orders and weights multiplied.
+_MOST_PRODUCTS: Final = 1e11
 # Of a loss: processors round otherwise, and a tie is no lead.
 _TIE: Final = 1 + 1e-6
 _BYTE: Final = 256.0
@@ -46,10 +49,11 @@ def know_labels(encoded: bytes, loss: TrainedLoss, panel: EvalSet) -> bool:
     """Return whether weights were trained on labels like the panel's.
 
     They were if their loss is below the base rate's, or far below it once the outputs are calibrated. Of two
-    classes they also were if calibrated outputs leave less loss than those of 49 orders of the same entries.
+    classes they also were if calibrated outputs leave less loss than those of 999 orders of the same entries.
 
     Guarantees: equal arguments give equal results. Untrained weights, whose entries are drawn independently
-        from one distribution for each parameter, pass the comparison with probability 1/50 at most.
+        from one distribution for each parameter, pass the comparison with probability 1/1,000 at most; of
+        more than 200,000 weights there are fewer orders, 49 at least, and untrained ones pass more often.
 
     Edge cases: of several heads, counts (Poisson) and a panel of one label, nobody can tell: False.
 
@@ -87,11 +91,12 @@ def _beats_other_orders(encoded: bytes, loss: Loss, panel: EvalSet) -> bool:
     """Return whether calibrated outputs leave less loss than those of all other orders of entries."""
     random = np.random.default_rng(0)
     model = parse(encoded, num_features=panel.features.shape[1])
-    most = min(_MOST_RECORDS, max(_FEWEST_RECORDS, int(_MOST_PRODUCTS / max(1, model.num_parameters))))
-    panel = _draw(panel, most, random)
+    at_once = _MOST_PRODUCTS / max(1, model.num_parameters)
+    panel = _draw(panel, min(_MOST_RECORDS, max(_FEWEST_RECORDS, int(at_once / _MOST_ORDERS))), random)
+    orders = min(_MOST_ORDERS, max(_FEWEST_ORDERS, int(at_once / len(panel))))
     compared = _FedWeights(encoded, model, loss, panel)
     given = compared.calibrated_loss(model.initial_values)
-    for _ in range(_ORDERS):
+    for _ in range(orders):
         shuffled = [random.permutation(one.ravel()).reshape(one.shape) for one in model.initial_values]
         other = compared.calibrated_loss(shuffled)
         # Outputs that are no numbers say nothing of either.

@@ -166,12 +166,13 @@ class ComparedJobs(list[dict[str, Any]]):
 
     def __repr__(self) -> str:
         """Show a column for each job, without what none of them has."""
-        remark = why_not_comparable((row.dataset_id, row.eval_set) for row in self._rows)
-        return text_table(*_columns(self._rows)) + (f"\nwarning: {remark}" if remark else "")
+        remark = _remark(self._rows)
+        return text_table(*_columns(self._rows)) + (f"\n{remark}" if remark else "")
 
     def _repr_html_(self) -> str:
-        """Return the same as a table, for a notebook."""
-        return html_table(*_columns(self._rows))
+        """Return the same with a table, for a notebook."""
+        remark = _remark(self._rows)
+        return html_table(*_columns(self._rows)) + (f"<p>{remark}</p>" if remark else "")
 
 
 def print_comparison(rows: Sequence[_ComparedJob]) -> None:
@@ -180,8 +181,13 @@ def print_comparison(rows: Sequence[_ComparedJob]) -> None:
     What no job has is left out. Jobs of several evaluation sets or datasets have a warning below.
     """
     print_table(*_columns(rows))
-    if remark := why_not_comparable((row.dataset_id, row.eval_set) for row in rows):
-        typer.echo(f"warning: {remark}")
+    if remark := _remark(rows):
+        typer.echo(remark)
+
+
+def _remark(rows: Sequence[_ComparedJob]) -> str:
+    why = why_not_comparable((row.dataset_id, row.eval_set) for row in rows)
+    return f"warning: {why}" if why else ""
 
 
 def _columns(rows: Sequence[_ComparedJob]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:

@@ -254,6 +254,11 @@ def _describe_ids(encoder: Encoder, table: Table, settings: TableSettings) -> It
                 f"{name!r} seems to name people, and helpers read features: {ignore}; if it names none, "
                 f"{is_fine} so"
             )
+        elif not is_number and _holds_dates(table.columns[name]):
+            yield (
+                f"{name!r} holds dates, each a word of its own: --date {quote(name)} makes weekday, day and "
+                f"hour of them; {is_fine} that they are words"
+            )
         elif is_number and (why := why_identifiers(name, counts)):
             yield (
                 f"{name!r} is read as numbers, and seems to hold {why}: {ignore}; {is_fine} that they are "
@@ -269,6 +274,13 @@ def _describe_ids(encoder: Encoder, table: Table, settings: TableSettings) -> It
             yield f"{name!r} looks like ids: if they name people, {ignore}; if not, {is_fine} so"
 
 
+def _holds_dates(cells: Cells) -> bool:
+    try:
+        return dates.are_dates(cells)
+    except InvalidTask:  # nothing shows whether the day or the month stands first
+        return True
+
+
 def _describe_others(encoder: Encoder, table: Table) -> Iterator[str]:
     """Say of each column of more words than it has codes for how many rows are *other*."""
     for column in encoder.columns:
@@ -276,7 +288,7 @@ def _describe_others(encoder: Encoder, table: Table) -> Iterator[str]:
             continue
         counts = Counter(cell for cell in table.columns[column.name] if cell is not None)
         rows = sum(counts[word] for word in counts.keys() - set(column.words))
-        if rows:
+        if rows and not _holds_dates(table.columns[column.name]):
             more = f"; --words {column.name}={len(counts)} tells them apart"
             yield (
                 f"{column.name!r} has {len(counts)} words: {len(column.words)} have codes of their own; the "

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date, timedelta
 from hashlib import sha256
 from pathlib import Path
 from shlex import quote
@@ -370,6 +371,20 @@ def test_a_fit_says_which_features_seem_to_name_people_and_how_to_leave_them_out
     kind = "number" if told["numbers"] == 2 else "category"
     assert f"{name}={kind}" in note
     assert json.loads(invoke(*fit, "--type", f"{name}={kind}").stdout)["notes"] == []
+
+
+@pytest.mark.parametrize("rows", [20, 300])
+def test_a_fit_says_which_words_are_dates(rows: int, tmp_path: Path) -> None:
+    path, first = tmp_path / "ads.csv", date(2026, 1, 1)
+    path.write_text(
+        "seen,y\n" + "".join(f"{first + timedelta(days=row % rows)},{row % 2}\n" for row in range(10 * rows))
+    )
+    fit = ("encode", "--fit", path, "--label", "y", "--json")
+    (note,) = json.loads(invoke(*fit).stdout)["notes"]
+    assert note.startswith(
+        "'seen' holds dates, each a word of its own: --date seen makes weekday, day and hour"
+    )
+    assert json.loads(invoke(*fit, "--date", "seen").stdout)["notes"] == []
 
 
 def test_the_command_says_what_became_of_the_rows(tmp_path: Path) -> None:

@@ -183,10 +183,10 @@ def test_a_plan_in_python_opens_with_the_call_that_trains_its_job(schedule: Sche
     best, shown = plan.recommended, ShownPlan(Planned(plan, of.room))
     first, call, _, head, *_ = repr(shown).splitlines()
     assert f"{best.rounds} rounds of 100 reports with noise {best.noise_multiplier:.4g} correlated" in first
-    prefix, _, arguments = call.partition("client.train(model, loss=..., ")
+    prefix, _, arguments = call.partition("client.train(model, loss=..., eval_set=..., ")
     assert prefix == "train it with: "
     assert arguments == (
-        f"rounds={best.rounds}, batch_size=100.0, noise_multiplier={best.noise_multiplier!r}, "
+        f"rounds={best.rounds}, batch_size=100, noise_multiplier={best.noise_multiplier!r}, "
         f"noise='correlated', carried={best.carried}, clip_norm=0.5, learning_rate=0.3, "
         f"optimizer='momentum', momentum=0.9, {said})"
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
@@ -96,6 +97,13 @@ def test_a_perceptron_gives_scikit_learns_classes(activation: str) -> None:
 def test_what_is_no_model_is_refused_by_its_kind(model: object) -> None:
     with pytest.raises(InvalidModel, match="expected an ONNX file"):
         as_onnx(model, 6)
+
+
+def test_an_estimator_without_a_fit_is_said_to_have_none() -> None:
+    with pytest.raises(InvalidModel, match=r"this one is not fitted: call its fit$"):
+        as_onnx(LogisticRegression(), 6)
+    with pytest.raises(InvalidModel, match=r"MLP of scikit-learn$"):
+        as_onnx(KMeans(2, n_init=1).fit(SCALED), 6)
 
 
 class _TwoInputs(torch.nn.Module):
