@@ -274,13 +274,6 @@ def _describe_ids(encoder: Encoder, table: Table, settings: TableSettings) -> It
             yield f"{name!r} looks like ids: if they name people, {ignore}; if not, {is_fine} so"
 
 
-def _holds_dates(cells: Cells) -> bool:
-    try:
-        return dates.are_dates(cells)
-    except InvalidTask:  # nothing shows whether the day or the month stands first
-        return True
-
-
 def _describe_others(encoder: Encoder, table: Table) -> Iterator[str]:
     """Say of each column of more words than it has codes for how many rows are *other*."""
     for column in encoder.columns:
@@ -456,8 +449,9 @@ def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> N
 
 
 def _holds_dates(cells: Iterable[str | None]) -> bool:
-    """Return whether cells are dates, whichever of day and month stands first."""
-    return all(cell is None or dates.is_date(cell) for cell in cells)
+    """Return whether cells are dates, whichever of day and month stands first; not, if all are empty."""
+    filled = [cell for cell in cells if cell is not None]
+    return bool(filled) and all(map(dates.is_date, filled))
 
 
 def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
