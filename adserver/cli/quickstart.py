@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from adserver.quickstart.project import Project
     from adserver.quickstart.settings import DataSettings
     from adserver.quickstart.table_report import TableReport
+    from maskedlark.encoding.table import Table
 
 quickstart_app = typer.Typer(
     no_args_is_help=True,
@@ -146,7 +147,8 @@ def _make_project(
     keys: Sequence[str] = (),
     person: str = "",
 ) -> "Project":
-    from adserver.quickstart.check import check, read_table
+    from adserver.quickstart.check import check
+    from adserver.quickstart.column_check import warn_of_measured
     from adserver.quickstart.measurement import plan_measurement
     from adserver.quickstart.measurement_forecast import (
         forecast_groups,
@@ -177,7 +179,7 @@ def _make_project(
     report: TableReport | None = None
     warnings: tuple[str, ...] = ()
     if csv is not None:
-        table = read_table(csv)
+        table = _read_named(csv, label, person, values, keys)
         # Without the person: the report would call its column an identifier, and leave it out as such
         report = read_report(table.without(person) if person else table, label)
         if person:
@@ -203,6 +205,7 @@ def _make_project(
             *report.warn_of_leaks(learned - secret),
             *report.warn_of_spellings(learned | {*measure.columns}),
             *(() if person else warn_of_repeated_people(table, label, measure.columns)),
+            *warn_of_measured(table, measure),
             *warn_of_forecasts(forecasts, measure),
         )
         no_feature = ", and the model does not learn from it" if label else ""
@@ -247,6 +250,29 @@ def _make_project(
             typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
         show_warnings(found.warnings)
     return project
+
+
+def _read_named(csv: Path, label: str, person: str, values: Sequence[str], keys: Sequence[str]) -> "Table":
+    """Read a table, or end with a line for each column that the options of `new` name wrongly, if several."""
+    from adserver.quickstart.check import read_table
+    from adserver.quickstart.column_check import find_measure_problems
+    from adserver.quickstart.measurement import parse_value
+    from adserver.quickstart.settings import DataSettings, MeasureSettings
+    from maskedlark.encoding.close_names import list_known
+
+    table = read_table(csv)
+    found = [
+        f"{option} names {name!r}, but {table.name} has no such column; {list_known(name, table.columns)}"
+        for option, name in (("--label", label), ("--person", person))
+        if name and name not in table.columns
+    ]
+    # What else is wrong with a label is found once the names are right
+    data = DataSettings()
+    measure = MeasureSettings(values=tuple(parse_value(table, one) for one in values), keys=tuple(keys))
+    # One alone is said by what reads it
+    if len(wrong := [*found, *find_measure_problems(table, data, measure)]) > 1:
+        _refuse(wrong)
+    return table
 
 
 @quickstart_app.command("check")

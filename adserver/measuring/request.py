@@ -39,6 +39,10 @@ _MAX_FOUND: Final = 10_000
 _ANY_CODE: Final = np.zeros(1, np.uint32)
 
 _T = TypeVar("_T")
+# What reports hold is fixed when their task is signed
+_NEW_TASK: Final = (
+    ". A column that it does not declare takes a new task (in quickstart, name it in [measure] and run again)"
+)
 
 
 @frozen
@@ -137,7 +141,7 @@ def _declared_key(said: str, measurement: Measurement) -> str:
     if name not in declared:
         shown = sorted(map(shown_name, measurement.keys))
         known = list_known(said, shown) if declared else "it declares none"
-        raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {said[:80]!r}; {known}")
+        raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {said[:80]!r}; {known}{_NEW_TASK}")
     return name
 
 
@@ -291,7 +295,9 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
             value = measurement.value(name)
             if value is None and name != COUNT:
                 known = list_known(name, [COUNT, *map(shown_name, measurement.values)])
-                raise JobRefused(JobReason.UNDECLARED, f"the task declares no value {name!r}; {known}")
+                raise JobRefused(
+                    JobReason.UNDECLARED, f"the task declares no value {name!r}; {known}{_NEW_TASK}"
+                )
             # A count or a bucket gets at most 1 of each report.
             bound = 1 if value is None or kind is MeasureKind.HISTOGRAM else value.bound
             measures.append(build(Measure, {"value": name, "kind": kind, "scale": max(1, _UNITS // bound)}))

@@ -26,6 +26,7 @@ from adserver.quickstart.column_check import (
     fit_encoder,
     plan_measured,
     warn_of_codes,
+    warn_of_measured,
     warn_of_panel,
     warn_of_rows_per_person,
 )
@@ -183,6 +184,7 @@ def check(project: Project) -> Checked:
             *report.warn_of_leaks(kept),
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
             *warn_of_codes(report, settings.data, kept),
+            *warn_of_measured(table, settings.measure),
             *warn_of_panel(settings.data, rows - reported),
             *(
                 ()
@@ -289,6 +291,7 @@ def _check_measured_alone(project: Project) -> Checked:
         why_general=None,
         table_warnings=(
             *warn_of_spellings(table, settings.measure.columns),
+            *warn_of_measured(table, settings.measure),
             *(
                 ()
                 if settings.person

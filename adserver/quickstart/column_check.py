@@ -15,18 +15,23 @@ from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.measurement_forecast import suggest_bounds
 from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings
-from adserver.quickstart.table_report import TableReport, Use
+from adserver.quickstart.table_report import MOST_CLASSES, TableReport, Use
 from maskedlark.encoding import dates
+from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
+from maskedlark.encoding.identifiers import why_codes, why_identifiers
+from maskedlark.encoding.people_columns import find_people_columns
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.terminal.exit_status import how_to_install
 from maskedlark.terminal.plural import plural
 
 _FEWEST_OF_PANEL: Final = 100
+# A key of more numbers is an amount, of which a group each says little
+_MOST_NUMBERS: Final = MOST_CLASSES
 
 
 def find_table_problems(
@@ -66,6 +71,37 @@ def warn_of_codes(report: TableReport, data: DataSettings, kept: Collection[str]
             )
 
 
+def warn_of_measured(table: Table, measure: MeasureSettings) -> Iterator[str]:
+    """Yield a line for each column of codes or people that is summed, and of people or amounts that groups.
+
+    Columns that are not there are passed over.
+    """
+    summed = {one.column for one in measure.values if not one.word} & table.columns.keys()
+    keys = set(measure.keys) & table.columns.keys()
+    people = find_people_columns(table, summed | keys).named
+    for name in (one for one in table.columns if one in summed | keys):
+        counts = Counter(cell for cell in table.numbers(name) if cell is not None)
+        are_numbers = all(number(cell) is not None for cell in counts)
+        named = "ids of people" if name in people else ""
+        if name in summed:
+            why = named or (why_identifiers(name, counts) or why_codes(name, counts) if are_numbers else "")
+            if why:
+                yield (
+                    f"[measure] values: column {name!r} is summed, and seems to hold {why}: name a column of "
+                    "amounts, or add ==WORD to count the rows with a word"
+                )
+        elif named:
+            yield (
+                f"[measure] keys: column {name!r} seems to hold {named}; helpers see the key of each report, "
+                "and anybody the task's list of them: name a column of groups"
+            )
+        elif are_numbers and len(counts) > _MOST_NUMBERS and not why_codes(name, counts):
+            yield (
+                f"[measure] keys: column {name!r} holds {len(counts):,} different numbers, and each makes a "
+                "group: name it in values to add them up, or a column of a few ranges to group by"
+            )
+
+
 def warn_of_panel(data: DataSettings, panel: int) -> Iterator[str]:
     """Yield a line if a panel that was made smaller has few rows."""
     if panel < _FEWEST_OF_PANEL and data.panel < DataSettings().panel:
@@ -90,7 +126,7 @@ def plan_measured(
     try:
         plan = plan_measurement(table, settings.data, whole)
     except InvalidTask as error:
-        found = (*_problems_of_each(table, settings), str(error))
+        found = (*find_measure_problems(table, settings.data, whole), str(error))
         return None, (*dict.fromkeys(found), *_missing_bounds(whole, {}))
     if plan is None or all(one.most is not None or one.word for one in whole.values):
         return plan, ()
@@ -101,15 +137,14 @@ def plan_measured(
     return plan, (*_missing_bounds(whole, best),)
 
 
-def _problems_of_each(table: Table, settings: Settings) -> Iterator[str]:
+def find_measure_problems(table: Table, data: DataSettings, whole: MeasureSettings) -> Iterator[str]:
     """Yield what is wrong with each value and key by itself, because a plan ends with its first error."""
-    whole = settings.measure
     for one in (
         *(replace(whole, values=(value,), keys=()) for value in whole.values),
         *(replace(whole, values=(), keys=(key,)) for key in whole.keys),
     ):
         try:
-            plan_measurement(table, settings.data, one)
+            plan_measurement(table, data, one)
         except InvalidTask as error:
             yield str(error)
 

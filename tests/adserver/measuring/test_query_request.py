@@ -95,6 +95,8 @@ def test_a_request_says_enough() -> None:
         plan(where={"place": "Osl"})
     with pytest.raises(JobRefused, match=r"declares no value 'Panier \(€\)'; it has count, "):
         plan(values=("Panier (€)",))
+    with pytest.raises(JobRefused, match=r"no key 'Land'; .* takes a new task \(in quickstart, name it in"):
+        read_request(measurement_of(TASK), values=["count"], group_by=["Land"])
     with pytest.raises(InvalidTask, match="category"):
         plan(where={"place": "rome"})
     with pytest.raises(InvalidTask, match="epsilon"):

@@ -384,6 +384,54 @@ def test_a_column_without_a_name_is_nobodys_person(tmp_path: Path) -> None:
     assert "ignore must name the column without a name" in problem
 
 
+def test_new_names_every_wrong_column_at_once(tmp_path: Path) -> None:
+    table = tmp_path / "visits.csv"
+    table.write_text(text(visits()))
+    wrong = ("--label", "sold", "--value", "paid", "--value", "device", "--key", "land")
+    refused = invoke("new", tmp_path / "play", "--csv", table, *wrong)
+    assert refused.exit_code == 1
+    label, paid, device, land = refused.output.splitlines()
+    assert label.startswith("InvalidTask: --label names 'sold', but visits.csv has no such column; it has ")
+    assert paid.startswith("InvalidTask: [measure] values names 'paid', but visits.csv has no such column")
+    assert device.startswith("InvalidTask: [measure] values: column 'device' holds words")
+    assert land.startswith("InvalidTask: [measure] keys names 'land', but visits.csv has no such column")
+    assert not (tmp_path / "play").exists()
+
+
+@pytest.mark.parametrize("label", [(), ("--label", "bought")])
+def test_codes_that_are_summed_and_amounts_or_people_that_group_are_warned_of(
+    tmp_path: Path, label: tuple[str, ...]
+) -> None:
+    table, play = tmp_path / "ads.csv", tmp_path / "play"
+    lines = "".join(
+        f"0{4_100 + row % 30},{7_000 + row % 40},{row % 200 / 4},{row % 9},{'yes' if row % 3 else 'no'}\n"
+        for row in range(8_000)
+    )
+    table.write_text(f"ZIP,Kundennr,Refund,pages,bought\n{lines}")
+    asked = ("--value", "ZIP", "--value", "pages", "--key", "Kundennr", "--key", "Refund")
+    made = invoke("new", play, "--csv", table, *label, *asked)
+    assert made.exit_code == 0, made.output
+    checked = invoke("check", play)
+    for shown in (made.output, checked.output):
+        warned = [line for line in shown.splitlines() if line.startswith("warning: [measure] ")]
+        by_column = {line.split("'")[1]: line for line in warned if " column '" in line}
+        assert by_column.keys() == {"ZIP", "Kundennr", "Refund"}
+        assert (
+            "is summed, and seems to hold numbers that name things, by the column's name" in by_column["ZIP"]
+        )
+        assert "[measure] keys: column 'Kundennr' seems to hold ids of people" in by_column["Kundennr"]
+        assert "holds 200 different numbers, and each makes a group" in by_column["Refund"]
+
+
+def test_words_that_are_counted_and_codes_that_group_are_not_warned_of(tmp_path: Path) -> None:
+    table, play = tmp_path / "ads.csv", tmp_path / "play"
+    table.write_text("ZIP,pages\n" + "".join(f"0{4_100 + row % 150},{row % 9}\n" for row in range(8_000)))
+    asked = ("--value", "pages", "--value", "pages==3", "--key", "ZIP")
+    assert invoke("new", play, "--csv", table, *asked).exit_code == 0
+    assert "warning: [measure] values: column" not in (said := invoke("check", play).output)
+    assert "warning: [measure] keys" not in said
+
+
 def test_an_error_of_new_is_all_that_is_said(tmp_path: Path) -> None:
     table = tmp_path / "visits.csv"
     table.write_text(text(visits()))
