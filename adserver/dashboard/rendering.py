@@ -9,10 +9,9 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from adserver.dashboard.assets import ASSETS
-from adserver.measuring.result import spell
+from adserver.measuring.estimate import format_cell, format_mean, spell
 from adserver.messages.query import EstimateMessage
 from adserver.records.round_figures import NOISE_TO_SIGNAL
-from adserver.views.query import format_cell, format_mean
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _ID_DIGITS: Final = 12

@@ -8,11 +8,13 @@ import math
 from dataclasses import replace
 
 from adserver.budgets.query_room import why_query_refused
+from adserver.measuring.cells import Column
 from adserver.measuring.intervals import half_width
 from adserver.measuring.measurer import check_words, key_of, level_errors, planned_fields
 from adserver.measuring.request import Request, plan_before_discovery
-from adserver.measuring.result import Column, describe_unit
+from adserver.measuring.result import describe_unit
 from adserver.records.defaults import QUERY_ID_BYTES
+from adserver.records.html_table import html_note
 from adserver.records.plain_names import shown_name
 from adserver.store.datasets import Dataset
 from maskedlark.encoding.encoder import Encoder
@@ -144,6 +146,10 @@ class AggregateForecast:
     def __repr__(self) -> str:
         """Show the cost and the widths, a line for each level."""
         return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        """Return the same, for a notebook."""
+        return "".join(map(html_note, self.lines()))
 
     def lines(self) -> tuple[str, ...]:
         """Return what the query costs, how wide intervals will be, and which groups are shown."""

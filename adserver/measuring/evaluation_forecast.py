@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from adserver.budgets.query_room import why_query_refused
+from adserver.measuring.estimate import Estimate
 from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import Metric, read
 from adserver.measuring.request import query_epsilon
-from adserver.measuring.result import Estimate
 from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from adserver.measuring.estimate import Estimate
 from adserver.measuring.evaluation_intervals import NoisyCounts
 from adserver.measuring.evaluation_metrics import Histogram, Numbers, SmoothedCounts, smooth
 from adserver.measuring.intervals import Interval
-from adserver.measuring.result import Estimate, ReleasedResult
+from adserver.measuring.result import ReleasedResult
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
-from adserver.records.html_table import html_table, text_table
+from adserver.records.html_table import html_note, html_table, text_table
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import deviation_of_both
@@ -122,7 +123,7 @@ class EvaluationResult(ReleasedResult):
 
     def _repr_html_(self) -> str:
         """Return each figure with its interval as a table, for a notebook."""
-        return html_table(*self._shown())
+        return html_table(*self._shown()) + html_note(self.caption)
 
     def _shown(self) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
         rows = [(one.name, str(one.estimate)) for one in self.metrics]

@@ -13,12 +13,14 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.measuring.cells import ALL, REST, Column, ResultRow
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, check_is_one, distinct_codes, words_by_code
+from adserver.measuring.estimate import Estimate
 from adserver.measuring.intervals import CONFIDENCE, chance_above, clear_of_zero, half_width
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
-from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
+from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, QUERY_ID_BYTES
 from adserver.records.plain_names import distinct_names, filled_name, order_of, plain_name, shown_name

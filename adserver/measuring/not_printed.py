@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from adserver.measuring.cells import ALL, REST, CellTable, ResultRow
+from adserver.measuring.estimate import Estimate
 from adserver.measuring.intervals import half_width
-from adserver.measuring.result import ALL, REST, AggregateResult, Estimate, ResultRow
 from maskedlark.privacy.mechanism import Mechanism
 
 NOT_PRINTED: Final = "(not printed)"
@@ -26,7 +27,7 @@ def depth_of(row: ResultRow) -> int:
     return len(row.group) - row.group.count(ALL)
 
 
-def with_whole_groups(result: AggregateResult, printed: Sequence[bool]) -> list[bool]:
+def with_whole_groups(result: CellTable, printed: Sequence[bool]) -> list[bool]:
     """Return which rows are printed if each one comes with the groups that it is a part of.
 
     A rest is printed only where its group is: it is shown whatever its size, and mostly noise.
@@ -45,9 +46,7 @@ def with_whole_groups(result: AggregateResult, printed: Sequence[bool]) -> list[
     ]
 
 
-def list_with_remainders(
-    result: AggregateResult, printed: Sequence[bool]
-) -> Iterator[tuple[ResultRow, bool]]:
+def list_with_remainders(result: CellTable, printed: Sequence[bool]) -> Iterator[tuple[ResultRow, bool]]:
     """Yield the rows that are printed, and after the parts of a group what they lack of it, if some do.
 
     What is lacking is the group less its printed parts. Its interval covers at least as often as theirs: its
@@ -88,7 +87,7 @@ def _whole_of(group: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _remainder(
-    result: AggregateResult, whole: ResultRow, shown: Sequence[ResultRow], hidden: Sequence[ResultRow]
+    result: CellTable, whole: ResultRow, shown: Sequence[ResultRow], hidden: Sequence[ResultRow]
 ) -> ResultRow:
     numbers = zip(
         result.columns,

@@ -5,18 +5,19 @@ And the statistics that follow from its sums at no further cost.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from enum import StrEnum, unique
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.measuring.cells import ALL, ANY, Column, ResultRow
+from adserver.measuring.estimate import NOT_KNOWN, Estimate
+from adserver.measuring.group_table import align_estimates, group_table
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.defaults import MAY_BE_HIDDEN
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
-from adserver.records.html_table import html_table, text_table
+from adserver.records.html_table import html_note, html_table, text_table
 from adserver.records.plain_names import declared_name, distinct_names
 from maskedlark.encoding.close_names import list_known
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -30,167 +31,13 @@ from maskedlark.reports.task_kinds import PrivacyUnit
 if TYPE_CHECKING:
     import pandas as pd
 
-ALL: Final = "(all)"
-REST: Final = "(rest)"
-_ANY: Final = (-math.inf, math.inf)
-_NO_STATISTICS: Final[Mapping[str, Sequence["Estimate"]]] = MappingProxyType({})
-
-
-@unique
-class NoInterval(StrEnum):
-    """Why a number has no interval that would cover as it says."""
-
-    NOISE = "noise"
-    """At this noise too few records are left to divide by."""
-    RECORDS = "records"
-    """Without noise, there are too few records to divide by."""
-
-    @property
-    def said(self) -> str:
-        """What people read instead of an interval."""
-        match self:
-            case NoInterval.NOISE:
-                return "no interval at this noise"
-            case NoInterval.RECORDS:
-                return "no interval: too few records"
-            case _:
-                assert_never(self)
-
-
-@frozen
-class Estimate:
-    """One number.
-
-    Attributes:
-        value: The estimate.
-        standard_error: Of the noise; in an evaluation, of the sampling of records too.
-        low: Where the 99 % interval begins.
-        high: Where it ends.
-        no_interval: Why the interval is missing; then it is without bounds.
-    """
-
-    value: float
-    standard_error: float
-    low: float
-    high: float
-    no_interval: NoInterval | None = None
-
-    def __str__(self) -> str:
-        """Show the value and its interval, or why it has none; a value that is mostly noise is not shown."""
-        if self.no_interval is NoInterval.NOISE:
-            return f"unknown ({self.no_interval.said})"
-        ends = f"{spell(self.low)} to {spell(self.high)}"
-        return f"{spell(self.value)} ({ends if self.no_interval is None else self.no_interval.said})"
-
-    def as_columns(self, name: str) -> dict[str, float]:
-        """Return the four numbers as columns of a table."""
-        return {
-            name: self.value,
-            f"{name}_standard_error": self.standard_error,
-            f"{name}_low": self.low,
-            f"{name}_high": self.high,
-        }
-
-    def within(self, least: float, most: float) -> "Estimate":
-        """Return the estimate with an interval of possible numbers only, from `least` to `most`.
-
-        The estimate stays as noise left it, and may lie outside. Its interval is then moved with
-        it to the nearer end: a few numbers next to that end would look like certainty.
-
-        Guarantees: the interval covers at least as often as before if the true number is possible.
-        """
-        # Without an interval its ends are infinite, and stay so
-        if self.no_interval is not None:
-            return self
-        moved = min(max(self.value, least), most) - self.value
-        low, high = self.low + min(moved, 0.0), self.high + max(moved, 0.0)
-        return replace(self, low=min(max(low, least), most), high=max(min(high, most), least))
-
-    @classmethod
-    def or_none(
-        cls, value: float, standard_error: float, low: float, high: float, mechanism: Mechanism
-    ) -> "Estimate":
-        """Return an estimate; where an end of the interval is NaN, one that says why there is no interval."""
-        if not math.isnan(low + high):
-            return cls(value=value, standard_error=standard_error, low=low, high=high)
-        reason = NoInterval.RECORDS if mechanism is Mechanism.NONE else NoInterval.NOISE
-        return replace(NOT_KNOWN, value=value, no_interval=reason)
-
-
-def spell(number: float, digits: int = 6) -> str:
-    """Format a number to some digits; a larger one to the unit, for people do not read exponents."""
-    # What rounds to one digit more would have an exponent, too
-    return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:,.{digits}g}"
-
-
-NOT_KNOWN: Final = Estimate(
-    value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf, no_interval=NoInterval.NOISE
-)
-"""Of what an answer says nothing about."""
-
-
-@frozen
-class Column:
-    """What one number of every row is.
-
-    Attributes:
-        name: For people: of a sum the value's title.
-        value: The declared name of the value that is summed, or counted by bucket.
-        bucket: For a histogram, the least and the largest value of the bucket, in the value's unit.
-        noise_scale: Each helper's noise, in the column's unit.
-        clipped_to: The least and the most that a report counts in the sum, where browsers move a number
-            outside of them to the nearer one; None where they do not. No interval has that bias.
-        report_range: The least and the most that a report holds, as the task declares it and browsers keep
-            to it; None if it is not known. No interval goes beyond what such reports can add up to.
-        counted_by: The value that counts the reports with this one, which the others hold as 0; empty if
-            none is declared.
-        title: What results call the value; empty: its declared name.
-        parts_per_unit: How many of the integers that reports hold make one of the column's unit. An estimate
-            times this is the sum of the integers, as helpers release it.
-    """
-
-    name: str
-    value: str
-    bucket: tuple[int, int] | tuple[float, float] | None
-    noise_scale: float
-    clipped_to: tuple[float, float] | None = None
-    report_range: tuple[float, float] | None = None
-    counted_by: str = ""
-    title: str = ""
-    parts_per_unit: int = 1
-
-    @property
-    def shown_value(self) -> str:
-        """What results call the value."""
-        return self.title or self.value
-
-    @property
-    def sum_range(self) -> tuple[float, float]:
-        """The least and the most that any number of reports can add up to: 0, or infinite."""
-        low, high = self.report_range or _ANY
-        return -math.inf if low < 0 else 0.0, math.inf if high > 0 else 0.0
-
-
-@frozen
-class ResultRow:
-    """One cell.
-
-    Attributes:
-        group: A category or code for each key of the grouping; `ALL` where the cell is of a coarser level,
-            `REST` for the reports outside the domain or in cells that are too small to be shown.
-        estimates: One for each column.
-        may_be_hidden: Whether these may be the numbers of a cell that is too small to be shown. Then the
-            intervals hold what such a cell may have.
-    """
-
-    group: tuple[str, ...]
-    estimates: tuple[Estimate, ...]
-    may_be_hidden: bool = False
+_NO_STATISTICS: Final[Mapping[str, Sequence[Estimate]]] = MappingProxyType({})
+_ALL_ROWS: Final = "to_pandas() has all"
 
 
 def describe_unit(unit: PrivacyUnit) -> str:
-    """Return what is said behind an epsilon that protects a person with all reports."""
-    return " of a person" if unit is PrivacyUnit.USER else ""
+    """Return what is said behind an epsilon: what it protects."""
+    return " of a person" if unit is PrivacyUnit.USER else " of a report"
 
 
 @frozen
@@ -225,15 +72,29 @@ class ReleasedResult:
         """What the reports meet that were read, in words; empty if all were."""
         return ""
 
-    def titled(self, table: str) -> str:
-        """Return a table under a line that says what it is and what it cost."""
-        kind, cost = type(self).__name__, self.cost
-        only = f" where {escape(self.conditions)}" if self.conditions else ""
-        return (
-            f"{kind} {self.query_id[:12]}{only}: {self.records} reports, "
-            f"epsilon {cost.ad_server:.4g}{describe_unit(self.unit)} "
-            f"({cost.colluding:.4g} against the ad server with one helper)\n{table}"
+    @property
+    def clipping(self) -> str:
+        """The bounds to which the numbers of reports are clipped, in words; empty if none are."""
+        return ""
+
+    @property
+    def caption(self) -> str:
+        """What the intervals, the epsilon and the numbers are of, in one line: each face and file has it."""
+        cost, conditions = self.cost, self.conditions
+        price = (
+            "no noise: no privacy"
+            if self.mechanism is Mechanism.NONE
+            else f"epsilon {cost.ad_server:.4g}{describe_unit(self.unit)} ({cost.colluding:.4g} against the "
+            f"ad server with one helper) at delta {self.delta:.2g}"
         )
+        reports = f"the {self.records:,} reports of the dataset"
+        over = f"over those of {reports} where {conditions}" if conditions else f"over {reports} only"
+        said = (f"{CONFIDENCE * 100:.0f} % intervals", price, over, self.clipping)
+        return escape("; ".join(filter(None, said)))
+
+    def titled(self, table: str) -> str:
+        """Return a table below a line that says what it is, and above its caption."""
+        return f"{type(self).__name__} {self.query_id[:12]}\n{table}\n{self.caption}"
 
 
 @frozen
@@ -282,6 +143,21 @@ class AggregateResult(ReleasedResult):
     def conditions(self) -> str:
         """What the reports meet, in words; empty without conditions."""
         return " and ".join(f"{key} = {word}" for key, word in self.where)
+
+    @property
+    def clipping(self) -> str:
+        """The bounds to which the numbers of reports are clipped, in words; empty if none are."""
+        bounds = [
+            f"{low:,.10g} to {high:,.10g} of {column.name}"
+            for column in self.columns
+            if column.clipped_to
+            for low, high in [column.clipped_to]
+        ]
+        return (
+            f"sums are clipped: a report counts {', '.join(bounds)}; intervals do not cover what is beyond"
+            if bounds
+            else ""
+        )
 
     def to_pandas(self, **statistics: Iterable[tuple[ResultRow, Estimate]]) -> "pd.DataFrame":
         """Return a row for each cell.
@@ -333,18 +209,16 @@ class AggregateResult(ReleasedResult):
             yield dict(zip(names, (*row.group, *numbers, row.may_be_hidden, *words), strict=True))
 
     def __repr__(self) -> str:
-        """Show the cells with their intervals, a line for each."""
-        return "\n".join((self.titled(text_table(*self._shown())), *self.threshold_notes))
+        """Show the groups that say something as commands print them, a line for each."""
+        table = group_table(self, where=_ALL_ROWS)
+        lines = text_table(table.head, align_estimates(table.rows))
+        return "\n".join((self.titled(lines), *table.notes, *self.threshold_notes))
 
     def _repr_html_(self) -> str:
-        """Return the cells with their intervals as a table, for a notebook."""
-        only = [f"only reports where {self.conditions}"] if self.conditions else []
-        notes = [(note,) for note in (*only, *self.threshold_notes)]
-        return html_table(*self._shown()) + (html_table((), notes) if notes else "")
-
-    def _shown(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        head = (*self.group_by, *(column.name for column in self.columns))
-        return head, [(*row.group, *map(str, row.estimates)) for row in self.rows]
+        """Return the same as a table, for a notebook."""
+        table = group_table(self, where=_ALL_ROWS)
+        notes = (self.caption, *table.notes, *self.threshold_notes)
+        return html_table(table.head, table.rows) + "".join(map(html_note, notes))
 
     def estimate(self, column: str, *group: str) -> Estimate:
         """Return one number: a column of a group's cell.
@@ -392,7 +266,7 @@ class AggregateResult(ReleasedResult):
         totals, counts = self._columns(places).transpose(2, 0, 1)
         above, below = (self.columns[place] for place in places)
         is_of_reports = below.value == COUNT or is_zero_elsewhere
-        possible = above.report_range or _ANY if is_of_reports else _ratio_range(above, below)
+        possible = above.report_range or ANY if is_of_reports else _ratio_range(above, below)
         found = (one.within(*possible) for one in _means(totals, counts, self.mechanism))
         return list(zip(self.rows, found, strict=True))
 
@@ -512,7 +386,7 @@ class AggregateResult(ReleasedResult):
 
 def _ratio_range(above: Column, below: Column) -> tuple[float, float]:
     """Return the least and the most of a ratio of two sums."""
-    return above.sum_range if below.sum_range[0] == 0 else _ANY
+    return above.sum_range if below.sum_range[0] == 0 else ANY
 
 
 def _means(totals: Numbers, counts: Numbers, mechanism: Mechanism) -> Iterator[Estimate]:

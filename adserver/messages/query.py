@@ -5,15 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
 
-from adserver.measuring.result import (
-    NOT_KNOWN,
-    AggregateResult,
-    Column,
-    Estimate,
-    NoInterval,
-    ReleasedResult,
-    ResultRow,
-)
+from adserver.measuring.cells import Column, ResultRow
+from adserver.measuring.estimate import NOT_KNOWN, Estimate, NoInterval
+from adserver.measuring.intervals import CONFIDENCE
+from adserver.measuring.result import AggregateResult, ReleasedResult
 from adserver.messages.base import Message, RequestBody, Whole, finite
 from adserver.messages.budget import EpsilonsMessage
 from adserver.records.defaults import GROUP, MAY_BE_HIDDEN
@@ -85,6 +80,9 @@ class ReleaseMessage(Message):
     dataset_epsilon_spent: EpsilonsMessage | None = Field(
         description="Of the dataset; where `unit` is user of each person, over all datasets of the task."
     )
+    # An older ad server sends neither
+    confidence: float = Field(CONFIDENCE, description="How often an interval covers.")
+    caption: str = Field("", description="What the intervals, the epsilon and the numbers are of, in words.")
 
     @staticmethod
     def fields_of(result: ReleasedResult) -> dict[str, Any]:
@@ -94,6 +92,7 @@ class ReleaseMessage(Message):
             **pick_attributes(result, _RELEASE),
             "epsilon": result.cost if is_noisy else None,
             "dataset_epsilon_spent": result.dataset_spent if is_noisy else None,
+            "caption": result.caption,
         }
 
     def release(self) -> dict[str, Any]:

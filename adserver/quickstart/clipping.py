@@ -10,7 +10,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Final
 
-from adserver.measuring.result import ALL
+from adserver.measuring.cells import ALL
 from adserver.quickstart.measurement import cut_off, round_up
 from maskedlark.frozen import frozen
 

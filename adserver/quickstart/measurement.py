@@ -18,7 +18,8 @@ from decimal import Decimal
 from itertools import compress
 from typing import Final
 
-from adserver.measuring.result import AggregateResult, Estimate
+from adserver.measuring.estimate import Estimate
+from adserver.measuring.result import AggregateResult
 from adserver.quickstart.people import count_rows, why_not_learned
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from adserver.quickstart.table_report import describe_units

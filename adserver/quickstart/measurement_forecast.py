@@ -15,7 +15,8 @@ from dataclasses import asdict, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.result import ALL, Estimate
+from adserver.measuring.cells import ALL
+from adserver.measuring.estimate import Estimate
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.clipping import (
     Clipping,

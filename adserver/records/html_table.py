@@ -18,6 +18,11 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"<table>{top}<tbody>{body}</tbody></table>"
 
 
+def html_note(text: str) -> str:
+    """Return a line of text below or above a table."""
+    return f"<p>{_markup(text)}</p>"
+
+
 def text_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return the same as lines of text, with the columns below each other."""
     table = [list(map(_text, row)) for row in (head, *rows)]

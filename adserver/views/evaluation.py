@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
+from adserver.measuring.group_table import align_estimates
 from adserver.views.printing import print_table, write_as
-from adserver.views.query import align_estimates, format_estimate, noise_lines
+from adserver.views.query import noise_lines
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -18,23 +19,18 @@ if TYPE_CHECKING:
 
 def print_evaluation(result: EvaluationResult) -> None:
     """Print the tables of figures and of calibration, and lines about the release."""
-    metrics = [(one.name, format_estimate(one.estimate)) for one in result.metrics]
+    metrics = [(one.name, str(one.estimate)) for one in result.metrics]
     print_table(("metric", "value"), align_estimates(metrics))
     typer.echo()
     print_table(
         ("score from", "predicted", "observed"),
         align_estimates(
-            [
-                (f"{point.threshold:.3f}", f"{point.x.value:.4f}", format_estimate(point.y))
-                for point in result.calibration
-            ]
+            [(f"{point.threshold:.3f}", f"{point.x.value:.4f}", str(point.y)) for point in result.calibration]
         ),
     )
     typer.echo(f"evaluation {result.query_id}")
-    typer.echo(
-        f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling"
-        " and noise"
-    )
+    typer.echo(f"{result.num_bins} score bins; ± is half of an interval, of sampling and noise")
+    typer.echo(result.caption)
     for line in noise_lines(result, f" on every bin: {result.noise_scale:.4g} records"):
         typer.echo(line)
 
@@ -51,9 +47,7 @@ def write_plot(result: EvaluationResult, path: Path) -> None:
 def _png(result: EvaluationResult) -> bytes:
     figure = new_figure(12.6, 4.4)
     roc, pr, calibration = figure.subplots(1, 3)
-    title = (
-        f"AUC {format_estimate(result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc'))}"
-    )
+    title = f"AUC {result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc')!s}"
     _draw(roc, result.roc, f"ROC: {title}", "false positive rate", "true positive rate")
     _draw(pr, result.pr, "precision and recall", "recall", "precision")
     _draw(calibration, result.calibration, "calibration", "predicted", "observed")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from html import escape as escape_html
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
@@ -12,7 +11,7 @@ from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.plan import PlanMessage, schedule_settings, submit_options, submit_settings
 from adserver.records.facts import Facts
-from adserver.records.html_table import html_table, text_table
+from adserver.records.html_table import html_note, html_table, text_table
 from adserver.records.plans import AnyPlan
 from adserver.records.scored_loss import class_weights, scored_loss
 from adserver.records.submissions import AnySubmission, Submission
@@ -67,9 +66,7 @@ class ShownPlan(Facts):
 
     def _repr_html_(self) -> str:
         """Return the same with tables, for a notebook."""
-        return "".join(
-            f"<p>{escape_html(one)}</p>" if isinstance(one, str) else html_table(*one) for one in self._parts
-        )
+        return "".join(html_note(one) if isinstance(one, str) else html_table(*one) for one in self._parts)
 
 
 def print_plan(planned: Planned) -> None:

@@ -8,7 +8,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.result import ALL, REST, AggregateResult, Estimate
+from adserver.measuring.cells import ALL, REST
+from adserver.measuring.estimate import Estimate
+from adserver.measuring.result import AggregateResult
 from maskedlark.frozen import frozen
 from maskedlark.terminal.pictures import as_png, new_figure
 from maskedlark.terminal.plural import plural
@@ -28,8 +30,11 @@ _AROUND_BARS: Final = 0.34
 _TITLE_LINE: Final = 0.16
 _ROOM: Final = 12.5
 _WIDTHS: Final = {1: 9.0, 2: 12.0, 3: 15.0}
+# What is left and right of axes, without names; and a letter of a name
+_BESIDE: Final = 0.6
+_LABEL_LETTER: Final = 0.062
 # In an inch, of a title and of the heading
-_LETTERS: Final = 14
+_LETTERS: Final = 13
 _HEADING_LETTERS: Final = 16
 # Of the name of a group
 _LABEL_LETTERS: Final = 30
@@ -92,7 +97,9 @@ class Panel:
         return _AROUND_BARS + _TITLE_LINE * len(self._wrapped(width)) + _BAR * bars
 
     def _wrapped(self, width: float) -> list[str]:
-        return textwrap.wrap(self.title, int((width - 1) * _LETTERS))
+        """Return the lines of the title, which begins at the axes: right of the names of the bars."""
+        names = 0 if self.is_upright else max(map(len, self.labels), default=0)
+        return textwrap.wrap(self.title, int((width - _BESIDE - names * _LABEL_LETTER) * _LETTERS))
 
     def draw(self, axes: "Axes", width: float) -> None:
         """Draw onto these axes, which have a width in inches."""
@@ -152,7 +159,7 @@ def panels_of(result: AggregateResult, statistics: Sequence[tuple[str, Sequence[
     """Return a panel for each sum, mean, quantile and histogram.
 
     Of groups by several keys rolled up, that of the first key, and of all keys if it is not mostly noise.
-    Where that would be too many panels, one of both.
+    Where that would be too many panels, one of both: of all keys if every group has room and is known.
     """
     figures = [*_sums(result), *_statistics(result, statistics)]
     buckets = list(_bucket_panels(result))
@@ -249,7 +256,9 @@ class _Drawing:
             return [coarse]
         if are_both:
             return [coarse, fine]
-        return [fine if len(self._known(figure, fine)) <= self.most else coarse]
+        has_room = len(self._known(figure, fine)) <= self.most
+        is_whole = not self._lacks(figure, fine) or self._lacks(figure, coarse)
+        return [fine if has_room and is_whole else coarse]
 
     def panel(self, figure: _Figure, level: int) -> Panel:
         """Return a panel of a level's groups, as many as there is room for."""
@@ -291,6 +300,11 @@ class _Drawing:
         ]
         # A rest is mostly empty: only one that is more than noise says something
         return [place for place in known if not self._is_rest(place) or figure.estimates[place].low > 0]
+
+    def _lacks(self, figure: _Figure, level: int) -> bool:
+        """Return whether a level has a group of which nothing is known."""
+        known = set(self._known(figure, level))
+        return any(place not in known for place in self._places(level) if not self._is_rest(place))
 
     def _is_rest(self, place: int) -> bool:
         return REST in self.result.rows[place].group

@@ -23,13 +23,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.measuring.cells import ALL, REST, ResultRow
+from adserver.measuring.estimate import Estimate
 from adserver.measuring.evaluation_intervals import NoisyCounts
 from adserver.measuring.evaluation_metrics import SmoothedCounts, smooth
 from adserver.measuring.evaluation_result import GROUPS, OF_LABELS
 from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.measurer import read_query
 from adserver.measuring.request import Request, plan_query
-from adserver.measuring.result import ALL, REST, AggregateResult, Estimate, ResultRow
+from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import PlannedQuery, StoredAnswer
 from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import Epsilons

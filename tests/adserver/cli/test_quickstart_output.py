@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from adserver.cli.quickstart_output import show_measured
-from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
+from adserver.measuring.cells import Column, ResultRow
+from adserver.measuring.estimate import Estimate
+from adserver.measuring.result import AggregateResult
 from adserver.messages.query import ResultMessage
 from adserver.quickstart.runs import Rows
 from adserver.views.query import Statistic, json_of

@@ -85,7 +85,10 @@ def test_a_query_has_the_means_that_its_sums_give_and_how_to_read_intervals(visi
         "Count, click, purchase by place where campaign = Lima Days"
     )
     told = visit.page.locator("#answer > p.dim").all_text_contents()
-    assert any(one.startswith("Sums are clipped: a report counts ") for one in told)
+    assert any(
+        one.startswith("99 % intervals; epsilon ") and "sums are clipped: a report counts " in one
+        for one in told
+    )
 
 
 def test_a_task_lists_the_values_and_keys_that_a_query_can_name(visit: Visit) -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from adserver.measuring.aggregate_forecast import AggregateForecast, forecast_aggregate
+from adserver.measuring.cells import ALL, REST
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.measurer import read_query
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
-from adserver.measuring.result import ALL, REST, AggregateResult
+from adserver.measuring.result import AggregateResult
 from adserver.messages.query import AggregateForecastMessage
 from adserver.records.asked_query import StoredAnswer
 from maskedlark.encoding.encoder import CategoryColumn, Encoder
@@ -123,9 +124,10 @@ def test_people_read_each_level_and_what_is_not_foretold() -> None:
     of = noisy_world(mechanism=Mechanism.GAUSSIAN)
     told = foretell(of, ASKED["a roll-up"]).lines()
     assert told[0].startswith(
-        "for epsilon 0.3998 (0.5469 against the ad server with one helper) at delta 1e-05"
+        "for epsilon 0.3998 of a report (0.5469 against the ad server with one helper) at delta 1e-05"
     )
     assert "over 10,000 reports, half of a 99 % interval is:" in told[0]
+    assert foretell(of, ASKED["a roll-up"])._repr_html_() == "".join(f"<p>{line}</p>" for line in told)
     assert [line.partition(": count ± ")[0] for line in told[1:4]] == [
         "  in the total",
         "  in a group by place",

@@ -8,27 +8,17 @@ from io import StringIO
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from adserver.measuring.cells import REST, Column, ResultRow
+from adserver.measuring.estimate import NOT_KNOWN, Estimate, NoInterval, spell
+from adserver.measuring.group_table import align_estimates
 from adserver.measuring.intervals import half_width
-from adserver.measuring.result import (
-    NOT_KNOWN,
-    AggregateResult,
-    Column,
-    Estimate,
-    NoInterval,
-    ResultRow,
-    spell,
-)
+from adserver.measuring.result import AggregateResult
 from adserver.messages.query import ResultMessage
-from adserver.views.query import (
-    Statistic,
-    align_estimates,
-    format_estimate,
-    print_groups,
-    summary_lines,
-    write_result,
-)
+from adserver.views import query
+from adserver.views.query import Statistic, print_groups, summary_lines, write_result
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -323,7 +313,7 @@ def test_each_column_of_a_file_and_each_statistic_has_a_name_of_its_own(
     for ending in ("csv", "parquet", "json"):
         write_result(one, tmp_path / f"r.{ending}", statistics)
     [first, _] = csv.DictReader(StringIO((tmp_path / "r.csv").read_text()))
-    assert len(first) == 1 + 4 * 6 + 2
+    assert len(first) == 1 + 4 * 6 + 2 + 6
     # A file says by itself which reports it is of, and which groups may be hidden
     assert (first["may_be_hidden"], first["where city"]) == ("False", "Lima")
     assert (first["paid value"], first["paid value_2"], first["mean of paid value"]) == ("a", "5.0", "1.0")
@@ -334,7 +324,7 @@ def test_each_column_of_a_file_and_each_statistic_has_a_name_of_its_own(
     assert as_json["statistics"].keys() == {"mean of paid", "mean of paid over seen"}
     assert as_json["where"] == {"city": "Lima"}
     assert ResultMessage.model_validate_json((tmp_path / "r.json").read_bytes()).value().where == one.where
-    assert summary_lines(one)[0] == "only reports where city = Lima"
+    assert "; over those of the 1,000 reports of the dataset where city = Lima" in summary_lines(one)[0]
     assert not [line for line in summary_lines(one) if "code of a word" in line]
     coded = replace(one, rows=tuple(replace(row, group=("312074856",)) for row in one.rows))
     assert [
@@ -350,17 +340,95 @@ def test_people_read_the_estimate_the_interval_and_the_cost(capsys: pytest.Captu
     head, first, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["key", "count"]
     assert first.rstrip().split(maxsplit=1) == ["a", "5.2 ± 3.0"]
-    assert format_estimate(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
+    assert str(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
+    assert str(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)) == "unknown"
+    assert str(Estimate(value=-0.02, standard_error=9, low=-44.02, high=43.98)) == "0 ± 44"
+    assert str(estimate(1.0).within(0.0, 9.0)) == "1.0 (0.0 to 4.0)"
+    assert str(estimate(-8.0).within(0.0, 9.0)) == "-8.0 (0.0 to 3.0)"
+    caption, *_, noise, budget = summary_lines(one)
     assert (
-        format_estimate(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf))
-        == "unknown"
+        caption
+        == one.caption
+        == (
+            "99 % intervals; epsilon 0.5 of a report (0.7 against the ad server with one helper) at delta "
+            "1e-05; over the 1,000 reports of the dataset only"
+        )
     )
-    assert format_estimate(Estimate(value=-0.02, standard_error=9, low=-44.02, high=43.98)) == "0 ± 44"
-    assert format_estimate(estimate(1.0).within(0.0, 9.0)) == "1.0 (0.0 to 4.0)"
-    assert format_estimate(estimate(-8.0).within(0.0, 9.0)) == "-8.0 (0.0 to 3.0)"
-    assert "0.5 (0.7 against the ad server with one helper)" in summary_lines(one)[-1]
+    assert noise.startswith("gaussian noise of each helper: count 1; ± is half of an interval")
+    assert budget == "spent and reserved of the dataset by then: 1.5 (2.7)"
+    without = result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE)
     assert (
-        summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"
+        without.caption == "99 % intervals; no noise: no privacy; over the 1,000 reports of the dataset only"
+    )
+    assert not any("noise of each helper" in line for line in summary_lines(without))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Estimate(value=5912.0, standard_error=3000.0, low=0.0, high=12158.0), "5,912 (0 to 12,158)"),
+        (Estimate(value=-5912.0, standard_error=3000.0, low=-12158.0, high=0.0), "-5,912 (-12,158 to 0)"),
+        (Estimate(value=0.952, standard_error=0.02, low=0.9, high=1.0), "0.952 (0.900 to 1.000)"),
+        (Estimate(value=6079.0, standard_error=3000.0, low=0.0, high=12158.0), "6,079 ± 6,079"),
+        (Estimate(value=5912.0, standard_error=3000.0, low=-167.0, high=12158.0), "5,912 ± 6,162"),
+    ],
+)
+def test_an_interval_that_ends_at_what_is_possible_has_both_ends_and_none_reads_beyond(
+    found: Estimate, said: str
+) -> None:
+    assert str(found) == said
+
+
+def test_every_face_and_file_says_what_the_numbers_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyarrow import parquet
+
+    whole = result({"paid": [5.0, 7.0], "count": [1.0, 2.0]})
+    paid, count = whole.columns
+    clipped = replace(paid, clipped_to=(0.0, 60.0))
+    one = replace(whole, columns=(clipped, count), unit=PrivacyUnit.USER, records=7189)
+    monkeypatch.setattr(query, "draw_result", lambda _of, _statistics, heading: repr(heading).encode())
+    for ending in ("json", "csv", "parquet", "png"):
+        write_result(one, tmp_path / f"r.{ending}")
+    assert one.caption == (
+        "99 % intervals; epsilon 0.5 of a person (0.7 against the ad server with one helper) at delta 1e-05; "
+        "over the 7,189 reports of the dataset only; sums are clipped: a report counts 0 to 60 of paid; "
+        "intervals do not cover what is beyond"
+    )
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert (document["caption"], document["confidence"]) == (one.caption, 0.99)
+    assert (tmp_path / "r.png").read_text() == repr([one.caption])
+    assert summary_lines(one)[0] == one.caption
+    assert one.caption in repr(one)
+    assert f"<p>{one.caption}</p>" in one._repr_html_()
+    expected = {
+        "reports": 7189, "confidence": 0.99, "epsilon": 0.5, "collusion_epsilon": 0.7, "delta": 1e-5,
+        "unit": "user",
+    }  # fmt: skip
+    table = pd.read_csv(tmp_path / "r.csv")
+    assert table[[*expected]].to_dict("records") == [expected] * 2
+    assert parquet.read_table(tmp_path / "r.parquet").select([*expected]).to_pylist() == [expected] * 2
+    free = replace(one, mechanism=Mechanism.NONE)
+    write_result(free, tmp_path / "free.csv")
+    assert pd.read_csv(tmp_path / "free.csv")[["epsilon", "collusion_epsilon", "delta"]].isna().all(axis=None)
+
+
+def test_a_notebook_and_a_shell_show_the_rows_and_figures_of_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = result({"count": [3207.47, 7.0]}, error=662.83)
+    rows = (whole.rows[0], replace(whole.rows[1], group=(REST,), may_be_hidden=True))
+    one = replace(whole, rows=rows)
+    print_groups(one, is_all_shown=False, where="to_pandas() has all")
+    head, group, left_out = capsys.readouterr().out.splitlines()
+    assert (head.split(), group.split()) == (["key", "count"], ["a", "3,207", "±", "1,988"])
+    assert left_out.startswith("1 rest (of groups that are too small) not shown")
+    assert repr(one).splitlines()[1:] == ["key  count", "a    3,207 ± 1,988", one.caption, left_out]
+    assert one._repr_html_() == (
+        "<table><thead><tr><th>key</th><th>count</th></tr></thead>"
+        "<tbody><tr><td>a</td><td>3,207 ± 1,988</td></tr></tbody></table>"
+        f"<p>{one.caption}</p><p>{left_out}</p>"
     )
 
 
@@ -385,14 +453,14 @@ def test_people_read_what_a_threshold_hides(capsys: pytest.CaptureFixture[str]) 
     print_groups(noisy)
     rows = [line.rstrip().split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == [["a", "-2 to 46 (may be hidden)"], ["b", "70.0 ± 3.0"]]
-    assert "fewer than 20 are" in summary_lines(one)[0]
-    assert "fewer than about 20 (by counts with a noise of 12)" in summary_lines(noisy)[0]
+    assert "fewer than 20 are" in summary_lines(one)[1]
+    assert "fewer than about 20 (by counts with a noise of 12)" in summary_lines(noisy)[1]
     strict = replace(noisy, threshold_margin=63.0, discovery_margin=54.2)
     notes = (
         "cells are shown from about 83 reports (k = 20 plus 63 for the noise)",
         "groups are found from about 74 reports (k = 20 plus 54 for the noise)",
     )
-    assert tuple(summary_lines(strict)[1:3]) == notes
+    assert tuple(summary_lines(strict)[2:4]) == notes
     assert repr(strict).endswith("\n".join(notes))
     assert all(note in strict._repr_html_() for note in notes)
     assert ResultMessage.of(strict).value() == strict
@@ -432,8 +500,8 @@ def test_a_mean_of_what_was_not_summed_names_what_was() -> None:
 
 
 def test_large_numbers_have_their_thousands_apart_and_no_exponents() -> None:
-    assert str(estimate(1_234_567.25)) == "1,234,567 (1,234,564 to 1,234,570)"
-    assert str(estimate(12_345.25, 0.5)) == "12,345.2 (12,343.8 to 12,346.8)"
+    assert str(estimate(1_234_567.25)) == "1,234,567.2 ± 3.0"
+    assert str(estimate(12_345.25, 400.0)) == "12,345 ± 1,200"
 
 
 def test_of_groups_that_are_not_shown_those_of_other_words_and_rests_are_counted_apart(
@@ -453,11 +521,10 @@ def test_of_groups_that_are_not_shown_those_of_other_words_and_rests_are_counted
 
 def test_a_cost_is_said_to_be_of_a_person_where_budgets_are() -> None:
     whole = result({"count": [5.0, 7.0]})
-    assert "; spent and reserved of the dataset by then: 1.5 (2.7)" in summary_lines(whole)[-1]
-    of_people = summary_lines(replace(whole, unit=PrivacyUnit.USER))[-1]
-    assert of_people.startswith("epsilon 0.5 of a person (0.7 against the ad server with one helper)")
-    assert "reserved of each person, over all datasets of the task, by then: 1.5 (2.7)" in of_people
-    assert "1000 reports, epsilon 0.5 of a person (0.7" in repr(replace(whole, unit=PrivacyUnit.USER))
+    assert summary_lines(whole)[-1] == "spent and reserved of the dataset by then: 1.5 (2.7)"
+    caption, *_, budget = summary_lines(replace(whole, unit=PrivacyUnit.USER))
+    assert "; epsilon 0.5 of a person (0.7 against the ad server with one helper)" in caption
+    assert "reserved of each person, over all datasets of the task, by then: 1.5 (2.7)" in budget
     assert ResultMessage.of(replace(whole, unit=PrivacyUnit.USER)).value().unit is PrivacyUnit.USER
 
 

@@ -21,10 +21,10 @@ from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
+from adserver.measuring.estimate import NoInterval
 from adserver.measuring.evaluation_metrics import smooth
 from adserver.measuring.evaluation_result import OF_LABELS, EvaluationResult, read
 from adserver.measuring.evaluator import Evaluator, histogram_of, plan_evaluation
-from adserver.measuring.result import NoInterval
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE

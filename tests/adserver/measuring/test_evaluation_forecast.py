@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adserver.measuring.estimate import NoInterval
 from adserver.measuring.evaluation_forecast import _expected_histogram, forecast_evaluation
 from adserver.measuring.evaluation_metrics import SmoothedCounts
 from adserver.measuring.evaluation_result import read
 from adserver.measuring.evaluator import plan_evaluation
-from adserver.measuring.result import NoInterval
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism

@@ -14,8 +14,10 @@ import pytest
 
 from adserver.client.ad_server import AdServer
 from adserver.client.job import Job
+from adserver.measuring.cells import Column, ResultRow
+from adserver.measuring.estimate import NOT_KNOWN, Estimate
 from adserver.measuring.evaluation_result import EvaluationResult, Metric, read
-from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ResultRow
+from adserver.measuring.result import AggregateResult
 from adserver.records.html_table import html_table
 from adserver.records.round_figures import RoundFigures
 from maskedlark.errors import InvalidTask
@@ -65,12 +67,13 @@ def test_sums_become_a_row_for_each_cell() -> None:
     assert table.loc[1].tolist() == ["5", 7.0, 1.0, 4.0, 10.0, False]
     shown = result._repr_html_()
     assert "<th>month</th><th>count</th>" in shown
-    assert "<td>5</td><td>7 (4 to 10)</td>" in shown
+    assert "<td>5</td><td>7.0 ± 3.0</td>" in shown
     assert repr(result).splitlines() == [
-        "AggregateResult q: 50 reports, epsilon 0.5 (1 against the ad server with one helper)",
+        "AggregateResult q",
         "month  count",
-        "3      40 (37 to 43)",
-        "5      7 (4 to 10)",
+        "3      40.0 ± 3.0",
+        "5       7.0 ± 3.0",
+        result.caption,
     ]
 
 
@@ -163,9 +166,12 @@ def test_figures_show_their_intervals_or_that_there_is_none() -> None:
     result = replace(evaluated(), metrics=(*evaluated().metrics, Metric(name="loss", estimate=of)))
     assert repr(result).splitlines()[1:] == [
         "metric   value",
-        "roc_auc  0.9 (-2.1 to 3.9)",
+        "roc_auc  0.9 ± 3.0",
         "loss     unknown (no interval at this noise)",
+        result.caption,
     ]
+    assert result.caption.startswith("99 % intervals; epsilon 0.5 of a report (1 against")
+    assert f"<p>{result.caption}</p>" in result._repr_html_()
     assert "<td>loss</td><td>unknown (no interval at this noise)</td>" in result._repr_html_()
     [*_, row] = result.to_pandas().to_dict("records")
     assert (row["value"], row["no_interval"]) == (0.5, "noise")

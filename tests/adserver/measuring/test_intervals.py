@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from adserver.measuring.estimate import Estimate, NoInterval
 from adserver.measuring.evaluation_result import _Readings, read
 from adserver.measuring.intervals import Ratio, chance_above, clear_of_zero, half_width, reach
-from adserver.measuring.result import Estimate, NoInterval
-from adserver.views.query import format_estimate
 from maskedlark.privacy.mechanism import Mechanism
 from tests.bench.intervals import (
     Cell,
@@ -165,7 +164,7 @@ def test_people_read_why_there_is_no_interval() -> None:
         (NoInterval.RECORDS, "0.812 (no interval: too few"),
     ):
         estimate = Estimate(value=0.8123, standard_error=np.inf, low=-np.inf, high=np.inf, no_interval=reason)
-        assert format_estimate(estimate).startswith(text)
+        assert str(estimate).startswith(text)
 
 
 def test_the_summary_counts_cells_that_have_intervals() -> None:

@@ -7,10 +7,12 @@ from itertools import compress
 import numpy as np
 import pytest
 
+from adserver.measuring.cells import ALL, REST, Column, ResultRow
 from adserver.measuring.consistency import consistent
+from adserver.measuring.estimate import Estimate
 from adserver.measuring.intervals import half_width
 from adserver.measuring.not_printed import NOT_PRINTED, list_with_remainders, with_whole_groups
-from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
+from adserver.measuring.result import AggregateResult
 from adserver.views.query import print_groups
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism

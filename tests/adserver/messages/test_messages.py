@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from adserver.measuring.estimate import NOT_KNOWN, NoInterval
 from adserver.measuring.evaluation_result import EvaluationResult, read
-from adserver.measuring.result import NOT_KNOWN, NoInterval
 from adserver.messages.base import Message
 from adserver.messages.budget import BudgetMessage, EpsilonsMessage
 from adserver.messages.dataset import DatasetItem

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
+from adserver.measuring.cells import Column, ResultRow
+from adserver.measuring.estimate import Estimate
+from adserver.measuring.result import AggregateResult
 from adserver.quickstart.measurement import (
     MIN_CELL_COUNT,
     describe_gaps,

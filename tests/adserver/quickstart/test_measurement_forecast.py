@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from adserver.measuring.result import ALL
+from adserver.measuring.cells import ALL
 from adserver.quickstart.clipping import Clipping
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import (

@@ -804,9 +804,13 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
         ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high,may_be_hidden"
+        ",reports,confidence,epsilon,collusion_epsilon,delta,unit"
     )
+    assert cells.endswith(",False,378,0.99,0.5,0.7,1e-05,report")
     # What is shared for an epsilon has nothing of the table's own rows
-    assert json.loads((folder / "measured.json").read_text()).keys() == ANSWER.keys()
+    written = json.loads((folder / "measured.json").read_text())
+    assert written.keys() == ANSWER.keys() | {"caption", "confidence"}
+    assert "; over the 378 reports of the dataset only" in written["caption"]
     own_table = json.loads((folder / "own-table-not-private.json").read_text())
     assert next(iter(own_table.items())) == ("is_private", False)
     # The panel's rows are not in the results, and not in what is said of them

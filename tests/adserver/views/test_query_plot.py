@@ -8,21 +8,18 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from adserver.measuring.result import (
-    ALL,
-    NOT_KNOWN,
-    REST,
-    AggregateResult,
-    Column,
-    Estimate,
-    ResultRow,
-)
+from adserver.measuring.cells import ALL, REST, Column, ResultRow
+from adserver.measuring.estimate import NOT_KNOWN, Estimate
+from adserver.measuring.result import AggregateResult
+from adserver.views import query_plot
 from adserver.views.query import Statistic, write_result
-from adserver.views.query_plot import Panel, panels_of
+from adserver.views.query_plot import Panel, draw_result, panels_of
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.terminal.pictures import new_figure
+from maskedlark.terminal.pictures import as_png, new_figure
 
 MOST_PIXELS = 1_650
 
@@ -212,3 +209,47 @@ def test_the_conditions_are_on_top_of_a_picture(tmp_path: Path) -> None:
     write_result(one, tmp_path / "all.png")
     write_result(replace(one, where=(("city", "Lima"),)), tmp_path / "lima.png")
     assert size_of(tmp_path / "lima.png")[1] > size_of(tmp_path / "all.png")[1]
+
+
+def test_of_few_panels_all_groups_of_the_first_key_are_more_than_some_of_both() -> None:
+    """A median is known of each campaign, and of fewer than half of the campaigns on a device."""
+    names = ["count", *(f"column {place}" for place in range(10))]
+    groups = [(ALL, ALL), *((name, ALL) for name in "abc"), *product("abc", "xyz")]
+    many = result(("campaign", "device"), groups, {name: [estimate(90.0)] * len(groups) for name in names})
+    known = [estimate(9.0)] * len(groups)
+    some = [*known[:8], *[NOT_KNOWN] * (len(groups) - 8)]
+    few = [known[0], NOT_KNOWN, *some[2:]]
+    statistics = [("whole", known), ("median", some), ("share", few)]
+    titles = [panel.title for panel in panels_of(many, statistics)]
+    assert titles[-3:] == [
+        "whole by campaign, device",
+        "median by campaign",
+        "share by campaign, device: 4 of 9 groups, the others are unknown",
+    ]
+
+
+@pytest.mark.parametrize("columns", [1, 4, 13])
+def test_nothing_of_a_picture_is_cut_off_at_its_edges(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+
+    def draw(figure: Figure) -> bytes:
+        drawn.append(figure)
+        return as_png(figure)
+
+    monkeypatch.setattr(query_plot, "as_png", draw)
+    titles = [
+        f"quantile 0.9 of Bestellwert (EUR) over rows with Bestellwert (EUR) {n}" for n in range(columns)
+    ]
+    groups = [(f"Kampagne Sommerschlussverkauf {n}", "Tablet") for n in range(18)]
+    many = result(("Kampagne", "Gerätekategorie"), groups, {})
+    heading = "99 % intervals; epsilon 0.5 of a person (0.7 against the ad server with one helper); " * 4
+    draw_result(many, [(title, [estimate(9e6)] * len(groups)) for title in titles], [heading])
+    [figure] = drawn
+    figure.draw_without_rendering()
+    for text in figure.findobj(Text):
+        # Numbers beyond an axis are not drawn
+        if any(map(str.isalpha, text.get_text())):
+            box = text.get_window_extent()
+            assert 0 <= box.x0 < box.x1 <= figure.bbox.x1, text.get_text()
+    shown = " ".join(" ".join(axes.get_title(loc="left").split()) for axes in figure.axes)
+    assert shown.count("of 18 groups") == columns
