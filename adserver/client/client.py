@@ -23,6 +23,7 @@ from adserver.records.access import Scope
 from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
+from adserver.views.budget import ShownBudget
 from adserver.views.printing import sealing_bars
 from maskedlark.audit_log import AuditEntry
 from maskedlark.encoding.encoder import Encoder
@@ -117,7 +118,8 @@ class Client(Measuring, Training):
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
         """
-        return self.server.budgets(task=task, dataset=id_of(dataset), planned=planned, relation=relation)
+        found = self.server.budgets(task=task, dataset=id_of(dataset), planned=planned, relation=relation)
+        return tuple(map(ShownBudget.show, found))
 
     def statements(self, task: str = "") -> list[Evidence]:
         """Return what both helpers say, and signed, of each job and query of a task that they charged."""

@@ -10,6 +10,7 @@ from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import CostedUse, DatasetBudget, Forecast, Standing
+from maskedlark.terminal.plural import plural
 
 SIZES: Final = ("rounds", "batch_size", "noise_multiplier")
 """What JSON says of a planned job."""
@@ -17,6 +18,19 @@ USE_FIELDS: Final = (
     "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate"
 )  # fmt: skip
 """What JSON says of a use as it is."""
+
+FIELDS: Final = ("ad_server", "colluding")
+"""The budgets of a dataset."""
+LABEL_FROM_LABEL: Final = "label: what is held costs so much to tell one real label of a report from another"
+NO_NOISE: Final = "this task adds no noise: nothing is private, and there is no budget"
+NOT_ADDITIVE: Final = "Each job's own epsilons are its cost alone; together, jobs cost less than the sum."
+DISCOVERY: Final = (
+    "(0) is a discovery of groups (aggregate --discover): helpers see keys without it, and its noise hides "
+    "them from the ad server alone"
+)
+_ID_DIGITS: Final = 12
+# The ad server alone, and together with either one of the helpers.
+_ADVERSARIES: Final = ("ad server", "with one helper")
 
 
 def budget_json(budget: DatasetBudget) -> dict[str, Any]:
@@ -37,6 +51,58 @@ def budget_json(budget: DatasetBudget) -> dict[str, Any]:
         "labels": None if budget.labels is None else _epsilons_json(budget.labels),
         "planned": None if budget.forecast is None else _forecast_json(budget.forecast),
     }
+
+
+def title_line(budget: DatasetBudget) -> str:
+    """Say what the budgets are of."""
+    dataset, task = budget.dataset, budget.dataset.task
+    if dataset.is_person:
+        of = f"a person in task {task.name!r}: {plural(dataset.size, 'device')}"
+        zeroed = "all updates of one person"
+    else:
+        zeroed = "one report"
+        named = dataset.dataset_id.hex()[:_ID_DIGITS]
+        of = f"dataset {named} of {task.name!r}: {plural(dataset.size, 'report')}"
+    return f"{of}, epsilons at delta {task.delta:.2g}, of zeroing {zeroed}"
+
+
+def standing_table(budget: DatasetBudget) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the head and the two rows of what is spent, reserved and left of both budgets."""
+    labels = budget.labels
+    head = ("against the", "spent", "reserved", "left", "budget", *(["label"] if labels is not None else []))
+    rows: list[tuple[str, ...]] = []
+    for name, of in zip(_ADVERSARIES, FIELDS, strict=True):
+        one: Standing = getattr(budget, of)
+        shown = [one.spent, one.reserved, one.left, one.budget]
+        shown += [] if labels is None else [getattr(labels, of)]
+        rows.append((name, *map(number, shown)))
+    return head, rows
+
+
+def use_table(budget: DatasetBudget) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the head and a row for each job or query."""
+    head = ("job or query", "state", "rounds", "batch", "noise", "epsilon", "(with one helper)")
+    rows: list[tuple[str, ...]] = [
+        (
+            one.use.use_id.hex()[:_ID_DIGITS],
+            one.use.state,
+            f"{one.use.rounds_answered}/{one.use.rounds_held}",
+            f"{one.use.sampling_rate * budget.dataset.size:,.0f}",
+            f"{one.use.noise_multiplier:.4g}",
+            _of(one.spent.ad_server, one.held.ad_server),
+            f"({_of(one.spent.colluding, one.held.colluding)})",
+        )
+        for one in budget.uses
+    ]
+    return head, rows
+
+
+def use_lines(budget: DatasetBudget) -> list[str]:
+    """Return the lines below the table of jobs and queries."""
+    if not budget.is_noisy:
+        return []
+    is_seen = any(one.held.ad_server and not one.held.colluding for one in budget.uses)
+    return [*([DISCOVERY] if is_seen else []), *([NOT_ADDITIVE] if len(budget.uses) > 1 else [])]
 
 
 def next_line(budget: DatasetBudget) -> str:
@@ -70,6 +136,10 @@ def forecast_line(forecast: Forecast) -> str:
 def number(value: float) -> str:
     """Format an epsilon."""
     return "∞" if math.isinf(value) else f"{value:.4g}"
+
+
+def _of(spent: float, held: float) -> str:
+    return number(spent) if spent == held else f"{number(spent)} of {number(held)}"
 
 
 def _standing_json(standing: Standing) -> dict[str, float | None]:

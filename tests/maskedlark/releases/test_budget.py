@@ -23,11 +23,11 @@ from maskedlark.releases.budget import (
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Measure
 from maskedlark.reports.task import Task
-from maskedlark.terminal.budget_table import NO_NOISE, _bar, budget_table
-from maskedlark.terminal.budget_view import budget_json, next_line
+from maskedlark.terminal.budget_table import _bar, budget_table
+from maskedlark.terminal.budget_view import DISCOVERY, NO_NOISE, NOT_ADDITIVE, budget_json, next_line
 from tests import charge_builders
 from tests.builders import job_spec, world
-from tests.maskedlark.query_specs import query
+from tests.maskedlark.query_specs import discovery, query
 
 SIZE = 1_000
 TASK = world(mechanism="gaussian").task
@@ -205,3 +205,15 @@ def shown(budget: Any) -> str:
     with console.capture() as captured:
         console.print(budget_table(budget))
     return captured.get()
+
+
+def test_a_discovery_that_costs_nothing_with_one_helper_is_explained() -> None:
+    of = world(mechanism="gaussian")
+    noise = {"noise_multiplier": 5.0}
+    asked = BudgetUse.of_query(of.task, query(of, threshold_noise_multiplier=5.0, **noise))
+    found = BudgetUse.of_query(of.task, discovery(of, query_id=b"d" * 16, **noise))
+    both = DatasetBudget.of(dataset(of.task), [asked, found])
+    assert both.uses[1].spent.colluding == 0 < both.uses[1].spent.ad_server
+    *_, first, second = shown(both).splitlines()
+    assert (first.strip(), second.strip()) == (DISCOVERY, NOT_ADDITIVE)
+    assert DISCOVERY not in shown(DatasetBudget.of(dataset(), [asked, use()]))
