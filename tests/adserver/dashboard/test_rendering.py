@@ -45,7 +45,7 @@ def test_a_mean_over_a_group_that_may_be_hidden_or_is_near_noise_is_unknown_and_
         "columns": [{"name": "Paid (EUR) v1.0", "bucket": None}],
         "rows": rows,
         "records": 60,
-        "epsilon": None,
+        "caption": "99 % intervals",
     }
     values = {
         "kind": "query",
