@@ -119,12 +119,20 @@ class _ScoredTable:
             )
             for one in self.unknown
         ]
-        lines += [
-            f"column {one.column!r} is empty in {one.rows:,} of {plural(one.of, 'row')}"
-            + (", and was in none that the encoder was fitted to" if one.are_new else "")
-            + ": check that its cells were read as they were meant"
-            for one in self.gaps
-        ]
+        for what, are_new in (
+            ("empty where the encoder was fitted to no gap", True),
+            ("mostly empty", False),
+        ):
+            named = [
+                f"{one.column!r} ({one.rows} of {plural(one.of, 'row')})"
+                for one in self.gaps
+                if one.are_new is are_new
+            ]
+            if named:
+                columns = "column" if len(named) == 1 else "columns"
+                lines.append(
+                    f"{what}: {columns} {', '.join(named)}; check that the cells were read as they were meant"
+                )
         lines += [
             f"column {column!r} is read as amounts in {unit}; the encoder does not know the unit that it was "
             "fitted on: check that it is the same"

@@ -356,5 +356,5 @@ def test_evaluate_refuses_records_of_another_encoder_than_the_models(tmp_path: P
 
 def test_a_column_that_is_empty_in_every_row_is_printed_with_their_count(tmp_path: Path) -> None:
     table = "pages;device;seen\n" + ";phone;2026-11-02\n" * 20
-    assert "column 'pages' is empty in 20 of 20 rows" in run(tmp_path, model(), table=table).output
+    assert "mostly empty: column 'pages' (20 of 20 rows)" in run(tmp_path, model(), table=table).output
     assert json.loads(run(tmp_path, model(), "--json", table=table).stdout)["gaps"] == {"pages": 20}

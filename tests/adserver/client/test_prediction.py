@@ -298,7 +298,9 @@ def test_a_column_that_is_mostly_empty_is_warned_of_once(gaps: int) -> None:
         warnings.simplefilter("always")
         for _ in range(2):
             predict(graph, frame)
-    told = f"column 'pages' is empty in {gaps} of 12 rows: check that its cells were read as they were meant"
+    told = (
+        f"mostly empty: column 'pages' ({gaps} of 12 rows); check that the cells were read as they were meant"
+    )
     # Up to half may be as the encoder was fitted to it, which has a byte for gaps
     assert [str(one.message) for one in caught] == ([told] if gaps > 6 else [])
 
@@ -306,15 +308,18 @@ def test_a_column_that_is_mostly_empty_is_warned_of_once(gaps: int) -> None:
 def test_a_gap_where_the_encoder_was_fitted_to_none_is_warned_of_at_the_first_one() -> None:
     encoder = Encoder(columns=(NumberColumn(name="pages", first=0, missing=130, edges=(1.0, 2.5)),))
     encoded = describe(dense_network([1, 1], "relu", seed=5, final="linear"), **{LOSS_IS: LOGITS.value})
-    with pytest.warns(UserWarning, match="'pages' is empty in 1 of 2 rows, and was in none that the encoder"):
+    with pytest.warns(
+        UserWarning,
+        match=r"empty where the encoder was fitted to no gap: column 'pages' \(1 of 2 rows\); check",
+    ):
         predict(encoded, [{"pages": 1}, {"pages": None}], encoder=encoder)
 
 
 def test_dates_that_are_mostly_empty_are_warned_of_by_their_own_name_alone() -> None:
-    with pytest.warns(UserWarning, match="'seen' is empty") as caught:
+    with pytest.warns(UserWarning, match="mostly empty: column 'seen'") as caught:
         predict(from_columns(model(), ENCODER), [ROWS[0] | {"seen": None}] * 12)
-    assert [str(one.message).partition(":")[0] for one in caught] == [
-        "column 'seen' is empty in 12 of 12 rows"
+    assert [str(one.message).partition(";")[0] for one in caught] == [
+        "mostly empty: column 'seen' (12 of 12 rows)"
     ]
 
 
