@@ -10,6 +10,7 @@ from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import CostedUse, DatasetBudget, Forecast, Standing
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.plural import plural
 
 SIZES: Final = ("rounds", "batch_size", "noise_multiplier")
@@ -60,7 +61,9 @@ def title_line(budget: DatasetBudget) -> str:
         of = f"a person in task {task.name!r}: {plural(dataset.size, 'device')}"
         zeroed = "all updates of one person"
     else:
-        zeroed = "one report"
+        most = task.reports_per_user
+        is_of_user = task.unit is PrivacyUnit.USER
+        zeroed = f"one person, with up to {plural(most, 'report')}" if is_of_user else "one report"
         named = dataset.dataset_id.hex()[:_ID_DIGITS]
         of = f"dataset {named} of {task.name!r}: {plural(dataset.size, 'report')}"
     return f"{of}, epsilons at delta {task.delta:.2g}, of zeroing {zeroed}"

@@ -217,3 +217,11 @@ def test_a_discovery_that_costs_nothing_with_one_helper_is_explained() -> None:
     *_, first, second = shown(both).splitlines()
     assert (first.strip(), second.strip()) == (DISCOVERY, NOT_ADDITIVE)
     assert DISCOVERY not in shown(DatasetBudget.of(dataset(), [asked, use()]))
+
+
+def test_a_budget_says_whether_it_is_of_a_report_or_of_a_person() -> None:
+    of_people = world(mechanism="gaussian", unit="user", reports_per_user=18).task
+    assert "epsilons at delta 1e-05, of zeroing one report\n" in shown(DatasetBudget.of(dataset(), []))
+    assert ", of zeroing one person, with up to 18 reports\n" in shown(
+        DatasetBudget.of(dataset(of_people), [])
+    )
