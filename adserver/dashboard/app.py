@@ -47,7 +47,7 @@ def dashboard(
     """
     grants, figures = Grants(AccessStore(site.engine, site.clock), provider), Figures(site)
     pages = Pages(figures, environment())
-    app = _app(site, grants, pages)
+    app = _app(site, grants, pages, figures)
     try:
         yield AuthMiddleware(
             app=app,
@@ -68,7 +68,7 @@ def _sign_in(provider: "OidcProvider", grants: Grants, *, is_tls: bool) -> "Sign
     return SignIn(provider=provider, grants=grants, is_tls=is_tls)
 
 
-def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
+def _app(site: AdminContext, grants: Grants, pages: Pages, figures: Figures) -> ASGIApp:
     async def change(request: Request) -> Response:
         """Handle a button of a job's page, then redirect back to the page."""
         name, act = request.path_params["job"], request.path_params["act"]
@@ -108,6 +108,16 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
         headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
         return Response(made.encoded, headers=headers, media_type="application/octet-stream")
 
+    async def send_groups(request: Request) -> Response:
+        """Send the groups of a query as a .csv file."""
+        try:
+            query_id, made = await run_in_threadpool(figures.groups_csv, request.path_params["query"])
+        except MaskedLarkError as refusal:
+            content = pages.draw("refused.html", "queries", request, {"detail": str(refusal)})
+            return HTMLResponse(content, 409)
+        headers = {"content-disposition": f'attachment; filename="query-{query_id[:12]}.csv"'}
+        return Response(made, headers=headers, media_type="text/csv")
+
     async def log_out(request: Request) -> Response:
         with acting_as(actor_of(request, request.state.grant)):
             await run_in_threadpool(grants.end, request.state.grant)
@@ -135,6 +145,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
             # Before {act}, which would match it
             Route("/jobs/{job}/model.onnx", download, methods=["GET"], name="a job's model"),
             Route("/jobs/{job}/{act}", change, methods=["POST"], name="change a job"),
+            Route("/queries/{query}/groups.csv", send_groups, methods=["GET"], name="a query's groups"),
             Route(LOGIN_PATH, log_in, methods=["GET"], name="log in"),
             Route(LOGOUT_PATH, log_out, methods=["POST"], name="log out"),
             Route("/static/{name}", ASSETS.serve, methods=["GET"], name="files"),

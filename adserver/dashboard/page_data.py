@@ -33,8 +33,10 @@ from adserver.dashboard.plan_page import (
     tasks_to_plan,
 )
 from adserver.dashboard.ttl_cache import TtlCache
+from adserver.measuring.group_table import group_table
+from adserver.measuring.result import AggregateResult
 from adserver.messages.base import Message
-from adserver.messages.query import EstimateMessage, ResultMessage
+from adserver.messages.query import ResultMessage
 from adserver.records.dataset_state import DatasetState
 from adserver.records.defaults import MAX_EPOCHS
 from adserver.records.job_record import JobRecord
@@ -48,7 +50,13 @@ from adserver.store.paging import PageMarker
 from adserver.training.cost import job_epsilons
 from adserver.views.job_comparison import job_figures, why_not_comparable
 from adserver.views.measurement import measurement_rows
-from adserver.views.query import means_in, reading_lines
+from adserver.views.query import (
+    Statistic,
+    csv_of,
+    means_in,
+    quantiles_in,
+    reading_lines,
+)
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
@@ -66,6 +74,8 @@ from maskedlark.terminal.budget_view import budget_json, forecast_line, next_lin
 ROWS: Final = 25
 RECENT: Final = 6
 POINTS: Final = 150
+# Rows of a query's table; its file has all
+_MOST_GROUPS: Final = 200
 SOON_S: Final = 30 * 86_400.0
 """A certificate that ends so soon is worth a look."""
 # How long a page waits for a budget or plan before it is shown without; a later look finds it
@@ -461,19 +471,42 @@ class Figures:
         shown = show_query(self.site, query)
         return {**_plain(shown), **({} if shown.result is None else self._read_off(shown.result))}
 
+    def groups_csv(self, query: str) -> tuple[str, bytes]:
+        """Return a query's id and its groups as the .csv file that commands write, with all statistics.
+
+        Raises:
+            JobRefused(UNKNOWN_QUERY): it is no query, or its answer is not kept here.
+        """
+        shown = show_query(self.site, query)
+        if shown.result is None:
+            raise JobRefused(
+                JobReason.UNKNOWN_QUERY,
+                "its answer is not kept here: ask the helpers for the same one, at no cost, with "
+                f"`adserver aggregate --again {shown.query_id[:12]} --out groups.csv`",
+            )
+        result = shown.result.value()
+        return shown.query_id, csv_of(result, _statistics_in(result))
+
     def _read_off(self, message: ResultMessage) -> Values:
-        """Return the means that a query's sums give, and the lines on how to read its intervals."""
+        """Return the table of a query's groups as commands print it, and how to read its intervals."""
         result = message.value()
-        means = means_in(result)
+        statistics = _statistics_in(result)
+        table = group_table(
+            result,
+            {one.name: one.estimates(result) for one in statistics},
+            is_all_shown=False,
+            without={column.shown_value for column in result.columns if column.bucket is not None},
+            where="the CSV file has all",
+            most_rows=_MOST_GROUPS,
+        )
+        notes = list(table.notes)
+        if len(table.rows) > _MOST_GROUPS:
+            notes.append(f"the first {_MOST_GROUPS} of {len(table.rows):,} rows: the CSV file has all")
         return {
-            "means": {
-                one.name: [
-                    EstimateMessage.model_validate(found).model_dump(mode="json")
-                    for found in one.estimates(result)
-                ]
-                for one in means
-            },
-            "reading": reading_lines(result, means),
+            "keys": len(result.group_by),
+            "names": table.head,
+            "groups": table.rows[:_MOST_GROUPS],
+            "reading": [*notes, *reading_lines(result, statistics)],
         }
 
     def helpers(self) -> Values:
@@ -515,6 +548,10 @@ def _job_row(job: JobRecord) -> Values:
         "reason": job.stop.reason if job.stop else "",
         "cause": job.stop.cause if job.stop else "",
     }
+
+
+def _statistics_in(result: AggregateResult) -> tuple[Statistic, ...]:
+    return (*means_in(result), *quantiles_in(result))
 
 
 def _describe_budget(budget: DatasetBudget) -> Values:

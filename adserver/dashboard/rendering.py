@@ -1,7 +1,7 @@
 """Templates as HTML: every value is escaped, and numbers, times and ids are spelled in one way."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from adserver.dashboard.assets import ASSETS
-from adserver.measuring.estimate import format_cell, format_mean, spell
+from adserver.measuring.estimate import format_cell, spell
 from adserver.messages.query import EstimateMessage
 from adserver.records.round_figures import NOISE_TO_SIGNAL
 
@@ -58,7 +58,7 @@ def environment() -> Environment:
     )
     filters = (
         _short, _count, _figure, _percent, _moment, _clock, _iso, _words, _spelled, _setting, _sentence,
-        _pluck, _estimate,
+        _estimate,
     )  # fmt: skip
     made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
@@ -130,17 +130,11 @@ def _spelled(name: str) -> str:
     return _SPELLED.get(name, _words(name))
 
 
-def _estimate(one: Mapping[str, Any], may_be_hidden: bool = False, is_mean: bool = False) -> str:
+def _estimate(one: Mapping[str, Any], may_be_hidden: bool = False) -> str:
     """Format an estimate with its interval as the command's table has it."""
     found = EstimateMessage.model_validate({name: one.get(name) for name in EstimateMessage.model_fields})
-    cell = format_mean if is_mean else format_cell
-    text = cell(found.estimate(), may_be_hidden=may_be_hidden)
+    text = format_cell(found.estimate(), may_be_hidden=may_be_hidden)
     return _apart(text).replace(" ± ", "\u00a0±\u00a0")
-
-
-def _pluck(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
-    """Return one field of each row, also of a name with dots, which Jinja's `map` takes for a path."""
-    return [row[name] for row in rows]
 
 
 def _setting(value: object) -> str:

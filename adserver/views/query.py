@@ -97,6 +97,22 @@ def means_in(result: AggregateResult) -> tuple[Statistic, ...]:
     )
 
 
+def quantiles_in(result: AggregateResult, shares: Sequence[float] = (0.5, 0.9)) -> tuple[Statistic, ...]:
+    """Return quantiles of each value that has a histogram; the medians and .9 quantiles by default.
+
+    Of a value that some reports do not have, and hold as 0, they are over those that do; without the sums
+    that tell how many these are, there is none.
+    """
+    titles = {column.value: column.name for column in result.columns if column.bucket is None}
+    over = {column.shown_value: column.counted_by for column in result.columns if column.bucket is not None}
+    return tuple(
+        Statistic.quantile(value, share, titles[counted_by] if counted_by else COUNT)
+        for value, counted_by in over.items()
+        for share in shares
+        if not counted_by or {counted_by, COUNT} <= titles.keys()
+    )
+
+
 def kept_in(said: Mapping[str, Any], names: Sequence[str]) -> tuple[Statistic, ...]:
     """Return some of the statistics that `json_of` wrote with a result, by their names."""
     return tuple(
@@ -283,6 +299,11 @@ def _figure(estimate: Estimate, name: str) -> float | None:
     """Return a figure of an estimate; None where it is not known, as the ratio of two numbers near noise."""
     value: float = getattr(estimate, name)
     return value if estimate.no_interval is None and math.isfinite(value) else None
+
+
+def csv_of(result: AggregateResult, statistics: Sequence[Statistic]) -> bytes:
+    """Return the .csv file that `write_result` writes: one line a cell."""
+    return _csv((result, statistics))
 
 
 def _csv(written: _Written) -> bytes:

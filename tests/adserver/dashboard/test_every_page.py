@@ -7,12 +7,14 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext
 
 from adserver.admin.access import LOGIN_PATH
+from adserver.admin.queries import show_query
 from adserver.client.local import LocalAdServer
 from adserver.dashboard.pages import PAGES
 from adserver.records.access import Scope
 from adserver.records.exported_model import ExportedModel
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
+from adserver.views.query import means_in, print_groups, quantiles_in, write_result
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.terminal.budget_view import next_line
@@ -73,13 +75,27 @@ def test_without_javascript_every_page_is_whole(shown: Shown, browser: Browser) 
         context.close()
 
 
-def test_a_query_has_the_means_that_its_sums_give_and_how_to_read_intervals(visit: Visit) -> None:
+def test_a_query_has_the_table_that_commands_print_and_its_histograms_folded(
+    visit: Visit, capsys: pytest.CaptureFixture[str]
+) -> None:
     visit.open(PATHS["query"])
-    titles = visit.page.locator(".card h2").all_text_contents()
-    assert titles[-2:] == ["Mean of click", "Mean of purchase"]
-    assert visit.page.locator(".card").last.locator("tbody tr").count() >= 1
+    shown = show_query(visit.of.site, "a1").result
+    assert shown is not None
+    result = shown.value()
+    statistics = (*means_in(result), *quantiles_in(result))
+    print_groups(result, statistics, is_all_shown=False, without={"purchase"})
+    printed = capsys.readouterr().out.split()
+    table = visit.page.locator("#groups")
+    heads = table.locator("th").all_text_contents()
+    assert heads[-4:] == [one.name for one in statistics]
+    assert heads[-2:] == ["quantile 0.5 of purchase", "quantile 0.9 of purchase"]
+    assert table.locator("tbody tr").count() == len(result.rows)
+    cells = [*heads, *table.locator("td").all_text_contents()]
+    assert sorted(" ".join(cells).split()) == sorted(printed)
     # A bucket's name has dots, and a filter's word its capitals
-    buckets = visit.page.locator(".card", has_text="Reports by purchase").locator("tbody tr td:nth-child(2)")
+    histogram = visit.page.locator("details", has_text="Histogram of purchase")
+    assert not histogram.locator("table").is_visible()
+    buckets = histogram.locator("tbody tr td:nth-child(2)")
     assert buckets.all_text_contents()[:2] == ["-5 to -1", "0 to 0"]
     assert visit.page.locator("h1").text_content() == (
         "Count, click, purchase by place where campaign = Lima Days"
@@ -89,6 +105,22 @@ def test_a_query_has_the_means_that_its_sums_give_and_how_to_read_intervals(visi
         one.startswith("99 % intervals; epsilon ") and "sums are clipped: a report counts " in one
         for one in told
     )
+    assert visit.page.evaluate("document.documentElement.scrollHeight") < 1_000
+
+
+def test_a_querys_groups_are_downloaded_as_the_file_that_commands_write(visit: Visit, tmp_path: Path) -> None:
+    visit.open(PATHS["query"])
+    shown = show_query(visit.of.site, "a1").result
+    assert shown is not None
+    result = shown.value()
+    write_result(result, tmp_path / "groups.csv", (*means_in(result), *quantiles_in(result)))
+    with visit.page.expect_download() as begun:
+        visit.page.get_by_role("link", name="All groups as a CSV file").click()
+    assert begun.value.suggested_filename == f"query-{'a1' * 6}.csv"
+    assert Path(begun.value.path()).read_bytes() == (tmp_path / "groups.csv").read_bytes()
+    unkept = visit.page.request.get(f"{visit.origin}/queries/{'a2' * 16}/groups.csv")
+    assert unkept.status == 409
+    assert f"adserver aggregate --again {'a2' * 6} --out groups.csv" in unkept.text()
 
 
 def test_a_task_lists_the_values_and_keys_that_a_query_can_name(visit: Visit) -> None:

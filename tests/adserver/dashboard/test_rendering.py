@@ -35,44 +35,36 @@ def test_large_figures_are_whole_with_their_thousands_apart() -> None:
     assert [figure(one, 10) for one in (3_600.05, 20_000)] == ["3\u202f600.05", "20\u202f000"]
 
 
-def test_a_mean_over_a_group_that_may_be_hidden_or_is_near_noise_is_unknown_and_a_sum_is_shown() -> None:
-    estimates = [KNOWN, UNKNOWN, LOST]
+def test_a_query_has_a_row_for_each_group_and_its_histograms_folded() -> None:
     rows = [
-        {"group": {"place": place}, "Paid (EUR) v1.0": one, "may_be_hidden": one is LOST}
-        for place, one in zip(("oslo", "lima", "rome"), estimates, strict=True)
+        {"group": {"place": place}, "Paid v1.0[1..9]": one, "may_be_hidden": one is LOST}
+        for place, one in zip(("oslo", "lima", "rome"), (KNOWN, UNKNOWN, LOST), strict=True)
     ]
-    result = {
-        "columns": [{"name": "Paid (EUR) v1.0", "bucket": None}],
-        "rows": rows,
-        "records": 60,
-        "caption": "99 % intervals",
-    }
+    bucket = {"name": "Paid v1.0[1..9]", "title": "Paid v1.0", "bucket": [1, 9]}
     values = {
         "kind": "query",
         "about": "sums",
         "query_id": "a1" * 16,
         "dataset_id": "b2" * 16,
         "asked_at": 0.0,
-        "result": result,
-        "means": {"mean of paid": estimates},
-        "reading": [],
+        "result": {"columns": [bucket], "rows": rows, "caption": "99 % intervals"},
+        "keys": 1,
+        "names": ("place", "Paid v1.0", "mean of Paid v1.0"),
+        "groups": (("oslo <b>", "2,542 ± 32", "unknown"),),
+        "reading": ["1 group not shown: the CSV file has all"],
         "place": "queries",
         "navigation": [],
     }
-    _, of_sum, of_mean = draw(environment(), "query.html", values).split('<div class="card">')
-    # As the owner writes it, whose name is no path
-    assert "<h2>Paid (EUR) v1.0</h2>" in of_sum
+    whole = draw(environment(), "query.html", values)
+    _, of_groups, of_histogram = re.split(r'<div class="card">|<details class="card"', whole)
+    # As the owner writes them, whose name is no path
+    assert re.findall(r"<th [^>]*>(.*?)</th>", of_groups) == ["place", "Paid v1.0", "mean of Paid v1.0"]
+    assert cells_of(of_groups) == [["oslo &lt;b&gt;", "2,542 ± 32", "unknown"]]
+    assert '<p class="dim">1 group not shown: the CSV file has all.</p>' in whole
+    assert "<summary>Histogram of Paid v1.0 in each group</summary>" in of_histogram
     # To the place that the interval leaves known, as the command's table has it
-    known = "2\u202f542\u00a0±\u00a032"
-    assert [row[:2] for row in cells_of(of_mean)] == [
-        ["oslo", known],
-        ["lima", "unknown"],
-        ["rome", "unknown"],
-    ]
-    assert "987" not in of_mean
-    assert "765" not in of_mean
-    assert [row[:2] for row in cells_of(of_sum)] == [
-        ["oslo", known],
-        ["lima", "unknown (no interval at this noise)"],
-        ["rome", "700 to 800 (may be hidden)"],
+    assert [row[:3] for row in cells_of(of_histogram)] == [
+        ["oslo", "1 to 9", "2\u202f542\u00a0±\u00a032"],
+        ["lima", "1 to 9", "unknown (no interval at this noise)"],
+        ["rome", "1 to 9", "700 to 800 (may be hidden)"],
     ]

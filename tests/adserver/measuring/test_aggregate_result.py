@@ -18,7 +18,7 @@ from adserver.measuring.intervals import half_width
 from adserver.measuring.result import AggregateResult
 from adserver.messages.query import ResultMessage
 from adserver.views import query
-from adserver.views.query import Statistic, print_groups, summary_lines, write_result
+from adserver.views.query import Statistic, print_groups, quantiles_in, summary_lines, write_result
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -517,6 +517,32 @@ def test_of_groups_that_are_not_shown_those_of_other_words_and_rests_are_counted
         "1 group, 2 groups 'other' (words without a group of their own), 1 rest (of groups that are "
         "too small) not shown, which may be of too few reports or are hidden in the noise: see r.csv"
     )
+
+
+def test_values_with_a_histogram_have_a_median_over_the_reports_that_have_them() -> None:
+    plain = result({"count": [60.0, 70.0], "paid": [50.0, 70.0], "paid_filled": [40.0, 50.0]})
+    bucketed = tuple(
+        Column(name=f"paid[{low}..{low + 9}]", value="paid", bucket=(low, low + 9), noise_scale=1.0)
+        for low in (0, 10)
+    )
+
+    def with_histogram(counted_by: str) -> AggregateResult:
+        columns = (*plain.columns, *(replace(one, counted_by=counted_by) for one in bucketed))
+        rows = tuple(
+            replace(row, estimates=(*row.estimates, estimate(45.0), estimate(15.0))) for row in plain.rows
+        )
+        return replace(plain, columns=columns, rows=rows)
+
+    assert quantiles_in(plain) == ()
+    of_all = quantiles_in(with_histogram(""))
+    assert [one.name for one in of_all] == ["quantile 0.5 of paid", "quantile 0.9 of paid"]
+    of_some = quantiles_in(with_histogram("paid_filled"))
+    assert [one.name for one in of_some] == [f"{one.name} over paid_filled" for one in of_all]
+    # 20 of the 60 reports hold 0 since they have no such value
+    medians = [one[0].estimates(with_histogram("paid_filled"))[0].value for one in (of_all, of_some)]
+    assert medians == pytest.approx([6.0, 7.2])
+    # Not over a count that the query did not sum
+    assert quantiles_in(with_histogram("another")) == ()
 
 
 def test_a_cost_is_said_to_be_of_a_person_where_budgets_are() -> None:
