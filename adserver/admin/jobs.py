@@ -93,7 +93,8 @@ def _submit(context: Context, body: SubmitJob) -> JobDetail:
 )
 def _plan(context: Context, body: PlanJob) -> PlanMessage:
     """Return what fits a dataset's budgets; it spends nothing."""
-    return PlanMessage.of(context.server.plan(body.value()))
+    request = body.value()
+    return PlanMessage.of(context.server.plan(request), request)
 
 
 @sending_models.post("/jobs/federated", summary="Check a job on devices and queue it", status_code=201)

@@ -195,9 +195,9 @@ def _plan_command(
     )
     found = server.plan(request, _report_after(_PATIENCE_S))
     if as_json:
-        print_json(PlanMessage.of(found))
+        print_json(PlanMessage.of(found, request))
         return
-    print_plan(found)
+    print_plan(found, request)
 
 
 def _report_after(seconds: float) -> "OnProgress":

@@ -95,7 +95,7 @@ def submission_of(
         _training(
             "Number of optimizer steps; each sends one request to both helpers.",
             min=1,
-            show_default="120, or by the reports, the epsilon and the model's layers 300",
+            show_default="120; 300 for a hidden layer and many reports",
         ),
     ] = None,
     batch_size: Annotated[

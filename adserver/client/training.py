@@ -144,7 +144,7 @@ class Training(Connection):
             request = replace(request, model=encoded, loss=found)
         planned = self.server.plan(request)
         _tell((Remark(text=line, is_warning=True) for line in planned.warnings), False)
-        return ShownPlan(planned)
+        return ShownPlan(planned, request)
 
     def _encoder_of(self, task_id: bytes) -> Encoder | None:
         """Return the encoder of a task, if it names one."""

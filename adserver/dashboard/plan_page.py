@@ -104,9 +104,9 @@ class PlanForm:
 
 
 def _plan_both(site: AdminContext, request: PlanRequest) -> tuple[PlanMessage, PlanMessage]:
-    """Return the plan of most worth in `MAX_EPOCHS` epochs, and that of what `job submit` takes by itself."""
+    """Return the plan of most worth in `MAX_EPOCHS` epochs, and that of `job submit`'s usual 120 rounds."""
     usual = replace(request, wish=replace(request.wish, rounds=ROUNDS))
-    searched, by_itself = (PlanMessage.of(site.server.plan(asked)) for asked in (request, usual))
+    searched, by_itself = (PlanMessage.of(site.server.plan(asked), asked) for asked in (request, usual))
     return searched, by_itself
 
 

@@ -1,5 +1,6 @@
 """A job to find, and the jobs that fit."""
 
+from shlex import quote
 from typing import Self
 
 from pydantic import Field
@@ -17,7 +18,7 @@ from adserver.messages.submission import (
     loss_received,
     loss_sent,
 )
-from adserver.records.defaults import TEST_SHARE
+from adserver.records.defaults import MOMENTUM, TEST_SHARE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.records.training_plan import Schedule
@@ -64,14 +65,14 @@ class OptionMessage(Message):
     submit: str
 
     @classmethod
-    def of(cls, option: Option, plan: Plan, room: JobLimits) -> Self:
+    def of(cls, option: Option, planned: Planned, request: PlanRequest) -> Self:
         """Describe an option of a plan."""
         return cls(
             **pick_attributes(option, _SAME),
-            steps_worth=option.steps_worth if plan.is_norm_known else None,
+            steps_worth=option.steps_worth if planned.plan.is_norm_known else None,
             **pick_attributes(option.cost, _COSTS),
             limited_by=option.limit,
-            submit=submit_options(option, plan, room),
+            submit=submit_options(option, planned, request),
         )
 
     def value(self) -> Option:
@@ -89,15 +90,15 @@ class ComparisonMessage(Message):
     larger: tuple[OptionMessage, ...] = ()
 
     @classmethod
-    def of(cls, compared: Comparison, plan: Plan, room: JobLimits) -> Self:
+    def of(cls, compared: Comparison, planned: Planned, request: PlanRequest) -> Self:
         """Describe a comparison."""
         both = (compared.independent, compared.correlated)
-        independent, correlated = (option and OptionMessage.of(option, plan, room) for option in both)
+        independent, correlated = (option and OptionMessage.of(option, planned, request) for option in both)
         return cls(
             independent=independent,
             correlated=correlated,
             refusal=compared.refusal,
-            larger=tuple(OptionMessage.of(one, plan, room) for one in compared.larger),
+            larger=tuple(OptionMessage.of(one, planned, request) for one in compared.larger),
         )
 
     def value(self) -> Comparison:
@@ -164,8 +165,8 @@ class PlanMessage(Message):
     warnings: tuple[str, ...] = Field((), description="What may be wrong with the model, a line each.")
 
     @classmethod
-    def of(cls, planned: Planned) -> Self:
-        """Describe a plan."""
+    def of(cls, planned: Planned, request: PlanRequest) -> Self:
+        """Describe a plan, and how to submit each of its jobs with what the request chose."""
         plan, room, task = planned.plan, planned.room, planned.room.task
         return cls(
             **pick_attributes(room, _ROOM),
@@ -180,9 +181,9 @@ class PlanMessage(Message):
             is_norm_known=plan.is_norm_known,
             learning_rate=plan.learning_rate,
             tests=room.tests and PlannedTestsMessage.of(room.tests),
-            recommended=OptionMessage.of(plan.recommended, plan, room),
-            alternatives=tuple(OptionMessage.of(one, plan, room) for one in plan.alternatives),
-            compared=planned.compared and ComparisonMessage.of(planned.compared, plan, room),
+            recommended=OptionMessage.of(plan.recommended, planned, request),
+            alternatives=tuple(OptionMessage.of(one, planned, request) for one in plan.alternatives),
+            compared=planned.compared and ComparisonMessage.of(planned.compared, planned, request),
             general_path=planned.general and GeneralPathMessage(**planned.general._asdict()),
             refusal=planned.refusal,
             warnings=planned.warnings,
@@ -261,19 +262,22 @@ class PlanJob(SamplingRequest):
         )
 
 
-def submit_options(option: Option, plan: Plan, room: JobLimits) -> str:
-    """Return the options of `adserver job submit` that give exactly this job."""
-    return " ".join(
-        f"--{name.replace('_', '-')}" + ("" if value is True else f" {_spell(value)}")
-        for name, value in submit_settings(option, plan, room).items()
-    )
+def submit_options(option: Option, planned: Planned, request: PlanRequest) -> str:
+    """Return the options of `adserver job submit` that give exactly this job.
+
+    A learning rate that has no default, and that the request does not name, is `RATE`.
+    """
+    settings = submit_settings(option, planned, request)
+    return " ".join(part for name, value in settings.items() for part in _options(name, value))
 
 
-def submit_settings(option: Option, plan: Plan, room: JobLimits) -> dict[str, object]:
+def submit_settings(option: Option, planned: Planned, request: PlanRequest) -> dict[str, object]:
     """Return the settings that give exactly this job, by the names that `Client.train` has for them.
 
-    The numbers of the learning rate's schedule are settings of their own, as on a command line.
+    The numbers of the learning rate's schedule are settings of their own, as on a command line. The rate is
+    None where it has no default for this job and the request does not name it.
     """
+    room, rate = planned.room, planned.plan.learning_rate
     settings: dict[str, object] = pick_attributes(option, ("rounds", "batch_size", "noise_multiplier"))
     if option.carried:
         settings |= {"noise": StepNoise.CORRELATED.value, "carried": option.carried}
@@ -283,11 +287,17 @@ def submit_settings(option: Option, plan: Plan, room: JobLimits) -> dict[str, ob
         settings["public_samples"] = True
     if room.clip_norm is not None:
         settings["clip_norm"] = room.clip_norm
-    if plan.learning_rate is not None:
-        settings |= {"learning_rate": plan.learning_rate, "optimizer": OptimizerKind.SGD.value}
+    is_of_rule = room.momentum == MOMENTUM and room.schedule == Schedule(kind=ScheduleKind.COSINE)
+    if rate is not None or option.carried or not is_of_rule:
+        settings |= {"learning_rate": rate, "optimizer": OptimizerKind.SGD.value}
         if room.momentum:
             settings |= {"optimizer": OptimizerKind.MOMENTUM.value, "momentum": room.momentum}
         settings |= {"schedule": room.schedule.kind.value, **schedule_settings(room.schedule)}
+    settings |= {name: list(chosen) for name in ("train", "freeze") if (chosen := getattr(request, name))}
+    if not request.are_columns_checked:
+        settings["check_columns"] = False
+    if request.dataset:
+        settings["dataset"] = request.dataset
     return settings
 
 
@@ -302,6 +312,21 @@ def schedule_settings(schedule: Schedule) -> dict[str, object]:
             return pick_attributes(schedule, ("step_rounds", "step_factor"))
         case ScheduleKind.LINEAR_WARMUP:
             return pick_attributes(schedule, ("warmup_rounds",))
+
+
+def _options(name: str, value: object) -> list[str]:
+    """Return a setting as options of the command."""
+    flag = f"--{name.replace('_', '-')}"
+    match value:
+        case None:
+            return [f"{flag} RATE"]
+        case True:
+            return [flag]
+        case False:  # of `check_columns` alone
+            return ["--any-columns"]
+        case list():
+            return [f"{flag} {quote(str(one))}" for one in value]
+    return [f"{flag} {_spell(value)}"]
 
 
 def _spell(value: object) -> str:

@@ -74,7 +74,7 @@ class JobRecord:
         updates: Without helpers: how many updates were accepted; None with them.
         in_flight: Of draw and discard: how many updates return between a draw and its return, by a running
             mean.
-        eval_set_digest: The SHA-256 of its evaluation set (npz); None without one.
+        eval_set_digest: The SHA-256 of its evaluation set's rows, however the npz is; None without one.
     """
 
     plan: AnyPlan

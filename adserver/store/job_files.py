@@ -15,7 +15,6 @@ with each round, and a large one would hold up every other write to the database
 
 from collections.abc import Iterator
 from functools import partial
-from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -52,15 +51,19 @@ def submit(
     *,
     model: bytes,
     eval_set: bytes | None,
+    eval_set_digest: bytes | None = None,
     clock: Clock,
     name: str = "",
     note: str = "",
 ) -> None:
-    """Queue a job and keep what was submitted, in one transaction."""
+    """Queue a job and keep what was submitted, in one transaction.
+
+    Jobs whose evaluation sets have one digest compare: give that of the rows (`panel_note.digest_panel`).
+    """
     files = JobFiles(engine, data_dir, plan.job.job_id)
     adding = partial(files.add_submission, model=model, eval_set=eval_set)
-    digest = None if eval_set is None else sha256(eval_set).digest()
-    JobStore(engine, clock).submit(plan, name=name, note=note, eval_set_digest=digest, add_files=adding)
+    about = {"name": name, "note": note}
+    JobStore(engine, clock).submit(plan, **about, eval_set_digest=eval_set_digest, add_files=adding)
 
 
 class JobFiles:

@@ -360,7 +360,7 @@ class Rehearsal:
         else:
             options = (f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
             job = f"submit with {' '.join(options)}"
-        given = [f"the learning rate, {rate:g}"] if rate == advised.rule_rate else []
+        given = [f"the learning rate {rate:g}"] if rate == advised.rule_rate else []
         given += [f"{advised.rule_rounds} rounds"] if advised.rule_rounds else []
         return job + (f"; the rule gives {' and '.join(given)}" if given else "")
 

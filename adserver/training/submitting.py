@@ -107,4 +107,13 @@ def _store(
 ) -> None:
     """Keep a planned job, with what is known of it here only."""
     known = pick_attributes(submission, ("eval_set", "name", "note"))
-    submit(engine, data, plan, model=model, clock=time.time, **known)
+    digest = None if submission.eval_set is None else _digest_rows(submission.eval_set)
+    submit(engine, data, plan, model=model, eval_set_digest=digest, clock=time.time, **known)
+
+
+def _digest_rows(eval_set: bytes) -> bytes:
+    """Return the digest of an evaluation set's rows: the same rows compare, however they are written."""
+    from adserver.training.eval_set import read_eval_set
+    from adserver.training.panel_note import digest_panel
+
+    return bytes.fromhex(digest_panel(read_eval_set(eval_set)))

@@ -12,9 +12,10 @@ from adserver.budgets.planner import Option, Plan
 from adserver.messages.plan import PlanMessage, schedule_settings, submit_options, submit_settings
 from adserver.records.facts import Facts
 from adserver.records.html_table import html_note, html_table, text_table
+from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.plans import AnyPlan
 from adserver.records.scored_loss import class_weights, scored_loss
-from adserver.records.submissions import AnySubmission, Submission
+from adserver.records.submissions import AnySubmission, PlanRequest, Submission
 from adserver.records.training_plan import Schedule, TrainingPlan
 from adserver.training.defaults import ROUNDS
 from adserver.training.planning import GeneralPath, Planned
@@ -56,9 +57,9 @@ _RARE: Final = 2.0
 class ShownPlan(Facts):
     """The values of `adserver job plan --json`, which a shell and a notebook show as `print_plan` does."""
 
-    def __init__(self, planned: Planned) -> None:
-        super().__init__(PlanMessage.of(planned).model_dump(mode="json"))
-        self._parts = tuple(_describe_plan(planned, is_python=True))
+    def __init__(self, planned: Planned, request: PlanRequest) -> None:
+        super().__init__(PlanMessage.of(planned, request).model_dump(mode="json"))
+        self._parts = tuple(_describe_plan(planned, request, is_python=True))
 
     def __repr__(self) -> str:
         """Show the job to submit, then what else fits."""
@@ -69,11 +70,11 @@ class ShownPlan(Facts):
         return "".join(html_note(one) if isinstance(one, str) else html_table(*one) for one in self._parts)
 
 
-def print_plan(planned: Planned) -> None:
+def print_plan(planned: Planned, request: PlanRequest) -> None:
     """Print the job to submit and how, then the table of what fits, with that job's row marked."""
     for line in planned.warnings:
         typer.echo(str(Remark(text=escape(line), is_warning=True)), err=True)
-    for part in _describe_plan(planned, is_python=False):
+    for part in _describe_plan(planned, request, is_python=False):
         typer.echo(part) if isinstance(part, str) else print_table(*part)
 
 
@@ -82,10 +83,10 @@ class _Table(NamedTuple):
     rows: list[tuple[object, ...]]
 
 
-def _describe_plan(planned: Planned, *, is_python: bool) -> Iterator[str | _Table]:
+def _describe_plan(planned: Planned, request: PlanRequest, *, is_python: bool) -> Iterator[str | _Table]:
     """Yield lines and tables, in options or in words of Python."""
     plan, room, best = planned.plan, planned.room, planned.plan.recommended
-    yield from _describe_best(planned, is_python=is_python)
+    yield from _describe_best(planned, request, is_python=is_python)
     yield _Table(
         ("", "rounds", "batch", "noise", "epsilon", "dataset", *_heads_of_worth(plan), "limit"),
         [_row(option, plan) for option in plan.alternatives],
@@ -101,9 +102,9 @@ def _describe_plan(planned: Planned, *, is_python: bool) -> Iterator[str | _Tabl
         yield from _describe_division(plan, room, is_python=is_python)
 
 
-def _describe_best(planned: Planned, *, is_python: bool) -> Iterator[str]:
+def _describe_best(planned: Planned, request: PlanRequest, *, is_python: bool) -> Iterator[str]:
     """Yield the job to submit, how, and whether more was asked for than fits."""
-    plan, room, best = planned.plan, planned.room, planned.plan.recommended
+    room, best = planned.room, planned.plan.recommended
     alone, is_one = best.cost.alone, room.jobs == 1
     yield (
         f"{'the job to submit' if is_one else f'each of the {room.jobs} jobs to submit'}: "
@@ -113,29 +114,34 @@ def _describe_best(planned: Planned, *, is_python: bool) -> Iterator[str]:
         "helper"
     )
     if is_python:
-        yield f"{'train it' if is_one else 'train each'} with: {_train_call(best, plan, room)}"
+        yield f"{'train it' if is_one else 'train each'} with: {_train_call(best, planned, request)}"
     else:
-        yield f"{'submit it' if is_one else 'submit each'} with: {submit_options(best, plan, room)}"
+        options = escape(submit_options(best, planned, request))
+        yield f"{'submit it' if is_one else 'submit each'} with: {options}"
     if planned.refusal:
         asked = f"train(epsilon={room.epsilon:g})" if is_python else f"submit --epsilon {room.epsilon:g}"
         yield f"{asked} is refused: {escape(planned.refusal)}; the jobs here cost less"
     yield "jobs that fit, with ▶ at this one:"
 
 
-def _train_call(option: Option, plan: Plan, room: JobLimits) -> str:
-    """Return the call of `Client.train` that gives exactly this job."""
-    settings, schedule = submit_settings(option, plan, room), room.schedule
-    numbers = schedule_settings(schedule)
-    shown = {
-        name: repr(int(value) if isinstance(value, float) and value.is_integer() else value)
-        for name, value in settings.items()
-        if name not in numbers
-    }
+def _train_call(option: Option, planned: Planned, request: PlanRequest) -> str:
+    """Return the call of `Client.train` that gives exactly this job, and where its names are from."""
+    settings, schedule = submit_settings(option, planned, request), planned.room.schedule
+    numbers, imported = schedule_settings(schedule), ""
+    shown = {name: _spell(value) for name, value in settings.items() if name not in numbers}
     if "schedule" in shown and schedule != Schedule(kind=schedule.kind):
         others = "".join(f", {name}={value!r}" for name, value in numbers.items())
         shown["schedule"] = f"Schedule(kind=ScheduleKind.{schedule.kind.name}{others})"
+        sources = (f"from {one.__module__} import {one.__name__}" for one in (ScheduleKind, Schedule))
+        imported = f"  # {'; '.join(sources)}"
     chosen = ", ".join(f"{name}={value}" for name, value in shown.items())
-    return f"client.train(model, loss=..., eval_set=..., {chosen})"
+    return f"client.train(model, loss=..., eval_set=..., {chosen}){imported}"
+
+
+def _spell(value: object) -> str:
+    if value is None:  # yours to give, as loss and eval_set are
+        return "..."
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _name_setting(name: str, *, is_python: bool) -> str:
@@ -358,8 +364,8 @@ def _warn_of_trained(rate: float, *, is_python: bool) -> str:
         ("learning_rate=", "client.rehearse") if is_python else ("--learning-rate", "`adserver job rehearse`")
     )
     return (
-        "note: the weights know the panel's labels already (untrained ones seem to once in 1,000 times: then "
-        f"begin with others). The rule's rate, {rate:.2g}, gains where they "
+        "note: the weights know the panel's labels already (untrained ones rarely seem to: then begin with "
+        f"others). The rule's rate, {rate:.2g}, gains where they "
         "miss something, and its noise takes ranking from weights that miss little; a rate such as "
         f"{_FOR_TRAINED * rate:.2g} ({option}) changes them less. {rehearse} compares both on examples first"
     )

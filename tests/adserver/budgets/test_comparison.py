@@ -12,7 +12,7 @@ from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import Planner
 from adserver.messages.plan import PlanMessage, submit_options
 from adserver.records.optimizer_kinds import ScheduleKind
-from adserver.records.submissions import PlanConstraints
+from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.records.training_plan import Schedule
 from adserver.training.planning import Planned
 from adserver.views.plan import ShownPlan, print_plan
@@ -23,6 +23,7 @@ from tests.builders import world
 
 STEPS, EPOCHS = 20, 6
 WISH = PlanConstraints(rounds=STEPS * EPOCHS, batch_size=100.0, noise_multiplier=None)
+REQUEST = PlanRequest(wish=WISH)
 
 
 def planner(noise: StepNoise = StepNoise.CORRELATED, *, momentum: float = 0.9, **changes: Any) -> Planner:
@@ -139,14 +140,13 @@ def test_people_and_programs_see_both_kinds(capsys: pytest.CaptureFixture[str]) 
     of = planner()
     plan = of.plan(WISH)
     compared = compare(of, plan.recommended)
-    shown = PlanMessage.of(Planned(plan, of.room, compared)).model_dump(mode="json")
+    shown = PlanMessage.of(Planned(plan, of.room, compared), REQUEST).model_dump(mode="json")
     assert shown["compared"]["correlated"]["carried"] == plan.recommended.carried
     assert shown["compared"]["independent"]["carried"] is None
-    assert f"--noise correlated --carried {plan.recommended.carried}" in submit_options(
-        plan.recommended, plan, of.room
-    )
+    options = submit_options(plan.recommended, Planned(plan, of.room), REQUEST)
+    assert f"--noise correlated --carried {plan.recommended.carried} --learning-rate RATE" in options
     assert "correlated" not in shown["compared"]["independent"]["submit"]
-    print_plan(Planned(plan, of.room, compared))
+    print_plan(Planned(plan, of.room, compared), REQUEST)
     printed = capsys.readouterr().out
     assert "the marked job with either noise" in printed
     assert "correlated" in printed
@@ -160,8 +160,8 @@ def test_noise_of_a_kind_that_is_impossible_is_passed_over_in_silence(
     planned = Planned(plan, of.room, compare(of, plan.recommended))
     assert planned.compared is not None
     assert planned.compared.correlated is None
-    print_plan(planned)
-    for shown in (capsys.readouterr().out, repr(ShownPlan(planned))):
+    print_plan(planned, REQUEST)
+    for shown in (capsys.readouterr().out, repr(ShownPlan(planned, REQUEST))):
         assert "correlated" not in shown
         assert "refus" not in shown
 
@@ -169,10 +169,12 @@ def test_noise_of_a_kind_that_is_impossible_is_passed_over_in_silence(
 @pytest.mark.parametrize(
     ("schedule", "said"),
     [
-        (Schedule(), "schedule='constant'"),
+        (Schedule(), "schedule='constant')"),
         (
             Schedule(kind=ScheduleKind.STEP, step_rounds=3),
-            "schedule=Schedule(kind=ScheduleKind.STEP, step_rounds=3, step_factor=0.5)",
+            "schedule=Schedule(kind=ScheduleKind.STEP, step_rounds=3, step_factor=0.5))  # from "
+            "adserver.records.optimizer_kinds import ScheduleKind; from adserver.records.training_plan "
+            "import Schedule",
         ),
     ],
 )
@@ -180,7 +182,7 @@ def test_a_plan_in_python_opens_with_the_call_that_trains_its_job(schedule: Sche
     of = planner()
     of = replace(of, learning_rate=0.3, room=replace(of.room, schedule=schedule, clip_norm=0.5))
     plan = of.plan(WISH)
-    best, shown = plan.recommended, ShownPlan(Planned(plan, of.room))
+    best, shown = plan.recommended, ShownPlan(Planned(plan, of.room), REQUEST)
     first, call, _, head, *_ = repr(shown).splitlines()
     assert f"{best.rounds} rounds of 100 reports with noise {best.noise_multiplier:.4g} correlated" in first
     prefix, _, arguments = call.partition("client.train(model, loss=..., eval_set=..., ")
@@ -188,7 +190,7 @@ def test_a_plan_in_python_opens_with_the_call_that_trains_its_job(schedule: Sche
     assert arguments == (
         f"rounds={best.rounds}, batch_size=100, noise_multiplier={best.noise_multiplier!r}, "
         f"noise='correlated', carried={best.carried}, clip_norm=0.5, learning_rate=0.3, "
-        f"optimizer='momentum', momentum=0.9, {said})"
+        f"optimizer='momentum', momentum=0.9, {said}"
     )
     assert head.split()[:2] == ["rounds", "batch"]
     assert shown["recommended"]["carried"] == best.carried
@@ -201,6 +203,6 @@ def test_each_of_several_jobs_has_its_line_and_its_call() -> None:
     of = planner(StepNoise.INDEPENDENT)
     of = replace(of, room=replace(of.room, jobs=3))
     plan = of.plan(WISH)
-    lines = repr(ShownPlan(Planned(plan, of.room))).splitlines()
+    lines = repr(ShownPlan(Planned(plan, of.room), REQUEST)).splitlines()
     assert lines[0].startswith("each of the 3 jobs to submit: 120 rounds of 100 reports")
     assert lines[1].startswith("train each with: client.train(")

@@ -1,6 +1,7 @@
 """`adserver job` and `adserver model` from the command line, with a real store and two helpers in memory."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,7 +32,7 @@ from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
-from tests.adserver.job_world import ENCODED_MODEL, NUM_FEATURES, RECORDS, Site, eval_set_npz, sealed
+from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES, RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
 
 OF = sealed(mechanism="gaussian", expires_at=1 << 39)
@@ -368,6 +369,25 @@ def test_a_plan_is_submitted_as_it_was_planned(adserver: Adserver, site: Site) -
     assert (stored.schedule.kind, stored.schedule.step_rounds) == ("step", 2)
 
 
+def test_a_plan_of_correlated_noise_and_a_part_is_submitted_with_a_rate_in_its_place(
+    adserver: Adserver, site: Site
+) -> None:
+    dataset, part = OF.datasets[0].dataset_id.hex(), "--train * --freeze *bias* --any-columns"
+    asked = f"job plan --model model.onnx --rounds 4 --batch-size 10 --noise correlated {part}"
+    best = json.loads(adserver(f"{asked} --dataset {dataset} --json").stdout)["recommended"]
+    part = f"--train '*' --freeze '*bias*' --any-columns --dataset {dataset}"
+    assert best["submit"].endswith(part)
+    assert f"{part}\n" in adserver(f"{asked} --dataset {dataset}").stdout
+    options = shlex.split(best["submit"].replace("--learning-rate RATE", "--learning-rate 0.3"))
+    submit = "job submit --model model.onnx --loss binary_cross_entropy_with_logits"
+    job_id = adserver(" ".join([submit, *options])).stdout.strip()
+    stored = site.store.get(bytes.fromhex(job_id)).plan
+    assert isinstance(stored.job, JobSpec)
+    assert stored.job.carried == best["carried"]
+    assert stored.job.trained == (MODEL.parameters[0].name,)
+    assert (stored.optimizer.learning_rate, stored.job.noise_multiplier) == (0.3, best["noise_multiplier"])
+
+
 @pytest.mark.parametrize("fixed", ["", " --rounds 7"])
 def test_the_marked_job_is_the_one_that_is_submitted_without_a_plan(
     adserver: Adserver, site: Site, fixed: str
@@ -483,7 +503,7 @@ def test_a_rehearsal_trains_on_examples_and_spends_nothing(
     assert found["settings"][0]["costs"]["ad_server"] <= 1.0
     assert site.store.all() == ()
     shown = adserver(f"job rehearse {job} {wish} --plot picture.png").stdout
-    assert "submit with --epsilon 1; the rule gives the learning rate, 0.1" in shown
+    assert "submit with --epsilon 1; the rule gives the learning rate 0.1" in shown
     assert "=: one that cannot be told apart" in shown
     job = "--model model.onnx --loss binary_cross_entropy_with_logits --rounds 2"
     wish = f"{wish.replace('--also-rate 0.1', '')} --without-default"

@@ -27,7 +27,9 @@ from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
-from adserver.records.training_plan import TrainingPlan
+from adserver.records.optimizer_kinds import ScheduleKind
+from adserver.records.submissions import Submission
+from adserver.records.training_plan import Schedule, TrainingPlan
 from adserver.store.database import open_store
 from adserver.store.schema import datasets, jobs
 from adserver.store.tasks import TaskStore
@@ -48,6 +50,8 @@ from tests.adserver.job_world import NUM_FEATURES, RECORDS, Sealed, Site, eval_s
 from tests.builders import NOW
 
 OF = sealed(expires_at=1 << 39)
+NOISE = {"mechanism": "gaussian", "epsilon": 16.0, "collusion_epsilon": 400.0, "delta": 1e-5}
+NOISED = sealed(expires_at=1 << 39, **NOISE)
 TASK: dict[str, Any] = {
     "name": "clicks",
     "origin": "https://ads.example",
@@ -622,14 +626,88 @@ def test_plan_and_rehearsal_refuse_the_columns_that_train_refuses(
 
 
 def test_a_plan_warns_of_columns_and_loss_as_train_does(tmp_path: Path) -> None:
-    noise = {"mechanism": "gaussian", "epsilon": 16.0, "collusion_epsilon": 400.0, "delta": 1e-5}
-    with client_with_columns(tmp_path, noise, **dict.fromkeys("abcd", NUMBERS)) as client:
+    with client_with_columns(tmp_path, NOISE, **dict.fromkeys("abcd", NUMBERS)) as client:
         with pytest.warns(UserWarning, match="only as rows of a table|mse makes") as warned:
             planned = client.plan(LookedUp(256), loss="mse", rounds=4, check_columns=False)
         assert planned["warnings"] == [str(one.message) for one in warned]
     assert len(warned) == 2
     assert "mse makes the output a number" in str(warned[1].message)
     assert {one.filename for one in warned} == {__file__}
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"noise": "correlated"},
+        {"noise": "correlated", "momentum": 0.0},
+        {"momentum": 0.5, "train": ["*weight*"], "check_columns": False},
+        {"freeze": ["*bias*"], "dataset": NOISED.datasets[0].dataset_id.hex()},
+        {"learning_rate": 0.2, "schedule": Schedule(kind=ScheduleKind.STEP, step_rounds=3)},
+    ],
+)
+def test_the_call_that_a_plan_shows_trains_the_job_that_was_planned(
+    chosen: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_correlated = "noise" in chosen
+    batch_size = 10.0 if is_correlated else float(RECORDS)
+    add_dataset(one := Site(tmp_path / "noised", NOISED), NOISED)
+    with Client.of(LocalAdServer(data=one.data_dir)) as client:
+        planned = client.plan(exported(), rounds=8, batch_size=batch_size, **chosen)
+        best = planned["recommended"]
+        call = repr(planned).splitlines()[1].removeprefix("train it with: ")
+        submissions = list[Submission]()
+        submit = client.server.submit
+
+        def keep(submission: Any) -> JobRecord:
+            submissions.append(submission)
+            return submit(submission)
+
+        monkeypatch.setattr(client.server, "submit", keep)
+        blanks: dict[str, Any] = {
+            "loss": "binary_cross_entropy_with_logits",
+            "eval_set": None,
+            "learning_rate": 0.3,
+        }
+
+        def fill(model: bytes, **given: Any) -> Job:
+            filled = {name: blanks[name] if one is ... else one for name, one in given.items()}
+            return client.train(model, wait=False, progress=False, **filled)
+
+        _, _, sources = call.partition("  # ")
+        names: dict[str, Any] = {"client": SimpleNamespace(train=fill), "model": exported()}
+        exec(sources, names)  # noqa: S102 # the imports that the line names
+        job = eval(call, names).record  # noqa: S307 # the call that the plan shows
+    one.engine.dispose()
+    [asked] = submissions
+    spec = job.plan.job
+    assert (spec.rounds, spec.noise_multiplier) == (8, best["noise_multiplier"])
+    assert (spec.carried, job.plan.denominator) == (best["carried"], batch_size)
+    assert (spec.carried is not None) is is_correlated
+    assert asked.train == tuple(chosen.get("train", ()))
+    assert asked.freeze == tuple(chosen.get("freeze", ()))
+    assert asked.are_columns_checked is chosen.get("check_columns", True)
+    assert asked.dataset == chosen.get("dataset", "")
+    assert job.plan.schedule == chosen.get("schedule", Schedule(kind=ScheduleKind.COSINE))
+    if (momentum := chosen.get("momentum", 0.9)) != 0:
+        assert job.plan.optimizer.momentum == momentum
+    assert (job.plan.optimizer.kind == "momentum") is (momentum != 0)
+
+
+def test_evaluation_sets_of_the_same_rows_are_one_however_they_are_written(
+    client: Client, tmp_path: Path
+) -> None:
+    panel = tmp_path / "panel.npz"
+    rows = read_eval_set(eval_set_npz(OF))
+    labels = rows.labels
+
+    def digest(write: Callable[..., None], numbers: Any) -> bytes | None:
+        write(panel, features=rows.features, labels=numbers)
+        return client.train(exported(), eval_set=panel, **settings()).record.eval_set_digest
+
+    first = digest(np.savez, labels)
+    assert first is not None
+    assert {digest(np.savez_compressed, labels), digest(np.savez, labels.astype(np.int32))} == {first}
+    assert digest(np.savez, 1 - labels) not in {first, None}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def planned(visit: Visit, **changes: Any) -> PlanMessage:
         task=OF.of.task.task_id.hex(),
         **{"wish": open_wish, "reports": 200, "jobs": 2, "tests": 3, **changes},
     )
-    return PlanMessage.of(visit.of.client.server.plan(request))
+    return PlanMessage.of(visit.of.client.server.plan(request), request)
 
 
 def wait_for_plan(visit: Visit) -> None:

@@ -176,7 +176,7 @@ def test_a_plan_comes_back(of: Painted) -> None:
         dataset=dataset,
     )
     planned = plan_job(of.engine, asked)
-    back = sent(PlanMessage.of(planned)).value(OF.of.task)
+    back = sent(PlanMessage.of(planned, asked)).value(OF.of.task)
     assert (back.plan, back.compared) == (planned.plan, planned.compared)
 
 

@@ -1,7 +1,6 @@
 """Jobs in the database, SQLite or PostgreSQL: ids, leases, and figures that are kept once."""
 
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -14,12 +13,13 @@ from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.database import open_store
+from adserver.store.job_files import submit
 from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
 from adserver.store.schema import metadata
 from adserver.store.sqlite_jobs import _SqliteJobs, jobs_in
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from tests.adserver.job_world import Site, eval_set_npz, plan_for, sealed
+from tests.adserver.job_world import ENCODED_MODEL, Site, eval_set_npz, plan_for, sealed
 from tests.patience import HANGS_S
 
 OF = sealed()
@@ -51,8 +51,18 @@ def test_a_submitted_job_is_queued_with_its_plan(site: Site) -> None:
 def test_a_job_has_the_digest_of_its_evaluation_set(site: Site) -> None:
     assert site.store.get(submitted(site)).eval_set_digest is None
     panel = eval_set_npz(OF)
-    job = site.store.get(site.submit(plan_for(OF, job_id=bytes([2]) * 16), panel))
-    assert job.eval_set_digest == sha256(panel).digest()
+    plan, digest = plan_for(OF, job_id=bytes([2]) * 16), bytes(range(32))
+    submit(
+        site.engine,
+        site.data_dir,
+        plan,
+        model=ENCODED_MODEL,
+        eval_set=panel,
+        eval_set_digest=digest,
+        clock=site.clock,
+    )
+    job = site.store.get(plan.job.job_id)
+    assert job.eval_set_digest == digest
     assert site.store.all()[1] == job
 
 

@@ -618,7 +618,7 @@ def test_one_rate_is_advised_in_headline_table_command_and_json(
     found = rehearsed(SAME, rule)
     advised = found.advised("epsilon 1")
     rate = f"{advised.learning_rate:g}"
-    command = f"the rule gives the learning rate, {rate}" if rule == 3.0 else f"learning_rate={rate}"
+    command = f"the rule gives the learning rate {rate}" if rule == 3.0 else f"learning_rate={rate}"
     assert f"epsilon 1: {advised.value:.4f} at rate {rate}," in repr(found)
     assert command in repr(found).splitlines()[-1]
     print_rehearsal(found)
@@ -749,15 +749,13 @@ def test_numbers_and_the_default_network_itself_are_compared_with_none(loss: str
 
 def test_how_to_submit_is_said_in_options_and_in_words_of_python() -> None:
     by_rule, named = rehearsed(SAME, 3.0), rehearsed(SAME, optimizer=OptimizerKind.ADAM)
-    assert by_rule.remarks()[-1] == (
-        "epsilon 1: submit with --epsilon 1; the rule gives the learning rate, 3"
-    )
-    assert "epsilon 1: client.train(..., epsilon=1); the rule gives the learning rate, 3" in repr(by_rule)
+    assert by_rule.remarks()[-1] == ("epsilon 1: submit with --epsilon 1; the rule gives the learning rate 3")
+    assert "epsilon 1: client.train(..., epsilon=1); the rule gives the learning rate 3" in repr(by_rule)
     assert named.remarks()[-1] == "epsilon 1: submit with --epsilon 1 --optimizer adam --learning-rate 1"
     assert 'epsilon 1: client.train(..., epsilon=1, optimizer="adam", learning_rate=1)' in repr(named)
     assert "--" not in repr(by_rule) + repr(named)
     of_rounds = replace(by_rule, settings=tuple(replace(one, rule_rounds=300) for one in by_rule.settings))
-    assert of_rounds.remarks()[-1].endswith("; the rule gives the learning rate, 3 and 300 rounds")
+    assert of_rounds.remarks()[-1].endswith("; the rule gives the learning rate 3 and 300 rounds")
 
 
 @pytest.mark.usefixtures("alone_briefly")
