@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from adserver.budgets.asked_epsilon import check_epsilon
 from adserver.client.choices import check_numbers, check_panels, choose, suggest_names
 from adserver.client.connection import Connection, id_of, warn_afterwards
 from adserver.client.job import Job
@@ -26,6 +27,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Heads, trained_loss
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.reports.task import Task
 
@@ -272,10 +274,10 @@ class Training(Connection):
             note=note,
         )
         task = self._task_of(asked.dataset)
-        check_settings(asked, task)
         if model is None:
             job, remarks = self._submit_default(asked, task)
         else:
+            check_settings(asked, task)
             # Last, since it takes seconds
             submission = _with_model(asked, as_onnx(model, task.num_features), loss)
             job, remarks = self._submit(submission)
@@ -291,30 +293,20 @@ class Training(Connection):
         from adserver.training.default_network import choose_default, submit_default
         from adserver.training.eval_set import read_eval_set
 
-        loss = trained_loss(asked.loss)
-        encoder = None if task.encoder is None else self._encoder_of(task.task_id)
-        if asked.eval_set is None or asked.epsilon is None or encoder is None or loss not in _OF_DEFAULT:
-            raise InvalidTask(
-                "model is None, and the default network requires a task with an encoder, eval_set=FILE, "
-                f"epsilon= and loss= one of {', '.join(_OF_DEFAULT)}: give these, or a model"
-            )
-        if any(getattr(asked, name) != default for name, default in _BY_RULE_OF_DEFAULT.items()):
-            raise InvalidTask(
-                "model is None, and the default network has rate, clip bound, noise and samples of its own: "
-                "leave out learning_rate, optimizer, schedule, clip_norm, adaptive_clip, per_layer_clip, "
-                "noise, carried, public_samples, train and freeze, or give a model"
-            )
+        eval_set, epsilon, loss = _read_default(asked, task)
+        check_settings(asked, task)
+        encoder = self._encoder_of(task.task_id)
         reports = self.server.dataset(asked.dataset).size
         made = choose_default(
             task,
             encoder,
-            read_eval_set(asked.eval_set),
+            read_eval_set(eval_set),
             reports=reports,
-            epsilon=asked.epsilon,
+            epsilon=epsilon,
             outputs=task.labels.size if loss is Loss.CROSS_ENTROPY else 1,
             loss=loss,
         )
-        _, submission = submit_default(asked, made, reports=reports, epsilon=asked.epsilon)
+        _, submission = submit_default(asked, task, made, reports=reports, epsilon=epsilon)
         return self._submit(submission, is_default=True)
 
     def _submit(self, submission: AnySubmission, *, is_default: bool = False) -> tuple[Job, list[Remark]]:
@@ -446,6 +438,33 @@ class Training(Connection):
     def jobs(self) -> list[Job]:
         """Return all jobs, oldest first."""
         return [Job(job_id=one.job_id, at=self.server) for one in self.server.jobs()]
+
+
+def _read_default(asked: Submission, task: Task) -> tuple[bytes, float, Loss]:
+    """Return the evaluation set, the epsilon and the loss that the default network is chosen by.
+
+    Raises:
+        InvalidTask: something that the rule goes by is missing, or something that it chooses is named.
+    """
+    if task.mechanism is Mechanism.NONE:
+        raise InvalidTask(
+            "model is None, and the default network is chosen by epsilon, while the task adds no noise: give "
+            "a model"
+        )
+    eval_set, epsilon, loss = asked.eval_set, asked.epsilon, trained_loss(asked.loss)
+    if eval_set is None or epsilon is None or task.encoder is None or loss not in _OF_DEFAULT:
+        raise InvalidTask(
+            "model is None, and the default network requires a task with an encoder, eval_set=FILE, "
+            f"epsilon= and loss= one of {', '.join(_OF_DEFAULT)}: give these, or a model"
+        )
+    check_epsilon(epsilon, task)
+    if any(getattr(asked, name) != default for name, default in _BY_RULE_OF_DEFAULT.items()):
+        raise InvalidTask(
+            "model is None, and the default network has rate, clip bound, noise and samples of its own: "
+            "leave out learning_rate, optimizer, schedule, clip_norm, adaptive_clip, per_layer_clip, "
+            "noise, carried, public_samples, train and freeze, or give a model"
+        )
+    return eval_set, epsilon, loss
 
 
 def _tuple(given: Sequence[float] | float) -> tuple[float, ...]:

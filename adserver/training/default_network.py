@@ -1,7 +1,7 @@
 """The network that quickstart trains where nobody names one, and the job that trains it by its rule.
 
     made = choose_default(task, encoder, panel, reports=50_000, epsilon=3.0, outputs=1, loss=loss)
-    rate, job = submit_default(submission, made, reports=50_000, epsilon=3.0)
+    rate, job = submit_default(submission, task, made, reports=50_000, epsilon=3.0)
 
 `adserver.training.defaults` has the rule, and docs/explanation/defaults.md what it was measured on.
 """
@@ -12,6 +12,7 @@ from typing import Final
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.default_optimizer import epsilon_of_report
 from adserver.training.defaults import (
     ROUNDS,
     Network,
@@ -111,7 +112,10 @@ def choose_default(
 ) -> DefaultNetwork:
     """Return the default network for a job on so many reports of a task; see `make_default_network`."""
     network = choose_network(
-        rows=reports, epsilon=epsilon, columns=task.num_features, rarest=find_rarest(panel)
+        rows=reports,
+        epsilon=epsilon_of_report(epsilon, task),
+        columns=task.num_features,
+        rarest=find_rarest(panel),
     )
     if network.clip_norm is not None:
         # Helpers refuse a bound above the one that they signed
@@ -128,7 +132,7 @@ def find_base_rate(panel: EvalSet) -> float | None:
 
 
 def submit_default(
-    submission: Submission, made: DefaultNetwork, *, reports: int, epsilon: float
+    submission: Submission, task: Task, made: DefaultNetwork, *, reports: int, epsilon: float
 ) -> tuple[float, Submission]:
     """Return the learning rate of a default network, and its job with the rounds and the batch of another.
 
@@ -136,7 +140,10 @@ def submit_default(
     """
     clip = made.network.clip_norm
     rate = choose_learning_rate(
-        rows=reports, epsilon=epsilon, parameters=made.num_parameters, network=made.network
+        rows=reports,
+        epsilon=epsilon_of_report(epsilon, task),
+        parameters=made.num_parameters,
+        network=made.network,
     )
     if clip is not None:
         # A fixed bound divides no gradient, while the rule's rate is of gradients over the bound

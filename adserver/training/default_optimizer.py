@@ -28,8 +28,10 @@ from maskedlark.reports.task import Task
 _FAR: Final = 10
 # Between two layers of weights, they make what the layers compute more than one of them could.
 _BENDING: Final = frozenset(
-    {"Elu", "Gelu", "LSTM", "GRU", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Softplus", "Tanh"}
+    {"Clip", "Elu", "Gelu", "LSTM", "GRU", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Softplus", "Tanh"}
 )
+# Of weights, they scale and shift what is bent, and are no layer
+_ELEMENTWISE: Final = frozenset({"Add", "Div", "Mul", "Sub"})
 
 
 def why_no_rule(submission: Submission, task: Task) -> str:
@@ -66,7 +68,7 @@ def choose_rate(submission: Submission, *, rows: int, epsilon: float, parameters
     Args:
         submission: The job.
         rows: Reports of its dataset.
-        epsilon: What it costs against the ad server.
+        epsilon: What it costs against the ad server, for one report (`epsilon_of_report`).
         parameters: That it trains.
     """
     rate = choose_learning_rate(
@@ -88,7 +90,7 @@ def has_hidden_layer(model: Model) -> bool:
     weights = frozenset(weighed)
     for node in model.nodes:
         is_bent = not bent.isdisjoint(node.inputs)
-        if is_bent and not weights.isdisjoint(node.inputs):
+        if is_bent and not weights.isdisjoint(node.inputs) and node.operator not in _ELEMENTWISE:
             return True
         if not weighed.isdisjoint(node.inputs):
             weighed.update(node.outputs)
@@ -128,9 +130,15 @@ def find_rounds(
     is_measured = submission.batch_size is None and not is_of_trained and not why_no_rule(submission, task)
     if epsilon is None or not is_measured:
         return ROUNDS
-    # Noise hides all that a person reports
-    of_report = epsilon / task.reports_per_user
-    return choose_rounds_of(model, rows=rows, epsilon=of_report)
+    return choose_rounds_of(model, rows=rows, epsilon=epsilon_of_report(epsilon, task))
+
+
+def epsilon_of_report(epsilon: float, task: Task) -> float:
+    """Return the epsilon at which as much noise would be added if it were of one report.
+
+    The rules go by that noise, which hides all that a person reports.
+    """
+    return epsilon / task.reports_per_user
 
 
 def read_rounds(
@@ -166,7 +174,8 @@ def warn_of_rate(submission: Submission, plan: TrainingPlan, *, parameters: int)
     if submission.optimizer is None or why_no_rule(submission, plan.task):
         return ""
     epsilon = submission.epsilon or job_epsilons(plan, plan.job.rounds).ad_server
-    usual = choose_rate(submission, rows=plan.dataset_size, epsilon=epsilon, parameters=parameters)
+    of_report = epsilon_of_report(epsilon, plan.task)
+    usual = choose_rate(submission, rows=plan.dataset_size, epsilon=of_report, parameters=parameters)
     if (rate := submission.optimizer.learning_rate) <= _FAR * usual:
         return ""
     return (

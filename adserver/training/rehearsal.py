@@ -32,13 +32,13 @@ from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.default_network import DefaultNetwork, choose_default, submit_default
-from adserver.training.default_optimizer import choose_rate, steps_at, why_no_rule
+from adserver.training.default_optimizer import choose_rate, epsilon_of_report, steps_at, why_no_rule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, area_error
 from adserver.training.linear_model import can_fit, cross_fit_linear
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.model_file import check_loss_fits
-from adserver.training.panel_note import note_panel, was_trained_on
+from adserver.training.panel_note import is_noted_trained, note_panel, was_trained_on
 from adserver.training.plain_training import RATES
 from adserver.training.rehearsal_pool import OnProgress, RehearsalPool
 from adserver.training.rehearsal_training import (
@@ -152,13 +152,14 @@ def rehearse(
     loss = trained_loss(submission.loss)
     check_loss_fits(submission.model, loss, num_features=task.num_features)
     begun = standardise_submission(submission, examples)
+    is_trained = begun.is_trained or is_noted_trained(submission.model)
     # As a submitted model is prepared, so that the same parameters train.
     submission = replace(submission, model=separate_parameters(begun.model))
     model = parse(submission.model, num_features=task.num_features)
     examples.check_fits(model, loss)
     loss = scored_loss(loss, model.output_width)
     _check_labels(loss, examples)
-    rows = _rows(submission, task, wish, model.num_parameters, is_trained=begun.is_trained)
+    rows = _rows(submission, task, wish, model.num_parameters, is_trained=is_trained)
     if wish.has_default:
         rows += _default_rows(submission, task, wish, examples, encoder=encoder, model=model)
     found: dict[int, list[TrainingOutcome]] = {
@@ -357,7 +358,7 @@ def _default_rows(
         )
         if parse(made.model, num_features=task.num_features).digest == model.digest:
             continue
-        rate, job = submit_default(submission, made, reports=wish.reports, epsilon=epsilon)
+        rate, job = submit_default(submission, task, made, reports=wish.reports, epsilon=epsilon)
         try:
             plan, refused = _plan(job, task, wish.reports, rate, epsilon), ""
         except (InvalidTask, JobRefused) as error:
@@ -384,7 +385,8 @@ def _rule_rate(
     if why_no_rule(submission, task):
         return None
     of = max(wish.epsilons) if epsilon is None else epsilon
-    return choose_rate(submission, rows=wish.reports, epsilon=of, parameters=parameters)
+    of_report = epsilon_of_report(of, task)
+    return choose_rate(submission, rows=wish.reports, epsilon=of_report, parameters=parameters)
 
 
 def _rates(submission: Submission, wish: Wish, rule: float | None) -> tuple[float, ...]:

@@ -12,7 +12,13 @@ from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.submissions import Submission, check_label
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset
-from adserver.training.default_optimizer import check_rule, choose_rate, find_rounds, steps_at
+from adserver.training.default_optimizer import (
+    check_rule,
+    choose_rate,
+    epsilon_of_report,
+    find_rounds,
+    steps_at,
+)
 from adserver.training.eval_set import read_eval_set
 from adserver.training.model_file import parse_chosen
 from maskedlark import canonical
@@ -164,10 +170,13 @@ def _steps(
     if submission.optimizer is not None:
         return steps_at(submission, submission.optimizer.learning_rate)
     epsilon = submission.epsilon or spent([job.charge(task, job.rounds)], task.delta).ad_server
-    parameters = model.num_parameters
-    return steps_at(
-        submission, choose_rate(submission, rows=dataset.size, epsilon=epsilon, parameters=parameters)
+    rate = choose_rate(
+        submission,
+        rows=dataset.size,
+        epsilon=epsilon_of_report(epsilon, task),
+        parameters=model.num_parameters,
     )
+    return steps_at(submission, rate)
 
 
 def _check_path(model: Model, loss: TrainedLoss, task: Task, job: JobSpec) -> None:

@@ -947,10 +947,11 @@ def test_without_progress_what_should_be_acted_on_is_warned_of_at_the_callers_li
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [({"eval_set": None}, True), ({"epsilon": None, "noise_multiplier": 4.0}, True), ({"loss": "mse"}, True),
-     ({"learning_rate": 0.1}, False), ({"clip_norm": 0.5}, False), ({"freeze": ["a"]}, False)],
+     ({"learning_rate": 0.1}, False), ({"clip_norm": 0.5}, False), ({"freeze": ["a"]}, False),
+     ({"optimizer": "adam", "learning_rate": 0.1}, False), ({"epsilon": -1.0}, None)],
 )  # fmt: skip
 def test_without_a_model_the_default_network_trains_by_its_rule(
-    changes: dict[str, Any], missing: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], missing: bool | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = {**dict.fromkeys("abc", NUMBERS), "d": [f"word {row % 9}" for row in range(400)]}
     (panel := tmp_path / "panel.npz").write_bytes(eval_set_npz(sealed()))
@@ -973,13 +974,32 @@ def test_without_a_model_the_default_network_trains_by_its_rule(
         assert plan.job.model_digest == parse(expected.model, num_features=NUM_FEATURES).digest
         assert plan.job.rounds == 120
         assert "no model is given, so the default network of 40 reports trains: " in capsys.readouterr().err
-        why = "requires a task with an encoder, eval_set=FILE" if missing else "of its own: leave out"
+        why = {
+            True: "requires a task with an encoder, eval_set=FILE",
+            False: "of its own: leave out",
+            None: "epsilon must be positive",
+        }[missing]
         with pytest.raises(InvalidTask, match=why):
             client.train(**{**given, **changes})
         assert len(client.jobs()) == 1
 
 
-def test_the_default_network_requires_an_encoder(client: Client, tmp_path: Path) -> None:
+def test_the_default_network_requires_a_task_with_noise(tmp_path: Path) -> None:
     (panel := tmp_path / "panel.npz").write_bytes(eval_set_npz(sealed()))
-    with pytest.raises(InvalidTask, match="requires a task with an encoder"):
-        client.train(loss="binary_cross_entropy_with_logits", eval_set=panel, learning_rate=0.1)
+    with (
+        client_with_columns(tmp_path, **dict.fromkeys("abcd", NUMBERS)) as client,
+        pytest.raises(InvalidTask, match="the task adds no noise: give a model"),
+    ):
+        client.train(loss="binary_cross_entropy_with_logits", eval_set=panel, epsilon=1.0)
+
+
+def test_the_default_network_requires_an_encoder(tmp_path: Path) -> None:
+    of = sealed(mechanism="gaussian", expires_at=1 << 39)
+    add_dataset(one := Site(tmp_path / "plain", of), of)
+    (panel := tmp_path / "panel.npz").write_bytes(eval_set_npz(of))
+    with (
+        Client.of(LocalAdServer(data=one.data_dir)) as client,
+        pytest.raises(InvalidTask, match="requires a task with an encoder"),
+    ):
+        client.train(loss="binary_cross_entropy_with_logits", eval_set=panel, epsilon=1.0)
+    one.engine.dispose()

@@ -1,18 +1,29 @@
 """The default network of a rehearsal is the one that quickstart's command writes."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.training.default_network import ENCODER_FILE, PANEL_FILE, find_rarest, make_default_network
+from adserver.training.default_network import (
+    ENCODER_FILE,
+    PANEL_FILE,
+    DefaultNetwork,
+    choose_default,
+    find_rarest,
+    make_default_network,
+    submit_default,
+)
 from adserver.training.defaults import Network
 from adserver.training.eval_set import EvalSet
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
 from maskedlark.model.losses import Loss
+from tests.adserver.training.test_submission import SUBMISSION, task_of
 
 ENCODER = Encoder(
     columns=(
@@ -24,6 +35,19 @@ PANEL = EvalSet(
     features=np.random.default_rng(1).integers(0, 4, (60, 4)).astype(np.uint8),
     labels=(np.arange(60) % 20 == 0).astype(np.int64),
 )
+
+
+def test_several_reports_a_person_have_the_rule_of_one_report_at_as_much_noise() -> None:
+    def chosen(epsilon: float, **of_people: Any) -> tuple[float, DefaultNetwork]:
+        task, loss = task_of(**of_people), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+        panel = replace(PANEL, labels=np.arange(60) % 2)
+        made = choose_default(task, ENCODER, panel, reports=9_000, epsilon=epsilon, outputs=1, loss=loss)
+        rate, _ = submit_default(SUBMISSION, task, made, reports=9_000, epsilon=epsilon)
+        return rate, made
+
+    of_people = {"unit": "user", "reports_per_user": 4}
+    assert chosen(4.0, **of_people) == chosen(1.0)
+    assert chosen(4.0)[1].network.are_numbers_in_tables > chosen(1.0)[1].network.are_numbers_in_tables
 
 
 @pytest.mark.parametrize("encoder", [ENCODER, None])

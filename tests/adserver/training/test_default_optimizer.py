@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from torch import Tensor, cat, nn
+import torch
+from torch import Tensor, cat, nn, tensor
 
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
@@ -184,11 +185,22 @@ def test_weights_that_know_the_labels_have_120_rounds() -> None:
         assert made.job.rounds == rounds
 
 
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 1), nn.Parameter(tensor([2.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.layer(x)) * self.scale
+
+
 @pytest.mark.parametrize(
     ("module", "is_hidden"),
     [
         (nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), True),
         (nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3, 1)), True),
+        (nn.Sequential(nn.Linear(4, 3), nn.ReLU6(), nn.Linear(3, 1)), True),
+        (_Scaled(), False),
         (nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1)), False),
         (nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), False),
         (nn.Sequential(nn.Tanh(), nn.Linear(4, 1)), False),
