@@ -186,13 +186,7 @@ def check(project: Project) -> Checked:
             *warn_of_codes(report, settings.data, kept),
             *warn_of_measured(table, settings.measure),
             *warn_of_panel(settings.data, rows - reported),
-            *(
-                ()
-                if settings.person
-                else warn_of_repeated_people(
-                    table, settings.data.label, settings.measure.columns, settings.data.not_people
-                )
-            ),
+            *_warn_of_repeated_people(table, settings),
             *warn_of_rows_per_person(table, settings),
         )
         if not problems:
@@ -292,16 +286,22 @@ def _check_measured_alone(project: Project) -> Checked:
         table_warnings=(
             *warn_of_spellings(table, settings.measure.columns),
             *warn_of_measured(table, settings.measure),
-            *(
-                ()
-                if settings.person
-                else warn_of_repeated_people(table, "", settings.measure.columns, settings.data.not_people)
-            ),
+            *_warn_of_repeated_people(table, settings),
             *warn_of_rows_per_person(table, settings),
         ),
         forecasts=forecasts,
         measured_notes=measured_notes,
         person_notes=() if problems else tuple(_describe_person(settings, plan, reported)),
+    )
+
+
+def _warn_of_repeated_people(table: Table, settings: Settings) -> tuple[str, ...]:
+    """Return `warn_of_repeated_people` of settled settings; nothing where devices train, one for a person."""
+    if settings.federated.person:
+        return ()
+    data = settings.data
+    return warn_of_repeated_people(
+        table, data.label, settings.measure.columns, data.not_people, person=settings.task.person
     )
 
 

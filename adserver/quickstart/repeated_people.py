@@ -6,7 +6,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from maskedlark.encoding.people_columns import find_people_columns
@@ -16,31 +16,74 @@ _MOST_ASKED: Final = 2
 
 
 def warn_of_repeated_people(
-    table: Table, label: str, measured: Collection[str] = (), not_people: Collection[str] = ()
+    table: Table,
+    label: str,
+    measured: Collection[str] = (),
+    not_people: Collection[str] = (),
+    *,
+    person: str = "",
 ) -> tuple[str, ...]:
-    """Return a line if a column seems to name people who have several rows, as epsilon is of one row.
+    """Return lines if a column seems to name people who have several rows, as epsilon is of one row.
 
     If names of columns say so, it is of the one with the fewest people. Otherwise up to two columns are asked
     about whose words look like ids, those of the most different words first.
+
+    Where `[task]` names the person, a line says if nobody has two rows: the column names rows then, such as
+    by an order's number, and other columns are warned of and asked about as if no person was named. If people
+    do repeat, only a column is warned of that says people and puts several of them together.
 
     Args:
         table: The project's.
         label: The column of the label; "" for none.
         measured: Columns that are measured, which are not asked about.
         not_people: Columns of which the owner says that they name no people.
+        person: The column that settled settings name in `[task]`; "" for none.
     """
-    found = find_people_columns(table, table.columns.keys() - {label, *not_people})
-    if named := found.named:
+    people = Counter(cell for cell in table.columns[person] if cell is not None) if person else Counter[str]()
+    is_of_rows = max(people.values(), default=0) == 1
+    found = find_people_columns(table, table.columns.keys() - {label, person, *not_people})
+    named: Mapping[str, Counter[str]] = found.named
+    if people and not is_of_rows:
+        named = {name: counts for name, counts in named.items() if _unites(table, name, counts, person)}
+    once = (_describe_rows(person, len(people)),) if is_of_rows else ()
+    if named:
         name = min(named, key=lambda name: (len(named[name]), name))
         if max(named[name].values()) == 1:
-            return ()
-        return (f"{_describe(name, named[name])}: {_advise(name)}; if it names no people, {_deny(name)}",)
+            return once
+        warned = (
+            f"{_describe(name, named[name])}: {_advise(name, person)}; if it names no people, {_deny(name)}"
+        )
+        return (*once, warned)
+    if people and not is_of_rows:
+        return ()
     asked = {name: counts for name, counts in found.asked.items() if name not in measured}
     most_first = sorted(asked, key=lambda name: (-len(asked[name]), name))
-    return tuple(
-        f"{_describe(name, asked[name])}: if it names people, {_advise(name)}; if not, {_deny(name)}"
-        for name in most_first[:_MOST_ASKED]
+    return (
+        *once,
+        *(
+            f"{_describe(name, asked[name])}: if it names people, {_advise(name, person)}; "
+            f"if not, {_deny(name)}"
+            for name in most_first[:_MOST_ASKED]
+        ),
     )
+
+
+def _describe_rows(person: str, rows: int) -> str:
+    return (
+        f"[task] person is {person!r}, which is different in each of {rows:,} rows: epsilon is of one row, "
+        "as without it; name the column of people, or if each person has one row, empty person"
+    )
+
+
+def _unites(table: Table, name: str, counts: Counter[str], person: str) -> bool:
+    """Return whether a column's words are fewer than the persons in the same rows.
+
+    Counted in these rows alone: an address of each person that is empty in some rows puts nobody together.
+    """
+    persons = {
+        of for one, of in zip(table.columns[name], table.columns[person], strict=True) if one is not None
+    }
+    return len(counts) < len(persons - {None})
 
 
 def _describe(name: str, counts: Counter[str]) -> str:
@@ -48,9 +91,10 @@ def _describe(name: str, counts: Counter[str]) -> str:
     return f"column {name!r} repeats ({different}, up to {max(counts.values()):,} each)"
 
 
-def _advise(name: str) -> str:
+def _advise(name: str, person: str) -> str:
+    unit = f"{person!r}" if person else "row"
     return (
-        "epsilon is of one row, and of all rows of one such person more; "
+        f"epsilon is of one {unit}, and of all rows of one such person more; "
         f"[task] person = {_quote(name)} makes it of a person"
     )
 

@@ -135,3 +135,35 @@ def test_of_the_sample_its_people_are_warned_of_and_no_other_column() -> None:
     [line] = warn_of_repeated_people(table, "bought")
     assert "column 'person' repeats (400 different in 6,019 rows, up to 25 each)" in line
     assert not warn_of_repeated_people(table.without("person"), "bought")
+
+
+def shop_with_buyers(buyer: str = "Buyer") -> Table:
+    """A table of 60 orders of 25 buyers, with addresses of most and a column of articles."""
+    lines = "".join(
+        f"{100_417 + 13 * row},u{row % 25},{'' if row % 7 == 0 else f'b{row % 25}@mail'},a{row % 20}\n"
+        for row in range(60)
+    )
+    return parse_table(f"Order number,{buyer},email,article\n{lines}".encode(), "shop.csv")
+
+
+def test_a_person_of_one_row_each_is_warned_of_next_to_people_who_repeat() -> None:
+    once, repeats = warn_of_repeated_people(shop_with_buyers(), "", person="Order number")
+    assert once.startswith("[task] person is 'Order number', which is different in each of 60 rows: epsilon")
+    assert "column 'Buyer' repeats (25 different in 60 rows" in repeats
+    assert "epsilon is of one 'Order number'" in repeats
+    assert '[task] person = "Buyer"' in repeats
+    no_people = ("Buyer", "email")
+    once_again, asked = warn_of_repeated_people(shop_with_buyers(), "", (), no_people, person="Order number")
+    assert once_again == once
+    assert "column 'article' repeats" in asked
+    assert "if it names people" in asked
+
+
+def test_with_people_who_repeat_only_a_column_that_puts_them_together_is_warned_of() -> None:
+    assert not warn_of_repeated_people(shop_with_buyers(), "", person="Buyer")
+    lines = "".join(f"u{row % 50},h{row % 50 // 2}\n" for row in range(120))
+    households = parse_table(f"user_id,household\n{lines}".encode(), "shop.csv")
+    [line] = warn_of_repeated_people(households, "", person="user_id")
+    assert "column 'household' repeats (25 different in 120 rows" in line
+    assert not warn_of_repeated_people(households, "", person="household")
+    assert not warn_of_repeated_people(households, "", (), ("household",), person="user_id")
