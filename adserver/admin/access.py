@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adserver.admin.grants import Grants, actor_of_grant
 from adserver.admin.problems import problem, problem_of
+from adserver.admin.stranger_page import STYLE_SOURCE, stranger_page
 from adserver.records.access import Grant, GrantKind
 from adserver.records.access import Scope as Allowed
 from adserver.store.access import SESSION_S
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 API: Final = "/api/"
 LOGIN_PATH: Final = "/login"
 LOGOUT_PATH: Final = "/logout"
+LOGGED_OUT_PATH: Final = f"{LOGIN_PATH}?out"
+"""The page that says so."""
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 ALL_INTERFACES: Final = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
 _TELLS_STRANGERS: Final = (
@@ -51,7 +54,8 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OURS: Final = ("same-origin", "none")
 SECURITY_HEADERS: Final = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self' "
+        f"{STYLE_SOURCE}; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
@@ -63,16 +67,17 @@ SECURITY_HEADERS: Final = {
     "cache-control": "no-store",
 }
 """Of every answer; `cache-control` where the answer says nothing else."""
-_LOGIN_PAGE: Final = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8"><meta name="color-scheme" content="light dark">
-<meta name="viewport" content="width=device-width"><title>Log in · Masked LARk</title>
-<main><h1>Masked LARk</h1>
-<p>This browser is not logged in, or its session of twelve hours has ended.</p>
-<p>On the ad server's machine, run <code>adserver dashboard login</code> and open the link that it prints.
-It works once.</p>
-</main></html>
-"""
+_NO_SESSION: Final = "This browser is not logged in."
+_ENDED: Final = "The session of this browser has ended: it was logged out, or is twelve hours old."
+_WRONG_LINK: Final = (
+    "This login link does not work: it was used before, is older than ten minutes, or is not whole."
+)
+_LOGGED_OUT: Final = "You are logged out."
+_HOW_TO_LOG_IN: Final = (
+    "To log in, run <code>adserver dashboard login</code> on the ad server's machine, or "
+    "<code>adserver quickstart up NAME --dashboard</code> for a quickstart project, and open the link that "
+    "it prints. It works once, within ten minutes."
+)
 
 
 @frozen
@@ -124,13 +129,13 @@ class AuthMiddleware:
                 if scope["path"] == LOGIN_PATH or (
                     self.sign_in and scope["path"].startswith(f"{LOGIN_PATH}/")
                 ):
-                    return await self._login(scope)
+                    return await self._login(scope, headers)
                 grant, is_cookie = await self._grant(scope, headers)
         except HelperUnavailable as away:
             return problem_of(away)
         if grant is None:
             await self._log_stranger(scope)
-            return self._reject_unknown_caller(scope["path"])
+            return self._reject_unknown_caller(scope["path"], self._describe_session(scope, headers))
         return await self._forbidden(scope, headers, grant, is_cookie=is_cookie)
 
     async def _forbidden(
@@ -179,18 +184,28 @@ class AuthMiddleware:
         grant = self.grants.at_hand(shown, kind) if scope["method"] in _SAFE else None
         return grant or await run_in_threadpool(self.grants.find, shown, kind), is_cookie
 
-    async def _login(self, scope: Scope) -> Response:
-        """Log in the first visitor of a login link, or a person whom the provider signed in."""
+    async def _login(self, scope: Scope, headers: Headers) -> Response:
+        """Log in the first visitor of a login link, or a person whom the provider signed in.
+
+        A browser that is logged in goes on to the overview, also by a link that was used.
+        """
         if self.sign_in is not None and scope["path"] != LOGIN_PATH:
             return await self._sign_in(self.sign_in, scope)
-        codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
-        session = None
+        asked = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        codes, session = asked.get("code", []), None
         if len(codes) == 1 and scope["method"] == "GET":
             with acting_as(_stranger(scope)):
                 session = await run_in_threadpool(self.grants.log_in, codes[0])
         if session is None:
+            grant, is_cookie = await self._grant(scope, headers)
+            if grant is not None and is_cookie and scope["method"] == "GET":
+                return RedirectResponse("/", 303)
             await self._log_stranger(scope)
-            return self._reject_unknown_caller(LOGIN_PATH)
+            if codes:
+                told = _WRONG_LINK
+            else:
+                told = _LOGGED_OUT if "out" in asked else self._describe_session(scope, headers)
+            return self._reject_unknown_caller(LOGIN_PATH, told)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
             self.cookie_name(scope),
@@ -209,7 +224,7 @@ class AuthMiddleware:
         from adserver.admin.sign_in import BEGIN_PATH, CALLBACK_PATH
 
         if scope["method"] != "GET" or scope["path"] not in (BEGIN_PATH, CALLBACK_PATH):
-            return self._reject_unknown_caller(LOGIN_PATH)
+            return self._reject_unknown_caller(LOGIN_PATH, _NO_SESSION)
         cookie = self.cookie_name(scope)
         if scope["path"] == BEGIN_PATH:
             return await sign_in.begin(scope, cookie)
@@ -223,10 +238,16 @@ class AuthMiddleware:
         """Log that a request without a valid grant was refused."""
         await run_in_threadpool(self.refused.add, AuditAct.LOG_IN, _stranger(scope), _NO_GRANT)
 
-    def _reject_unknown_caller(self, path: str) -> Response:
+    def _describe_session(self, scope: Scope, headers: Headers) -> str:
+        """Say why a browser has no grant."""
+        return _ENDED if self.session_in(scope, headers) else _NO_SESSION
+
+    def _reject_unknown_caller(self, path: str, told: str) -> Response:
         if path.startswith(API):
             return problem(401, _TELLS_STRANGERS, headers={"www-authenticate": "Bearer"})
-        return HTMLResponse(_LOGIN_PAGE, 401) if self.sign_in is None else self.sign_in.login_page()
+        if self.sign_in is not None:
+            return self.sign_in.login_page(told)
+        return HTMLResponse(stranger_page("Log in", told, _HOW_TO_LOG_IN), 401)
 
     def cookie_name(self, scope: Scope) -> str:
         """Return the name of this server's cookie: browsers share cookies between the ports of a host."""

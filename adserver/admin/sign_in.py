@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from adserver.admin.grants import Grants
 from adserver.admin.oidc import FLOW_S, SESSION_S, Flow, OidcProvider, SignInRefused
+from adserver.admin.stranger_page import stranger_page
 from adserver.store.audit_log import acting_as
 from maskedlark.audit_log import Actor
 from maskedlark.frozen import frozen
@@ -20,15 +21,6 @@ BEGIN_PATH: Final = "/login/oidc"
 CALLBACK_PATH: Final = "/login/oidc/callback"
 # A provider's answer has four or five; the query is anybody's
 _MOST_FIELDS: Final = 16
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8"><meta name="color-scheme" content="light dark">
-<meta name="viewport" content="width=device-width">{refresh}<title>{title} · Masked LARk</title>
-<main><h1>Masked LARk</h1>
-<p>{told}</p>
-<p><a href="{link}">{action}</a></p>
-</main></html>
-"""
 
 
 @frozen
@@ -85,12 +77,11 @@ class SignIn:
             session = await run_in_threadpool(self.grants.sign_in, person, SESSION_S)
         # A page, not a redirect: that would still come from the provider, and leave a strict cookie behind.
         answer = HTMLResponse(
-            _PAGE.format(
-                refresh='<meta http-equiv="refresh" content="0;url=/">',
-                title="Logged in",
-                told="You are logged in.",
-                link="/",
-                action="Open the dashboard",
+            stranger_page(
+                "Logged in",
+                "You are logged in.",
+                '<a href="/">Open the dashboard</a>',
+                head='<meta http-equiv="refresh" content="0;url=/">',
             )
         )
         self._set(answer, cookie, session, int(SESSION_S), "strict")
@@ -100,18 +91,13 @@ class SignIn:
     def refusal(self, refused: SignInRefused) -> Response:
         """Show why the sign-in failed."""
         told = escape(str(refused))
-        page = _PAGE.format(refresh="", title="Not logged in", told=told, link=BEGIN_PATH, action="Sign in")
+        page = stranger_page("Not logged in", told, f'<a href="{BEGIN_PATH}">Sign in</a>')
         return HTMLResponse(page, 403)
 
-    def login_page(self) -> Response:
-        """Offer the provider to a browser that is not logged in."""
-        page = _PAGE.format(
-            refresh="",
-            title="Log in",
-            told="This browser is not logged in, or its session has ended.",
-            link=BEGIN_PATH,
-            action=f"Sign in at {escape(self.provider.host)}",
-        )
+    def login_page(self, told: str) -> Response:
+        """Offer the provider to a browser that is not logged in, after the reason."""
+        link = f'<a href="{BEGIN_PATH}">Sign in at {escape(self.provider.host)}</a>'
+        page = stranger_page("Log in", told, link)
         return HTMLResponse(page, 401)
 
     def _redirect_uri(self, scope: Scope) -> str:

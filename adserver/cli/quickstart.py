@@ -401,7 +401,10 @@ def _up_command(
     ] = False,
     opened: Annotated[bool, option("Open that link in your browser, too.", "--open")] = False,
 ) -> None:
-    """Start the project's two helpers and ad server in the background, and wait until they answer."""
+    """Start the project's two helpers and ad server in the background, and wait until they answer.
+
+    They stay until `down`, also if a run that is at work started them.
+    """
     import webbrowser
 
     from adserver.quickstart.project import Project
@@ -410,6 +413,7 @@ def _up_command(
     fleet = RunningFleet(Project.open(folder), tell=_tell)
     with _ending_on_sigterm():
         fleet.up()
+        fleet.hold()
     if dashboard or opened:
         link = fleet.login_link()
         typer.echo(link)

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from adserver.admin.access import API, LOGIN_PATH, LOGOUT_PATH, AuthMiddleware
+from adserver.admin.access import API, LOGGED_OUT_PATH, LOGIN_PATH, LOGOUT_PATH, AuthMiddleware
 from adserver.admin.admin_context import AdminContext
 from adserver.admin.api import AdminApi, explain_unknown
 from adserver.admin.grants import Grants
@@ -121,7 +121,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages, figures: Figures) -> 
     async def log_out(request: Request) -> Response:
         with acting_as(actor_of(request, request.state.grant)):
             await run_in_threadpool(grants.end, request.state.grant)
-        return RedirectResponse(LOGIN_PATH, 303)
+        return RedirectResponse(LOGGED_OUT_PATH, 303)
 
     async def log_in(_request: Request) -> Response:
         raise AssertionError("the door answers this")

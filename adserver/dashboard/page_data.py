@@ -60,7 +60,14 @@ from adserver.views.query import (
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
-from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ReportReason,
+)
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
@@ -245,8 +252,9 @@ class Figures:
 
     def jobs(self, after: str, state: str) -> Values:
         """Return a page of jobs."""
-        # Of a URL, where anything may stand
-        wanted = JobState(state) if state in set(JobState) else None
+        if state and state not in set(JobState):
+            raise InvalidTask(f"state is {state!r}: expected one of {', '.join(JobState)}")
+        wanted = JobState(state) if state else None
         counts = self.site.jobs.counts()
         # One more than is shown tells whether there is a next page
         found = self.site.jobs.page(limit=ROWS + 1, before=PageMarker.read(after), state=wanted)
@@ -254,7 +262,16 @@ class Figures:
         items, figures = [_job_row(one) for one in shown], map(self._figures_of, shown)
         epsilons = [self._epsilons_of(one, max(0.0, until - time.monotonic())) for one in shown]
         rows = [
-            (job, {**item, **one, "epsilons": spent})
+            (
+                job,
+                {
+                    **item,
+                    **one,
+                    "epsilons": spent,
+                    "eval_set": (job.eval_set_digest or b"").hex(),
+                    "dataset": (_dataset_of(job) or b"").hex(),
+                },
+            )
             for job, item, one, spent in zip(shown, items, figures, epsilons, strict=True)
             if any(one.values())
         ]
@@ -333,24 +350,32 @@ class Figures:
             "next": _next(found, lambda one: PageMarker(at=one.created_at, key=one.handle).cursor),
         }
 
-    def budget(self, dataset: str, form: ForecastForm | None) -> Values:
-        """Return one dataset's budgets, their charges, and the effect of a planned job."""
+    def budget(self, dataset: str, typed: Mapping[str, str]) -> Values:
+        """Return one dataset's budgets, their charges, and the effect of a planned job.
+
+        In place of the effect stands why the job is not possible; the form keeps what was typed.
+        """
         try:
             found = self.site.datasets.find(dataset)
         # One page for both kinds of budget: an id is a dataset's, or the task's of people
         except JobRefused as refusal:
-            return self._of_people(dataset, refusal)
+            return {**self._of_people(dataset, refusal), "typed": typed}
         jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
-        forecast = ""
-        if form is not None:
-            try:
+        form, forecast, told = None, "", None
+        try:
+            if form := ForecastForm.read(typed):
                 of = self.site.budgets.of(found, form.job(self.site, found))
                 forecast = "" if of.forecast is None else forecast_line(of.forecast)
-                return self._budget_shown(found.dataset_id or b"", _describe_budget(of), jobs, form, forecast)
-            except JobRefused as refusal:
-                forecast = str(refusal)
-        told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
-        return self._budget_shown(found.dataset_id or b"", told, jobs, form, forecast)
+                told = _describe_budget(of)
+        # The database is away, which is no refusal of the form
+        except HelperUnavailable:
+            raise
+        except MaskedLarkError as refusal:
+            forecast = str(refusal)
+        if told is None:
+            told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
+        shown = self._budget_shown(found.dataset_id or b"", told, jobs, form, forecast)
+        return {**shown, "typed": typed}
 
     def plan(self, form: PlanForm) -> Values:
         """Return what each of several jobs and tests gets of a budget, before anything is collected."""

@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from adserver.dashboard.forecast_form import ForecastForm
 from adserver.dashboard.page_data import Figures, Mark, Values
 from adserver.dashboard.plan_page import PlanForm
 from adserver.dashboard.rendering import draw
@@ -103,7 +102,7 @@ PAGES: Final = (
         path="/budgets/{dataset}",
         template="budget.html",
         place="budgets",
-        values=lambda at, r: at.budget(r.path_params["dataset"], ForecastForm.read(r.query_params)),
+        values=lambda at, r: at.budget(r.path_params["dataset"], r.query_params),
         stamp=_with_budgets,
     ),
     _many("plan", lambda at, r: at.plan(PlanForm.read(r.query_params)), _with_budgets),

@@ -29,6 +29,8 @@ def run_project(
 ) -> RunResult:
     """Check a project and run it once; servers that did not run before are ended again.
 
+    They stay if `adserver quickstart up` is asked for meanwhile.
+
     Raises:
         InvalidTask: a setting is wrong, an extra is missing, or another process runs the project; nothing was
             started.
@@ -52,9 +54,14 @@ def _run(project: Project, tell: Callable[[str], None], options: RunOptions, che
     running = RunningFleet(project, tell)
     # Servers that their owner started stay: this command ends only its own.
     was_up = running.is_up
+    if not was_up:
+        # Of servers that have ended by themselves
+        running.release()
     recipe: Recipe | MeasuringRecipe | None = None
     try:
         running.up()
+        if running.has_dashboard:
+            tell(f"to watch in a browser: adserver quickstart up {project.folder} --dashboard")
         recipe = _recipe_of(project.settings)(
             project,
             tell,
@@ -66,10 +73,15 @@ def _run(project: Project, tell: Callable[[str], None], options: RunOptions, che
         return recipe.run()
     # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):
-        tell(_how_to_go_on(project, recipe, is_up=was_up))
+        tell(_how_to_go_on(project, recipe, is_up=was_up or running.is_held))
         raise
     finally:
-        if not was_up:
+        if not was_up and running.is_held:
+            tell(
+                "the servers stay, since `up` was asked for meanwhile: `adserver quickstart down "
+                f"{project.folder}` stops them"
+            )
+        elif not was_up:
             running.down()
 
 

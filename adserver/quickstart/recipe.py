@@ -404,6 +404,11 @@ class Recipe(BaseRecipe[Trained]):
         job = json.loads(ended.stdout) if ended.stdout.strip() else None
         if job is None:
             raise InvalidTask(describe_refusal(ended, "adserver job watch"))
+        if job["state"] == "cancelled":
+            raise InvalidTask(
+                f"job {job_id[:12]} was cancelled after {plural(job['rounds_done'], 'round')}, so this "
+                f"run has no model: `adserver quickstart run {self._project.folder}` begins a new one"
+            )
         if job["state"] != "done":
             raise InvalidTask(
                 f"job {job_id[:12]} is {job['state']} after {plural(job['rounds_done'], 'round')}: "

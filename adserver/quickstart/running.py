@@ -31,6 +31,8 @@ _TELL_AFTER_S: Final = 3.0
 _STOP_S: Final = 60.0
 # Bytes of a log that are read for each line that is shown.
 _LONGEST_LINE: Final = 1_000
+# Says that `up` was asked for these servers, so that no run ends them
+_HELD: Final = "held"
 _DASHBOARD_PARTS: Final = ("fastapi", "jinja2", "starlette")
 
 
@@ -98,6 +100,24 @@ class RunningFleet:
         """True while all three run."""
         return None not in [self._pid(one) for one in self._servers()]
 
+    @property
+    def has_dashboard(self) -> bool:
+        """Whether the ad server has a dashboard: an address is set, and the extra for it is installed."""
+        return bool(self._dashboard())
+
+    @property
+    def is_held(self) -> bool:
+        """True if the servers stay when a run that started them ends."""
+        return (self._project.parties / _HELD).exists()
+
+    def hold(self) -> None:
+        """Let the servers stay until `down`, also if a run has started them."""
+        (self._project.parties / _HELD).touch()
+
+    def release(self) -> None:
+        """Undo `hold`. Idempotent."""
+        (self._project.parties / _HELD).unlink(missing_ok=True)
+
     def states(self) -> "tuple[ServerStatus, ...]":
         """Return what each server does now."""
         at = self._project.settings.servers
@@ -164,6 +184,7 @@ class RunningFleet:
 
     def down(self) -> list[str]:
         """Ask the servers to finish what is under way, and return the names of those that have ended."""
+        self.release()
         return self._end(self._servers())
 
     def _end(self, servers: Sequence[Server]) -> list[str]:

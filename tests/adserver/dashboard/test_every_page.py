@@ -54,10 +54,45 @@ def test_a_page_is_accessible_strict_and_alone(shown: Shown, browser: Browser, t
         context.close()
 
 
-def test_the_page_of_who_is_not_logged_in_is_accessible(shown: Shown, context: BrowserContext) -> None:
-    visit = Visit(page=context.new_page(), of=shown.of, origin=shown.origin)
-    assert visit.open(LOGIN_PATH).status == 401
-    assert violations(visit) == []
+def test_the_page_of_who_is_not_logged_in_is_accessible_and_has_a_style(
+    shown: Shown, browser: Browser, theme: Any
+) -> None:
+    context = browser.new_context(color_scheme=theme)
+    try:
+        visit = Visit(page=context.new_page(), of=shown.of, origin=shown.origin)
+        visit.page.on("console", lambda one: visit.complaints.append(one.text))
+        assert visit.open(LOGIN_PATH).status == 401
+        assert violations(visit) == []
+        # The policy lets its style through
+        assert [one for one in visit.complaints if "401" not in one] == []
+        colour = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert colour == {"light": "rgb(246, 246, 243)", "dark": "rgb(18, 21, 23)"}[theme]
+    finally:
+        context.close()
+
+
+def test_a_browser_is_told_why_it_is_not_logged_in(shown: Shown, context: BrowserContext) -> None:
+    visit = shown.visit(context)
+
+    def told() -> str:
+        return visit.page.locator("main p").first.inner_text()
+
+    visit.page.get_by_role("button", name="Log out").click()
+    visit.page.wait_for_url("**/login?out")
+    assert told() == "You are logged out."
+    assert "adserver quickstart up NAME --dashboard" in visit.page.inner_text("main")
+    assert visit.open("/jobs").status == 401
+    assert told().startswith("The session of this browser has ended")
+    assert visit.open(f"{LOGIN_PATH}?code=wrong").status == 401
+    assert told().startswith("This login link does not work: it was used before")
+    context.clear_cookies()
+    visit.open("/jobs")
+    assert told() == "This browser is not logged in."
+
+
+def test_a_used_link_leads_a_browser_that_is_logged_in_to_the_overview(visit: Visit) -> None:
+    assert visit.open(f"{LOGIN_PATH}?code=used").status == 200
+    assert visit.page.locator("h1").inner_text() == "Overview"
 
 
 def test_without_javascript_every_page_is_whole(shown: Shown, browser: Browser) -> None:
@@ -363,18 +398,59 @@ def test_jobs_over_several_datasets_are_side_by_side_with_a_warning(
         assert visit.page.get_by_text("These jobs are over different datasets").count() == times
 
 
+def test_jobs_side_by_side_lead_to_their_pages_and_say_that_accuracy_is_uncalibrated(visit: Visit) -> None:
+    visit.open(PATHS["jobs"])
+    heads = visit.page.locator("#compared thead th").all_text_contents()
+    assert "Accuracy" in heads
+    said = visit.page.inner_text("#side-by-side")
+    assert "Accuracy is uncalibrated, of the last round." in said
+    # All are on one evaluation set and dataset
+    assert "eval set" not in said
+    visit.page.locator("#compared").get_by_role("link", name="two <layers>").click()
+    visit.page.wait_for_url(f"**/jobs/{'02' * 16}")
+
+
+def test_an_unknown_state_of_jobs_is_refused_with_the_known_ones(visit: Visit) -> None:
+    assert visit.open("/jobs?state=bogus").status == 422
+    assert "state is 'bogus': expected one of queued, running" in visit.page.inner_text("main")
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [("4000", "Batch_size is 4000: expected more than 0"), ("-4", "Batch is -4: expected a number above 0")],
+)
+def test_a_refused_forecast_keeps_its_form(visit: Visit, batch: str, said: str) -> None:
+    at = PATHS["budget"].replace("batch_size=", f"batch_size={batch}")
+    assert visit.open(at).status == 200
+    typed = {
+        name: visit.page.input_value(f"[name={name}]")
+        for name in ("rounds", "batch_size", "noise_multiplier")
+    }
+    assert typed == {"rounds": "20", "batch_size": batch, "noise_multiplier": "30"}
+    assert said in visit.page.inner_text(".forecast.over")
+
+
+def test_the_overview_counts_cancelled_jobs_and_lists_tasks_that_wait_for_reports(visit: Visit) -> None:
+    visit.open(PATHS["overview"])
+    tile = visit.page.locator("#tiles .tile", has_text="Jobs done")
+    assert "2 stopped early" not in tile.inner_text()
+    assert "1 stopped early, 1 cancelled" in tile.inner_text()
+    # The shop's reports are all in datasets
+    assert visit.page.locator("#waiting tbody tr td:first-child").all_inner_texts() == ["newsletter clicks"]
+
+
 def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ExportedModel(encoded=b"a model", rounds_done=38)
     monkeypatch.setattr(LocalAdServer, "export", lambda _self, _job, _takes: made)
     visit.open(PATHS["job that was refused"])
     [command] = (
-        visit.page.locator("#stop p", has_text="The job's own weights are not calibrated")
+        visit.page.locator("#stop p", has_text="These weights are not calibrated")
         .locator("code")
-        .all_inner_texts()
+        .all_inner_texts()[-1:]
     )
     assert command == f"adserver model calibrate calibrated.onnx --job {'04' * 6} --panel PANEL.npz"
     with visit.page.expect_download() as begun:
-        visit.page.get_by_role("link", name="ONNX file after round").click()
+        visit.page.get_by_role("link", name="ONNX file of round 11, the last done").click()
     assert begun.value.suggested_filename == f"{'04' * 6}-round-38.onnx"
     assert Path(begun.value.path()).read_bytes() == b"a model"
     of_columns = visit.page.request.get(f"{visit.page.url}/model.onnx?takes=columns")

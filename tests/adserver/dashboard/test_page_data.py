@@ -100,11 +100,20 @@ def test_an_ended_job_shows_no_epsilon_until_that_of_all_its_rounds_is_there(
     assert page("jobs.html", figures.jobs("", "")).count('title="is being computed">…<') == 2
 
 
+def test_jobs_on_several_evaluation_sets_say_which(of: Painted, figures: Figures) -> None:
+    assert "eval set" not in page("jobs.html", figures.jobs("", ""))
+    end(of, RUNNING, eval_set_digest=b"\x08" * 32)
+    shown = page("jobs.html", figures.jobs("", ""))
+    assert "These jobs have different evaluation sets" in shown
+    assert {row_of(figures, job)["eval_set"][:2] for job in (RUNNING, b"\3" * 16)} == {"08", "07"}
+    assert f'<span class="under">eval set {"08" * 6}</span>' in shown
+
+
 def test_a_budget_older_than_its_newest_round_says_so(
     of: Painted, figures: Figures, hold: Callable[[str], None]
 ) -> None:
     dataset = OF.datasets[0].dataset_id.hex()
-    assert figures.budget(dataset, None)["budget"]["as_of"] is None
+    assert figures.budget(dataset, {})["budget"]["as_of"] is None
     hold("_describe_budget")
     of.round(RUNNING, 38)
     of.clock.now_s += 3.0
@@ -112,6 +121,6 @@ def test_a_budget_older_than_its_newest_round_says_so(
     assert listed["as_of"] == of.clock.now_s - 3.0
     for template, values in (
         ("budgets.html", figures.budgets("")),
-        ("budget.html", figures.budget(dataset, None)),
+        ("budget.html", figures.budget(dataset, {})),
     ):
         assert "UTC; less may be left by now" in page(template, values)

@@ -1,14 +1,18 @@
 """Ctrl-C says what the next run does, and the next run does that."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 
+from adserver.quickstart import project_run
+from adserver.quickstart.check import check
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.project_run import _how_to_go_on
 from adserver.quickstart.recipe import Recipe
-from adserver.quickstart.runs import Steps
+from adserver.quickstart.running import RunningFleet, Server
+from adserver.quickstart.runs import NOTHING_ASKED, Steps
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
 from tests.adserver.job_world import Site, plan_for, sealed
@@ -55,6 +59,52 @@ def test_a_job_that_goes_on_without_its_run_can_be_stopped(project: Project) -> 
     assert f"job {'ab' * 6} waits until the servers run again: {again}" in _how_to_go_on(
         project, recipe, is_up=False
     )
+
+
+class _Fleet(RunningFleet):
+    """Servers that are said to run."""
+
+    runs = False
+    has_dashboard = True
+
+    @property
+    def is_up(self) -> bool:
+        return self.runs
+
+    def up(self) -> None:
+        self._project.parties.mkdir(exist_ok=True)
+        self.runs = True
+
+    def _end(self, servers: Sequence[Server]) -> list[str]:
+        self.runs = False
+        return [one.name for one in servers]
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_servers_that_were_asked_for_during_a_run_stay(
+    project: Project, monkeypatch: pytest.MonkeyPatch, *, is_asked: bool
+) -> None:
+    fleet, told = _Fleet(project, lambda _: None), list[str]()
+    # From an earlier start, whose servers have ended by themselves
+    project.parties.mkdir()
+    fleet.hold()
+
+    class Asked:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def run(self) -> None:
+            if is_asked:
+                fleet.hold()
+
+    monkeypatch.setattr(project_run, "RunningFleet", lambda *_: fleet)
+    monkeypatch.setattr(project_run, "_recipe_of", lambda _: Asked)
+    project_run._run(project, told.append, NOTHING_ASKED, check(project))
+    assert fleet.runs is is_asked
+    assert any(one.startswith("the servers stay") for one in told) is is_asked
+    assert f"to watch in a browser: adserver quickstart up {project.folder} --dashboard" in told
+    fleet.down()
+    assert not fleet.is_held
 
 
 def test_a_job_that_is_done_is_not_said_to_wait(project: Project) -> None:
