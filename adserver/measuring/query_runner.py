@@ -50,6 +50,7 @@ def release_fields(
         "cost": spent([*before, *spec.charges(task)], task.delta),
         "dataset_spent": answer.dataset_spent,
         "unit": task.unit,
+        "reports_per_user": task.reports_per_user,
     }
 
 

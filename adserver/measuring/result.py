@@ -27,6 +27,7 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task_kinds import PrivacyUnit
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +56,8 @@ class ReleasedResult:
         dataset_spent: Of the dataset, by the helpers' ledgers; of open jobs also what is only reserved. Where
             budgets are of a person, of all of the task's datasets.
         unit: What epsilons protect: a report, or a person with all of their reports in the task.
+        reports_per_user: The most reports of a person in the dataset; None where it is not known, as of an
+            older ad server.
     """
 
     query_id: str
@@ -66,6 +69,7 @@ class ReleasedResult:
     cost: Epsilons
     dataset_spent: Epsilons
     unit: PrivacyUnit = PrivacyUnit.REPORT
+    reports_per_user: int | None = None
 
     @property
     def conditions(self) -> str:
@@ -80,11 +84,14 @@ class ReleasedResult:
     @property
     def caption(self) -> str:
         """What the intervals, the epsilon and the numbers are of, in one line: each face and file has it."""
-        cost, conditions = self.cost, self.conditions
+        cost, conditions, most = self.cost, self.conditions, self.reports_per_user
+        unit = describe_unit(self.unit)
+        if self.unit is PrivacyUnit.USER and most is not None:
+            unit += f" with up to {plural(most, 'report')}"
         price = (
             "no noise: no privacy"
             if self.mechanism is Mechanism.NONE
-            else f"epsilon {cost.ad_server:.4g}{describe_unit(self.unit)} ({cost.colluding:.4g} against the "
+            else f"epsilon {cost.ad_server:.4g}{unit} ({cost.colluding:.4g} against the "
             f"ad server with one helper) at delta {self.delta:.2g}"
         )
         reports = f"the {self.records:,} reports of the dataset"

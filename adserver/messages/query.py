@@ -31,7 +31,7 @@ QueryId = Annotated[
         "id is refused with 409, query_changed.",
     ),
 ]
-_RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism", "unit")
+_RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism", "unit", "reports_per_user")
 _THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin", "discovery_margin")
 # Without noise nothing bounds what is learned; JSON has null for that.
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
@@ -76,6 +76,7 @@ class ReleaseMessage(Message):
     delta: float
     mechanism: Mechanism
     unit: PrivacyUnit = PrivacyUnit.REPORT
+    reports_per_user: Whole | None = Field(None, description="The most reports of a person in the dataset.")
     epsilon: EpsilonsMessage | None
     dataset_epsilon_spent: EpsilonsMessage | None = Field(
         description="Of the dataset; where `unit` is user of each person, over all datasets of the task."

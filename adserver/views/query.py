@@ -39,6 +39,7 @@ _RELEASE: Final = {
     "collusion_epsilon": float,
     "delta": float,
     "unit": str,
+    "reports_per_unit": int,
 }
 ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""
@@ -292,7 +293,8 @@ def _released(result: AggregateResult) -> tuple[object, ...]:
     cost = result.cost
     costs = (cost.ad_server, cost.colluding, result.delta)
     is_noisy = result.mechanism is not Mechanism.NONE
-    return (result.records, CONFIDENCE, *(costs if is_noisy else [None] * len(costs)), result.unit.value)
+    unit = (result.unit.value, result.reports_per_user)
+    return (result.records, CONFIDENCE, *(costs if is_noisy else [None] * len(costs)), *unit)
 
 
 def _figure(estimate: Estimate, name: str) -> float | None:

@@ -313,7 +313,7 @@ def test_each_column_of_a_file_and_each_statistic_has_a_name_of_its_own(
     for ending in ("csv", "parquet", "json"):
         write_result(one, tmp_path / f"r.{ending}", statistics)
     [first, _] = csv.DictReader(StringIO((tmp_path / "r.csv").read_text()))
-    assert len(first) == 1 + 4 * 6 + 2 + 6
+    assert len(first) == 1 + 4 * 6 + 2 + 7
     # A file says by itself which reports it is of, and which groups may be hidden
     assert (first["may_be_hidden"], first["where city"]) == ("False", "Lima")
     assert (first["paid value"], first["paid value_2"], first["mean of paid value"]) == ("a", "5.0", "1.0")
@@ -387,14 +387,14 @@ def test_every_face_and_file_says_what_the_numbers_are_of(
     whole = result({"paid": [5.0, 7.0], "count": [1.0, 2.0]})
     paid, count = whole.columns
     clipped = replace(paid, clipped_to=(0.0, 60.0))
-    one = replace(whole, columns=(clipped, count), unit=PrivacyUnit.USER, records=7189)
+    one = replace(whole, columns=(clipped, count), unit=PrivacyUnit.USER, reports_per_user=2, records=7189)
     monkeypatch.setattr(query, "draw_result", lambda _of, _statistics, heading: repr(heading).encode())
     for ending in ("json", "csv", "parquet", "png"):
         write_result(one, tmp_path / f"r.{ending}")
     assert one.caption == (
-        "99 % intervals; epsilon 0.5 of a person (0.7 against the ad server with one helper) at delta 1e-05; "
-        "over the 7,189 reports of the dataset only; sums are clipped: a report counts 0 to 60 of paid; "
-        "intervals do not cover what is beyond"
+        "99 % intervals; epsilon 0.5 of a person with up to 2 reports (0.7 against the ad server with one "
+        "helper) at delta 1e-05; over the 7,189 reports of the dataset only; sums are clipped: a report "
+        "counts 0 to 60 of paid; intervals do not cover what is beyond"
     )
     document = json.loads((tmp_path / "r.json").read_text())
     assert (document["caption"], document["confidence"]) == (one.caption, 0.99)
@@ -404,7 +404,7 @@ def test_every_face_and_file_says_what_the_numbers_are_of(
     assert f"<p>{one.caption}</p>" in one._repr_html_()
     expected = {
         "reports": 7189, "confidence": 0.99, "epsilon": 0.5, "collusion_epsilon": 0.7, "delta": 1e-5,
-        "unit": "user",
+        "unit": "user", "reports_per_unit": 2,
     }  # fmt: skip
     table = pd.read_csv(tmp_path / "r.csv")
     assert table[[*expected]].to_dict("records") == [expected] * 2
@@ -551,7 +551,8 @@ def test_a_cost_is_said_to_be_of_a_person_where_budgets_are() -> None:
     caption, *_, budget = summary_lines(replace(whole, unit=PrivacyUnit.USER))
     assert "; epsilon 0.5 of a person (0.7 against the ad server with one helper)" in caption
     assert "reserved of each person, over all datasets of the task, by then: 1.5 (2.7)" in budget
-    assert ResultMessage.of(replace(whole, unit=PrivacyUnit.USER)).value().unit is PrivacyUnit.USER
+    told = ResultMessage.of(replace(whole, unit=PrivacyUnit.USER, reports_per_user=2)).value()
+    assert (told.unit, told.reports_per_user) == (PrivacyUnit.USER, 2)
 
 
 def test_names_of_groups_are_no_formulas_in_pictures_and_no_orders_to_terminals(

@@ -753,7 +753,8 @@ PAID = {"value": 1.5, "standard_error": 0.02, "low": 1.4, "high": 1.6}
 COUNTED = {"value": 150, "standard_error": 2, "low": 140, "high": 160}
 ANSWER = {
     "query_id": "q", "task_id": TASK, "dataset_id": "d", "records": 378, "delta": 1e-5,
-    "mechanism": "gaussian", "unit": "report", "epsilon": SPENT, "dataset_epsilon_spent": SPENT,
+    "mechanism": "gaussian", "unit": "report", "reports_per_user": 1, "epsilon": SPENT,
+    "dataset_epsilon_spent": SPENT,
     "min_cell_count": 20, "threshold_noise": 3.0, "threshold_margin": 0.0, "discovery_margin": 0.0,
     "where": {}, "statistics": {},
     "columns": [
@@ -804,9 +805,9 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
         ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high,may_be_hidden"
-        ",reports,confidence,epsilon,collusion_epsilon,delta,unit"
+        ",reports,confidence,epsilon,collusion_epsilon,delta,unit,reports_per_unit"
     )
-    assert cells.endswith(",False,378,0.99,0.5,0.7,1e-05,report")
+    assert cells.endswith(",False,378,0.99,0.5,0.7,1e-05,report,1")
     # What is shared for an epsilon has nothing of the table's own rows
     written = json.loads((folder / "measured.json").read_text())
     assert written.keys() == ANSWER.keys() | {"caption", "confidence"}
