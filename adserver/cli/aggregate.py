@@ -197,7 +197,7 @@ def _ask(server: "AdServer", values: Sequence[str], asked: Mapping[str, Any]) ->
 def _print_plan(
     server: "AdServer", values: Sequence[str], asked: Mapping[str, Any], *, as_json: bool
 ) -> None:
-    """Print what a query will cost and how wide its intervals will be."""
+    """Print what a query will cost and how wide its intervals will be; exit with 1 if it would be refused."""
     from adserver.client.measuring import forecast_query
     from adserver.messages.query import AggregateForecastMessage
 
@@ -207,6 +207,8 @@ def _print_plan(
     else:
         for line in forecast.lines():
             typer.echo(escape(line))
+    if forecast.refusal:
+        raise typer.Exit(1)
 
 
 def _dataset_of(server: "AdServer", task: str, dataset: str) -> str:

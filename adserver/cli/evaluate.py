@@ -85,6 +85,8 @@ def _evaluate_command(
             print_json(EvaluationForecastMessage.of(forecast))
         else:
             typer.echo(repr(forecast))
+        if forecast.refusal:
+            raise typer.Exit(1)
         return
     # With a head a job may go with the model: the job's table says what each label means for the head
     if sum(map(bool, (model if not head else None, job, again))) != 1:

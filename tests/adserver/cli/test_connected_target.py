@@ -49,11 +49,11 @@ def run(*command: str) -> Result:
     return CliRunner().invoke(app, list(command), env={"COLUMNS": "200"})
 
 
-def at(there: There, *command: str, scope: Scope = Scope.OPERATE) -> str:
-    """What a command prints that is given the URL."""
+def at(there: There, *command: str, scope: Scope = Scope.OPERATE, status: int = 0) -> str:
+    """What a command prints that is given the URL, and exits with this status."""
     token = there.of.grant(GrantKind.TOKEN, scope)
     done = run(*command, "--url", there.url, "--token", token)
-    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert done.exit_code == status, done.output + repr(done.exception)
     return done.stdout
 
 
@@ -312,16 +312,19 @@ def test_a_plan_says_that_the_budget_does_not_hold_the_query_and_what_fits(there
     assert left is not None
     assert left < 0.97 * most
     asked = ("aggregate", "--value", "count", "--dataset", SHOP, "--plan")
-    refused = at(there, *asked, "--epsilon", f"{most}", scope=Scope.READ).splitlines()
+    refused = at(there, *asked, "--epsilon", f"{most}", scope=Scope.READ, status=1).splitlines()
     fits = f"which leaves {left:g}: ask for epsilon {left:g} "
     assert refused[0].startswith("this query is refused: epsilon ")
     assert fits in refused[0]
     assert refused[1:] == [
         *repr(client.forecast_aggregate("count", epsilon=most, dataset=SHOP)).splitlines()[1:]
     ]
-    plan = json.loads(at(there, *asked, "--epsilon", f"{most}", "--json", scope=Scope.READ))
+    plan = json.loads(at(there, *asked, "--epsilon", f"{most}", "--json", scope=Scope.READ, status=1))
     assert fits in plan["refusal"]
     assert "refused" not in at(there, *asked, "--epsilon", f"{left}", scope=Scope.READ)
+    evaluation = ("evaluate", "--dataset", SHOP, "--plan", "--epsilon")
+    assert "this evaluation is refused" in at(there, *evaluation, f"{most}", scope=Scope.READ, status=1)
+    assert "refused" not in at(there, *evaluation, f"{left}", scope=Scope.READ)
     assert fits in client.forecast_evaluation(epsilon=most, dataset=SHOP).refusal
     assert not client.forecast_evaluation(epsilon=left, dataset=SHOP).refusal
 
