@@ -11,6 +11,7 @@ from adserver.measuring.estimate import Estimate, format_cell, format_mean
 from adserver.measuring.not_printed import (
     NOT_PRINTED,
     depth_of,
+    is_empty_rest,
     list_with_remainders,
     with_whole_groups,
 )
@@ -70,7 +71,11 @@ def group_table(
         result,
         [
             is_all_shown
-            or not (row.may_be_hidden or (any(one.no_interval for one in more) and _may_be_empty(row)))
+            or not (
+                row.may_be_hidden
+                or is_empty_rest(result, row)
+                or (any(one.no_interval for one in more) and _may_be_empty(row))
+            )
             for row, more in zip(result.rows, further, strict=True)
         ],
     )

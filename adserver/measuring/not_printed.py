@@ -12,10 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from adserver.measuring.cells import ALL, REST, CellTable, ResultRow
 from adserver.measuring.estimate import Estimate
-from adserver.measuring.intervals import half_width
+from adserver.measuring.intervals import CONFIDENCE, chance_above, half_width
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.measurement import COUNT
 
 NOT_PRINTED: Final = "(not printed)"
 # Of sums in float64 of the same integers in another order
@@ -25,6 +28,23 @@ _ROUNDING: Final = 1e-9
 def depth_of(row: ResultRow) -> int:
     """Return how many of a group's keys are named: 0 of the total."""
     return len(row.group) - row.group.count(ALL)
+
+
+def is_empty_rest(result: CellTable, row: ResultRow) -> bool:
+    """Return whether a row is a rest that may have no report: what it shows is then noise.
+
+    Its count says so, if there is one. Without one each column may be noise: the clearest one is compared
+    with what noise alone makes of that many.
+    """
+    if REST not in row.group:
+        return False
+    pairs = [*zip(result.columns, row.estimates, strict=True)]
+    counts = [one for column, one in pairs if column.value == COUNT and column.bucket is None]
+    if counts:
+        return counts[0].low <= 0
+    clear = max(abs(one.value) / (one.standard_error or 1.0) for _, one in pairs)
+    [chance] = chance_above(result.mechanism, np.array([clear])).tolist()
+    return 2 * len(pairs) * float(chance) > 1 - CONFIDENCE
 
 
 def with_whole_groups(result: CellTable, printed: Sequence[bool]) -> list[bool]:
@@ -75,9 +95,11 @@ def list_with_remainders(result: CellTable, printed: Sequence[bool]) -> Iterator
             continue
         shown = [part for part, is_shown in parts[whole] if is_shown]
         hidden = [part for part, is_shown in parts[whole] if not is_shown]
-        # A rest of its own is what small groups have, and mostly noise
-        if shown and any(REST not in part.group for part in hidden):
-            yield _remainder(result, rows[whole], shown, hidden), True
+        if shown and hidden:
+            remainder = _remainder(result, rows[whole], shown, hidden)
+            # Exactly nothing is lacking only without noise
+            if any(one.value or one.standard_error for one in remainder.estimates):
+                yield remainder, True
 
 
 def _whole_of(group: tuple[str, ...]) -> tuple[str, ...]:

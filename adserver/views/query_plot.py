@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from adserver.measuring.cells import ALL, REST
 from adserver.measuring.estimate import Estimate
+from adserver.measuring.not_printed import is_empty_rest
 from adserver.measuring.result import AggregateResult
 from maskedlark.frozen import frozen
 from maskedlark.terminal.pictures import as_png, new_figure
@@ -299,7 +300,13 @@ class _Drawing:
             if not self.result.rows[place].may_be_hidden and figure.estimates[place].no_interval is None
         ]
         # A rest is mostly empty: only one that is more than noise says something
-        return [place for place in known if not self._is_rest(place) or figure.estimates[place].low > 0]
+        rows = self.result.rows
+        return [
+            place
+            for place in known
+            if not self._is_rest(place)
+            or (figure.estimates[place].low > 0 and not is_empty_rest(self.result, rows[place]))
+        ]
 
     def _lacks(self, figure: _Figure, level: int) -> bool:
         """Return whether a level has a group of which nothing is known."""

@@ -11,7 +11,7 @@ from adserver.measuring.cells import ALL, REST, Column, ResultRow
 from adserver.measuring.consistency import consistent
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.intervals import half_width
-from adserver.measuring.not_printed import NOT_PRINTED, list_with_remainders, with_whole_groups
+from adserver.measuring.not_printed import NOT_PRINTED, is_empty_rest, list_with_remainders, with_whole_groups
 from adserver.measuring.result import AggregateResult
 from adserver.views.query import print_groups
 from maskedlark.privacy.accounting import Epsilons
@@ -94,7 +94,7 @@ def test_a_remainder_of_fitted_parts_is_what_they_add_up_to_and_no_wider_than_th
     result = rolled_up(np.random.default_rng(2))
     rows = {row.group: row.estimates[0] for row in result.rows}
     found = remainders(result)
-    assert found.keys() == {("a", NOT_PRINTED), ("b", NOT_PRINTED)}
+    assert found.keys() == {("a", NOT_PRINTED), ("b", NOT_PRINTED), (NOT_PRINTED, ALL)}
     shown = [group for group in rows if group[0] == "a" and group[1] in PARTS and rows[group].value > 32]
     hidden = [group for group in rows if group[0] == "a" and group[1] in PARTS and rows[group].value <= 32]
     remainder = found["a", NOT_PRINTED]
@@ -114,12 +114,65 @@ def test_without_noise_a_remainder_is_exact() -> None:
     }
 
 
-def test_nothing_is_lacking_where_all_parts_are_printed_or_only_the_rest_is_not() -> None:
+def test_nothing_is_lacking_where_all_parts_are_printed_and_the_rest_where_it_is_not() -> None:
     result = rolled_up(np.random.default_rng(3))
     everything = [True] * len(result.rows)
     assert not any(is_left for _, is_left in list_with_remainders(result, everything))
     but_rests = [REST not in row.group for row in result.rows]
-    assert not any(is_left for _, is_left in list_with_remainders(result, but_rests))
+    found = list_with_remainders(result, but_rests)
+    lacking = {row.group: row.estimates[0] for row, is_left in found if is_left}
+    rests = {row.group: row.estimates[0] for row in result.rows if REST in row.group}
+    assert lacking.keys() == {(NOT_PRINTED, ALL), ("a", NOT_PRINTED), ("b", NOT_PRINTED)}
+    for group, remainder in lacking.items():
+        of = rests[REST if group[0] == NOT_PRINTED else group[0], ALL if group[1] == ALL else REST]
+        assert remainder.value == pytest.approx(of.value)
+        assert remainder.standard_error <= of.standard_error * (1 + 1e-9)
+    exact = rolled_up(None)
+    some_rests = [row.group not in ((REST, ALL), ("a", REST)) for row in exact.rows]
+    assert not any(is_left for _, is_left in list_with_remainders(exact, some_rests))
+
+
+def rest_of(**sums: tuple[float, float]) -> tuple[AggregateResult, ResultRow]:
+    """A result and a rest with these sums, each with its standard error."""
+    half = half_width(Mechanism.GAUSSIAN)
+    estimates = [
+        Estimate(value=value, standard_error=error, low=value - half * error, high=value + half * error)
+        for value, error in sums.values()
+    ]
+    columns = [Column(name=name, value=name, bucket=None, noise_scale=1.0) for name in sums]
+    row = ResultRow(group=("a", REST), estimates=tuple(estimates))
+    return replace(rolled_up(None), columns=tuple(columns), rows=(row,)), row
+
+
+def test_a_rest_is_of_reports_only_where_its_count_says_so() -> None:
+    """Money that is clear of zero by chance makes no group."""
+    assert is_empty_rest(*rest_of(paid=(16_365.0, 6_000.0), count=(6.0, 9.0)))
+    assert not is_empty_rest(*rest_of(paid=(5.0, 6_000.0), count=(40.0, 9.0)))
+    assert is_empty_rest(*rest_of(count=(-40.0, 9.0)))
+    result, row = rest_of(count=(6.0, 9.0))
+    assert not is_empty_rest(result, replace(row, group=("a", "x")))
+
+
+def test_without_a_count_a_rest_is_clear_of_what_noise_makes_of_so_many_columns() -> None:
+    """Of one column 2.58 standard errors are 99 %, of six 3.1."""
+    assert not is_empty_rest(*rest_of(paid=(2.7, 1.0)))
+    others = {f"other{place}": (0.0, 1.0) for place in range(5)}
+    assert is_empty_rest(*rest_of(paid=(2.7, 1.0), **others))
+    assert not is_empty_rest(*rest_of(paid=(-3.2, 1.0), **others))
+
+
+def test_a_rest_that_may_be_empty_is_not_printed_and_what_is_printed_adds_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = rolled_up(np.random.default_rng(3))
+    print_groups(result, is_all_shown=False)
+    said = capsys.readouterr().out
+    assert REST not in said
+    assert said.count(f" {NOT_PRINTED} ") == 2
+    assert "(of groups that are too small)" in said
+    print_groups(result)
+    assert NOT_PRINTED not in (everything := capsys.readouterr().out)
+    assert everything.count(REST) == 3
 
 
 def test_a_part_is_printed_with_its_whole() -> None:
