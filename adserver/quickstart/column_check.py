@@ -71,6 +71,18 @@ def warn_of_codes(report: TableReport, data: DataSettings, kept: Collection[str]
             )
 
 
+def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str]) -> Iterator[str]:
+    """Yield a line for each feature that `new` leaves out and of which no setting says what it holds.
+
+    Leaks, and words that look like identifiers, are told of elsewhere.
+    """
+    answered = {*data.dates, *data.codes, *data.publish, *data.vocabularies()}
+    for column in report.columns:
+        is_left = column.use is Use.LEFT_OUT and not column.leak and not column.looks_like
+        if is_left and column.name in kept and column.name not in answered:
+            yield f"[data] ignore: column {column.name!r} is a feature, and `new` leaves it out: {column.why}"
+
+
 def warn_of_measured(table: Table, measure: MeasureSettings) -> Iterator[str]:
     """Yield a line for each column of codes or people that is summed, and of people or amounts that groups.
 

@@ -965,6 +965,19 @@ def test_the_width_of_a_measurements_intervals_is_said_before_it_runs(tmp_path: 
     assert "is wider than a typical group's sum for minutes" in narrow.output
 
 
+def test_numbers_that_look_like_identifiers_are_warned_of_where_they_are_features(tmp_path: Path) -> None:
+    rows = [(*cells[:3], str(10**9 + 7 * row), cells[-1]) for row, cells in enumerate(visits())]
+    assert new(tmp_path, Case(text(rows).encode())).exit_code == 0
+    play = tmp_path / "play"
+    assert not check(Project.open(play)).table_warnings
+    config = re.sub(r"ignore = \[[^]]*\]", 'ignore = ["visit"]', (play / CONFIG).read_text(), count=1)
+    (play / CONFIG).write_text(config)
+    (kept,) = check(Project.open(play)).table_warnings
+    assert kept.startswith(
+        "[data] ignore: column 'pages' is a feature, and `new` leaves it out: an identifier: "
+    )
+
+
 def test_a_panel_of_few_rows_and_codes_of_many_words_are_warned_of(tmp_path: Path) -> None:
     rows = [(*cells[:3], str(row), cells[-1]) for row, cells in enumerate(visits())]
     assert new(tmp_path, Case(text(rows).encode())).exit_code == 0
