@@ -28,15 +28,23 @@ ORDER = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=100)
 
 @pytest.fixture
 def draws(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bytes of every vector that is drawn, in the order in which they are finished."""
+    """The bytes of every vector that this test's caches draw, in the order in which they are finished."""
     drawn: list[bytes] = []
+    made_here: set[NoiseCache] = set()
+    init, draw = NoiseCache.__init__, NoiseCache._draw
 
-    def recorded(*given: Any) -> Any:
-        vector = noise_vector(*given)
-        drawn.append(vector.tobytes())
+    def known(cache: NoiseCache, *given: Any, **named: Any) -> None:
+        made_here.add(cache)
+        init(cache, *given, **named)
+
+    def recorded(cache: NoiseCache, *given: Any) -> Any:
+        vector = draw(cache, *given)
+        if cache in made_here:  # one of a test before may still draw, in its own thread
+            drawn.append(vector.tobytes())
         return vector
 
-    monkeypatch.setattr(noise_cache, "noise_vector", recorded)
+    monkeypatch.setattr(NoiseCache, "__init__", known)
+    monkeypatch.setattr(NoiseCache, "_draw", recorded)
     return drawn
 
 
