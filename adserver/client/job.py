@@ -16,9 +16,11 @@ from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.local_plan import LocalPlan
+from adserver.records.picture import Picture
 from adserver.records.round_figures import RoundFigures
 from adserver.training.cost import privacy_line
 from adserver.views.job import last_evaluated, watch
+from adserver.views.printing import check_installed, check_parts
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.escape import escape
@@ -124,6 +126,26 @@ class Job:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
         return arrow_stream(map(asdict, self.figures()), _COLUMN_TYPES, requested_schema)
+
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw the curves, as `adserver job show --plot`; a notebook shows the picture that is returned.
+
+        Args:
+            path: Where to write it, too; ends in .png.
+
+        Raises:
+            InvalidTask: matplotlib is not installed; or the job is one without helpers.
+        """
+        from adserver.views.curves import draw_curves
+
+        named = Path("curves.png" if path is None else path)
+        check_installed(named)
+        if path is not None:
+            check_parts([named], (".png",), "curves are")
+        picture = Picture(png=draw_curves(self.record, self.figures()))
+        if path is not None:
+            write_durably(named, picture.png)
+        return picture
 
     def export(
         self,

@@ -27,22 +27,30 @@ _TITLE_LINE: Final = 80
 _ON_THE_RIGHT: Final = (("tab:orange", "--"), ("tab:purple", "-."))
 
 
+def draw_curves(job: JobRecord, history: Sequence[RoundFigures]) -> bytes:
+    """Draw a job's loss, accuracy, AUC, gradient norm and noise against its rounds, as a PNG file.
+
+    Raises:
+        InvalidTask: the job is one without helpers.
+    """
+    match job.plan:
+        case TrainingPlan() as plan:
+            return _png(history, _title(plan), "norm of the noisy mean gradient")
+        case FederatedPlan() as plan:
+            return _png(history, _title_of_federated(plan), "norm of the noisy mean update")
+        case LocalPlan():
+            raise InvalidTask("a job without helpers has no curves, because nothing evaluates it")
+        case _:
+            assert_never(job.plan)
+
+
 def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> None:
-    """Draw a job's loss, accuracy, AUC, gradient norm and noise against its rounds.
+    """Write the picture of `draw_curves` to a file.
 
     Raises:
         InvalidTask: the file's name does not end in .png; or the job is one without helpers.
     """
-    match job.plan:
-        case TrainingPlan() as plan:
-            title, step = _title(plan), "norm of the noisy mean gradient"
-        case FederatedPlan() as plan:
-            title, step = _title_of_federated(plan), "norm of the noisy mean update"
-        case LocalPlan():
-            raise InvalidTask("a job without helpers has no curves: it is not evaluated; leave out --plot")
-        case _:
-            assert_never(job.plan)
-    write_as({".png": lambda one: _png(one, title, step)}, history, path, "curves are")
+    write_as({".png": lambda one: draw_curves(job, one)}, history, path, "curves are")
 
 
 def _title(plan: TrainingPlan) -> str:

@@ -4,7 +4,7 @@ print_comparison(compare_jobs(server, ["3f", "a0"]))
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, fields
 from typing import Any, Final, Protocol
 
 import typer
@@ -23,6 +23,10 @@ from maskedlark.frozen import frozen, pick_attributes
 _DIGEST_DIGITS: Final = 64
 # Enough to type where an id is expected
 _SHOWN_DIGITS: Final = 12
+# Columns of twelve digits next to the names of figures, in 88 letters
+_MOST_ABREAST: Final = 5
+
+_Table = tuple[tuple[str, ...], list[tuple[object, ...]]]
 
 
 @frozen
@@ -165,22 +169,28 @@ class ComparedJobs(list[dict[str, Any]]):
         super().__init__(map(asdict, self._rows))
 
     def __repr__(self) -> str:
-        """Show a column for each job, without what none of them has."""
+        """Show a column for each job, without what none of them has; many jobs in tables below each other."""
         remark = _remark(self._rows)
-        return text_table(*_columns(self._rows)) + (f"\n{remark}" if remark else "")
+        tables = [text_table(*table) for table in _tables(self._rows)]
+        return "\n\n".join(tables) + (f"\n{remark}" if remark else "")
 
     def _repr_html_(self) -> str:
         """Return the same with a table, for a notebook."""
         remark = _remark(self._rows)
-        return html_table(*_columns(self._rows)) + (f"<p>{remark}</p>" if remark else "")
+        tables = "".join(html_table(*table) for table in _tables(self._rows))
+        return tables + (f"<p>{remark}</p>" if remark else "")
 
 
 def print_comparison(rows: Sequence[_ComparedJob]) -> None:
     """Print jobs as columns of a table: there are more figures than jobs that one compares.
 
-    What no job has is left out. Jobs of several evaluation sets or datasets have a warning below.
+    Past `_MOST_ABREAST` jobs the others have tables below, as a terminal is no wider. What no job has is
+    left out. Jobs of several evaluation sets or datasets have a warning below.
     """
-    print_table(*_columns(rows))
+    for number, table in enumerate(_tables(rows)):
+        if number:
+            typer.echo()
+        print_table(*table)
     if remark := _remark(rows):
         typer.echo(remark)
 
@@ -190,17 +200,21 @@ def _remark(rows: Sequence[_ComparedJob]) -> str:
     return f"warning: {why}" if why else ""
 
 
-def _columns(rows: Sequence[_ComparedJob]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return the head and the lines of a table with a column for each job."""
+def _tables(rows: Sequence[_ComparedJob]) -> list[_Table]:
+    """Return the head and the lines of each table: a column for each of its jobs, the same lines in all."""
     # The id is no row: it heads its column
-    names = [field.name.replace("_", " ") for field in fields(_ComparedJob)][1:]
-    values = zip(*(astuple(row)[1:] for row in rows), strict=True) if rows else ([],) * len(names)
-    lines: list[tuple[object, ...]] = [
-        (name, *map(_shown, line))
-        for name, line in zip(names, values, strict=True)
-        if any(value not in (None, "") for value in line)
+    names = [
+        field.name
+        for field in fields(_ComparedJob)[1:]
+        if any(getattr(row, field.name) not in (None, "") for row in rows)
     ]
-    return ("job", *(short(bytes.fromhex(row.job)) for row in rows)), lines
+    starts = range(0, max(1, len(rows)), _MOST_ABREAST)
+    return [_table(rows[start : start + _MOST_ABREAST], names) for start in starts]
+
+
+def _table(rows: Sequence[_ComparedJob], names: Sequence[str]) -> _Table:
+    head = ("job", *(short(bytes.fromhex(row.job)) for row in rows))
+    return head, [(name.replace("_", " "), *(_shown(getattr(row, name)) for row in rows)) for name in names]
 
 
 def why_not_comparable(jobs: Iterable[tuple[object, object]]) -> str:

@@ -81,9 +81,18 @@ def check_parts(paths: Iterable[Path], endings: Collection[str] = (), what: str 
         folder = next(one for one in path.absolute().parents if os.access(one, os.F_OK))
         if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)) or path.is_dir():
             raise InvalidTask(f"cannot write {path}: give a file in a folder where you may write")
-        part, extra = _PARTS.get(path.suffix.lower(), ("", ""))
-        if part and find_spec(part) is None:
-            raise InvalidTask(f"{path.name} needs {part}: pip install 'masked-lark[{extra}]'")
+        check_installed(path)
+
+
+def check_installed(path: Path) -> None:
+    """Check that what writes files of this ending is installed.
+
+    Raises:
+        InvalidTask: it is not, and the message says what to install.
+    """
+    part, extra = _PARTS.get(path.suffix.lower(), ("", ""))
+    if part and find_spec(part) is None:
+        raise InvalidTask(f"{path.name} needs {part}: pip install 'masked-lark[{extra}]'")
 
 
 def _check_ending(path: Path, endings: Collection[str], what: str) -> None:

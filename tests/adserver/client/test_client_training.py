@@ -124,6 +124,11 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     assert job.wait(progress=False).state is JobState.DONE
     assert job.is_over
     assert [one.rounds_done for one in job.figures()] == [0, 1, 2, 3, 4]
+    picture = job.plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes() == picture._repr_png_() == job.plot().png
+    assert repr(picture) == "Picture()"
+    with pytest.raises(InvalidTask, match=r"curves are written to a file that ends in \.png"):
+        job.plot(tmp_path / "curves.svg")
     table = job.to_pandas()
     assert list(table["rounds_done"]) == [0, 1, 2, 3, 4]
     assert table["loss"].iloc[-1] < table["loss"].iloc[0]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adserver.views.job_comparison import _ComparedJob, print_comparison, why_not_comparable
+from adserver.views.job_comparison import ComparedJobs, _ComparedJob, print_comparison, why_not_comparable
 
 WITHOUT_HELPERS = _ComparedJob(
     job="0a" * 16,
@@ -40,6 +40,23 @@ def test_what_no_compared_job_has_is_left_out(capsys: pytest.CaptureFixture[str]
     assert lines == ["job", "model", "state", "rounds", "rounds"]
     print_comparison([WITHOUT_HELPERS, replace(WITHOUT_HELPERS, loss=0.0)])
     assert "loss" in capsys.readouterr().out
+
+
+def test_many_jobs_have_tables_below_each_other_with_the_same_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    jobs = [replace(WITHOUT_HELPERS, job=f"{number:02x}" * 16) for number in range(11)]
+    jobs[7] = replace(jobs[7], loss=0.25)
+    print_comparison(jobs)
+    for text in (capsys.readouterr().out, repr(ComparedJobs(jobs))):
+        tables = [table.splitlines() for table in text.strip().split("\n\n")]
+        assert [len(lines[0].split()) - 1 for lines in tables] == [5, 5, 1]
+        assert [[line.split()[0] for line in lines] for lines in tables] == 3 * [
+            ["job", "model", "state", "rounds", "rounds", "loss"]
+        ]
+        assert max(map(len, text.splitlines())) <= 88
+    assert ComparedJobs(jobs)._repr_html_().count("<table") == 3
+    assert len(repr(ComparedJobs([])).splitlines()) == 1
 
 
 OVER_A_DATASET = replace(
