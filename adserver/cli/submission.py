@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from adserver.cli.heads import read_loss
 from adserver.cli.options import (
     CheckColumnsOption,
@@ -166,7 +164,7 @@ def submission_of(
 ) -> "Submission | None":
     """Return the job that is asked for; None without a model or a loss."""
     from adserver.records.submissions import Submission
-    from adserver.training.default_optimizer import read_rounds, read_steps
+    from adserver.training.default_optimizer import read_steps
     from adserver.training.model_file import read_model
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -176,13 +174,12 @@ def submission_of(
     # None and no error: with --strategy the same command asks for no job over a dataset
     if encoded is None or minimised is None:
         return None
-    if rounds is not None and until_budget:
-        raise typer.BadParameter("expected at most one of --rounds and --until-budget")
     steps, schedule = read_steps(optimizer, learning_rate, momentum, rates)
     return Submission(
         model=encoded,
         loss=minimised,
-        rounds=read_rounds(rounds, noise_multiplier=noise_multiplier, is_until_budget=until_budget),
+        rounds=rounds,
+        is_until_budget=until_budget,
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,

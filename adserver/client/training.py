@@ -17,7 +17,7 @@ from adserver.records.submissions import AnySubmission, PlanConstraints, PlanReq
 from adserver.records.training_plan import Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx, warn_of_modes
-from adserver.training.default_optimizer import read_rounds, read_steps
+from adserver.training.default_optimizer import read_steps
 from adserver.training.pipeline import names_of_outputs
 from adserver.training.submission import check_settings
 from adserver.views.job_comparison import ComparedJobs, compare_jobs
@@ -517,7 +517,8 @@ def _submission(
     return Submission(
         model=b"",
         loss=_loss(loss),
-        rounds=read_rounds(rounds, noise_multiplier=noise_multiplier, is_until_budget=until_budget),
+        rounds=rounds,
+        is_until_budget=until_budget,
         batch_size=batch_size,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,

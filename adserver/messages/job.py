@@ -8,7 +8,7 @@ from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import STOPPED, JobEvent, JobState
 from adserver.records.local_plan import LocalPlan
 from adserver.records.plans import read_plan
-from adserver.records.round_figures import RoundFigures
+from adserver.records.round_figures import NOT_EVALUATED, RoundFigures
 from adserver.records.scored_loss import scored_loss
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
@@ -28,6 +28,7 @@ _STORED: Final = (
     "state", "rounds_done", "is_closed", "rounds_charged", "name", "note", "updates", "in_flight",
     "eval_set_digest",
 )  # fmt: skip
+_EVALUATED: Final = ("loss", "calibrated_loss", "accuracy", "auc", "auc_low", "auc_high")
 
 
 class JobProgress(Message):
@@ -290,12 +291,7 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         "delta": task.delta,
         "epsilon_spent": epsilons.ad_server if epsilons else None,
         "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
-        "loss": evaluated.loss if evaluated else None,
-        "calibrated_loss": evaluated.calibrated_loss if evaluated else None,
-        "accuracy": evaluated.accuracy if evaluated else None,
-        "auc": evaluated.auc if evaluated else None,
-        "auc_low": evaluated.auc_low if evaluated else None,
-        "auc_high": evaluated.auc_high if evaluated else None,
+        **pick_attributes(evaluated or NOT_EVALUATED, _EVALUATED),
     }
     if isinstance(plan, FederatedPlan):
         strategy, model = plan.read_instructions()

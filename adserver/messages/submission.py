@@ -78,8 +78,12 @@ class SubmitJob(SamplingRequest):
     rounds: int | None = Field(
         None,
         ge=1,
-        description="Without it as many as fit beside a noise multiplier, or else 120 or 300, by reports, "
-        "epsilon and the model's layers.",
+        description="Without it 120 or 300, by reports, epsilon and the model's layers.",
+    )
+    is_until_budget: bool = Field(
+        False,
+        description="Whether it runs as many rounds as fit beside its noise multiplier, until the budget, or "
+        "epsilon, is spent; instead of rounds.",
     )
     batch_size: float | None = None
     epsilon: float | None = None

@@ -53,6 +53,10 @@ class RoundFigures:
         return self.loss if self.loss is None or self.calibrated_loss is None else self.calibrated_loss
 
 
+NOT_EVALUATED: Final = RoundFigures(rounds_done=0, finished_at_s=math.nan)
+"""What is known of a job of which no round was evaluated."""
+
+
 def is_as_good(loss: float, least: float) -> bool:
     """Return whether a later round with this loss is as good as an earlier one with the least loss so far.
 

@@ -28,13 +28,13 @@ class Submission(SamplingOptions):
     Attributes:
         model: An ONNX file; training begins at its weights.
         loss: A name of `maskedlark.model.losses.Loss`, or several heads with what each label code means.
-        rounds: How many; None: with a noise multiplier as many as fit, so that the job stops with its budget,
-            and else those of the rule (`adserver.training.defaults`).
+        rounds: How many; None: those of the rule (`adserver.training.defaults`), unless the job is until its
+            budget.
         batch_size: Expected reports in a round; None: the whole dataset in every round.
         epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the
             dataset has left.
         noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one
-            of the two is given.
+            of the two is given, and of a job until its budget the multiplier, where epsilon is a limit.
         optimizer: The optimizer; None: momentum, at the rate of the rule (`adserver.training.defaults`).
         schedule: Its learning rate's; None: constant, or with the rule cosine.
         eval_set: An .npz file, or None.
@@ -44,6 +44,8 @@ class Submission(SamplingOptions):
         adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: the
             quantile `CLIP_QUANTILE`, unless one bound holds in all rounds: with `clip_norm`,
             `is_clip_per_layer`, correlated noise, or in a task without noise.
+        is_until_budget: Whether it has as many rounds as fit at its noise multiplier, in place of `rounds`,
+            so that it stops with its budget.
         is_clip_per_layer: Whether each layer's gradient is clipped by itself.
         train: The parameters to train, by name or pattern such as `head.*`; empty: all.
         freeze: Those of them that keep the values of the file, in the same way.
@@ -69,6 +71,7 @@ class Submission(SamplingOptions):
     eval_every: int | None
     clip_norm: float | None = None
     adaptive_clip: AdaptiveClip | None = None
+    is_until_budget: bool = False
     is_clip_per_layer: bool = False
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
@@ -78,11 +81,6 @@ class Submission(SamplingOptions):
     task: str = ""
     name: str = ""
     note: str = ""
-
-    @property
-    def is_until_budget(self) -> bool:
-        """Whether the job has as many rounds as fit at its noise multiplier."""
-        return self.rounds is None and self.noise_multiplier is not None
 
     @property
     def inertia(self) -> float:

@@ -152,7 +152,7 @@ def submit_default(
         submission,
         model=made.model,
         loss=made.loss.value,
-        rounds=submission.rounds or ROUNDS,
+        rounds=None if submission.is_until_budget else submission.rounds or ROUNDS,
         optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate),
         schedule=Schedule(kind=ScheduleKind.COSINE),
         clip_norm=clip,

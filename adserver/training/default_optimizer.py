@@ -17,7 +17,7 @@ from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.cost import job_epsilons
 from adserver.training.defaults import ROUNDS, choose_learning_rate, choose_rounds
 from maskedlark.canonical import build
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidTask
 from maskedlark.model.graph import Model
 from maskedlark.model.heads import Heads
 from maskedlark.privacy.mechanism import Mechanism
@@ -105,19 +105,14 @@ def has_tables(model: Model) -> bool:
     return any(node.operator == "Gather" and node.inputs[0] in weights for node in model.nodes)
 
 
-def choose_rounds_of(model: Model, *, rows: int, epsilon: float) -> int:
-    """Return the rule's rounds of a model that is not trained yet."""
-    hidden, tables = has_hidden_layer(model), has_tables(model)
-    return choose_rounds(rows=rows, epsilon=epsilon, has_hidden_layer=hidden, has_tables=tables)
-
-
 def find_rounds(
     submission: Submission, task: Task, model: Model, *, rows: int, is_trained: bool = False
 ) -> int:
-    """Return the rounds of a job that names none and has no noise multiplier.
+    """Return the rounds of a job that names none, and is not until its budget.
 
     They are 120 where the rule of more was not measured: for weights that know the labels, a part of a model,
-    smaller batches, and jobs without a rule for the rate.
+    smaller batches, and jobs without a rule for the rate; and beside a noise multiplier, whose epsilon, by
+    which the rule goes, depends on the rounds.
 
     Args:
         submission: The job.
@@ -130,7 +125,12 @@ def find_rounds(
     is_measured = submission.batch_size is None and not is_of_trained and not why_no_rule(submission, task)
     if epsilon is None or not is_measured:
         return ROUNDS
-    return choose_rounds_of(model, rows=rows, epsilon=epsilon_of_report(epsilon, task))
+    return choose_rounds(
+        rows=rows,
+        epsilon=epsilon_of_report(epsilon, task),
+        has_hidden_layer=has_hidden_layer(model),
+        has_tables=has_tables(model),
+    )
 
 
 def epsilon_of_report(epsilon: float, task: Task) -> float:
@@ -139,28 +139,6 @@ def epsilon_of_report(epsilon: float, task: Task) -> float:
     The rules go by that noise, which hides all that a person reports.
     """
     return epsilon / task.reports_per_user
-
-
-def read_rounds(
-    rounds: int | None, *, noise_multiplier: float | None, is_until_budget: bool = False
-) -> int | None:
-    """Return the rounds of a request as a person names them; None leaves them to the rule or the budget.
-
-    Raises:
-        InvalidTask: both rounds and a job until its budget are asked for.
-        JobRefused(NOISE_OUT_OF_RANGE): a job until its budget has no noise multiplier.
-    """
-    if not is_until_budget:
-        # The epsilon of a noise multiplier, by which the rule goes, depends on the rounds
-        return ROUNDS if rounds is None and noise_multiplier is not None else rounds
-    if rounds is not None:
-        raise InvalidTask("expected at most one of rounds and until_budget")
-    if noise_multiplier is None:
-        raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE,
-            "a job that runs until its budget is spent requires a noise multiplier: give one",
-        )
-    return None
 
 
 def warn_of_rate(submission: Submission, plan: TrainingPlan, *, parameters: int) -> str:

@@ -18,13 +18,13 @@ from adserver.budgets.headroom import JobLimits, default_batch_size
 from adserver.budgets.planned_tests import PlannedTests, plan_tests
 from adserver.budgets.planner import OnProgress, Option, Plan, Planner
 from adserver.budgets.reservations import Budgets
-from adserver.records.defaults import MOMENTUM
-from adserver.records.optimizer_kinds import ScheduleKind
-from adserver.records.submissions import PlanConstraints, PlanRequest
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
+from adserver.records.training_plan import Optimizer
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.column_uses import warn_of_columns
-from adserver.training.default_optimizer import choose_rounds_of, epsilon_of_report
+from adserver.training.default_optimizer import find_rounds
 from adserver.training.defaults import ROUNDS
 from adserver.training.model_file import parse_chosen, prepare_model, require_fitting_loss, warn_of_loss
 from adserver.training.panel_note import is_noted_trained
@@ -142,18 +142,33 @@ def _fill(asked: PlanRequest, room: JobLimits, model: Model | None) -> PlanConst
 
 def _rounds_of_rule(asked: PlanRequest, room: JobLimits, model: Model | None) -> int:
     """Return the rounds of a job that names none, at the epsilon that each job has."""
-    is_other = room.momentum != MOMENTUM or room.schedule.kind is not ScheduleKind.COSINE
-    is_left = bool(asked.train or asked.freeze) or room.noise is StepNoise.CORRELATED or is_other
-    if model is None or asked.model is None or is_left or is_noted_trained(asked.model):
+    if model is None or asked.model is None:
         return ROUNDS
     epsilon = room.epsilon
     if epsilon is None or room.jobs > 1 or room.tests is not None:
         # Rounds of all reports have the same epsilon in any number
         batch_size = default_batch_size(room.dataset_size)
         noise = room.noise_for(rounds=ROUNDS, batch_size=batch_size)
-        job = room.cost(rounds=ROUNDS, batch_size=batch_size, noise_multiplier=noise)
-        epsilon = job.alone.ad_server
-    return choose_rounds_of(model, rows=room.dataset_size, epsilon=epsilon_of_report(epsilon, room.task))
+        cost = room.cost(rounds=ROUNDS, batch_size=batch_size, noise_multiplier=noise)
+        epsilon = cost.alone.ad_server
+    job = Submission(
+        model=asked.model,
+        loss=asked.loss or "",
+        rounds=None,
+        batch_size=None,
+        epsilon=epsilon,
+        noise_multiplier=None,
+        # The rule goes by its momentum, whatever its rate
+        optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=1.0, momentum=room.momentum),
+        schedule=room.schedule,
+        eval_set=None,
+        eval_every=None,
+        train=asked.train,
+        freeze=asked.freeze,
+        **room.sampling(),
+    )
+    is_trained = is_noted_trained(asked.model)
+    return find_rounds(job, room.task, model, rows=room.dataset_size, is_trained=is_trained)
 
 
 def _why_not_granted(room: JobLimits, option: Option) -> str:

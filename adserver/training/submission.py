@@ -22,7 +22,7 @@ from adserver.training.default_optimizer import (
 from adserver.training.eval_set import read_eval_set
 from adserver.training.model_file import parse_chosen
 from maskedlark import canonical
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
@@ -71,8 +71,7 @@ def plan_job(
     check_settings(submission, task)
     model, loss = _model_to_train(submission, task)
     _check_usable(task, dataset, now_s)
-    is_until_budget = submission.is_until_budget
-    if submission.rounds is None and not is_until_budget:
+    if submission.rounds is None and not submission.is_until_budget:
         rounds = find_rounds(submission, task, model, rows=dataset.size, is_trained=is_trained)
         submission = replace(submission, rounds=rounds)
     batch_size = submission.batch_size
@@ -110,7 +109,7 @@ def plan_job(
             "schedule": schedule,
             "adaptive_clip": _adaptive_clip(submission, task),
             "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
-            "is_until_budget": is_until_budget,
+            "is_until_budget": submission.is_until_budget,
         },
     )
     # Last, since it needs the noise.
@@ -148,10 +147,17 @@ def check_settings(submission: Submission, task: Task) -> None:
 def _check_noise(submission: Submission, task: Task) -> None:
     """Check that a job names what decides its noise and its length, and nothing that contradicts it."""
     epsilon, multiplier, wrong = submission.epsilon, submission.noise_multiplier, ""
+    if submission.is_until_budget and submission.rounds is not None:
+        raise InvalidTask("expected at most one of rounds and until_budget (--rounds, --until-budget)")
     if task.mechanism is Mechanism.NONE:
-        if epsilon is not None or multiplier is not None:
+        if submission.is_until_budget:
+            wrong = "the task adds no noise, so no budget ends the job: leave out until_budget"
+        elif epsilon is not None or multiplier is not None:
             wrong = "the task adds no noise: leave out epsilon and noise multiplier"
-    elif not submission.is_until_budget and (epsilon is None) == (multiplier is None):
+    elif submission.is_until_budget:
+        if multiplier is None:
+            wrong = "a job that runs until its budget is spent requires a noise multiplier: give one"
+    elif (epsilon is None) == (multiplier is None):
         wrong = "the task adds noise: give exactly one of epsilon and noise multiplier"
     if wrong:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, wrong)
@@ -296,13 +302,12 @@ def _fix_open_settings(
         momentum=submission.inertia,
         **submission.sampling(),
     )
-    if multiplier is None:
-        if rounds is None:
-            raise AssertionError("checked: rounds or noise multiplier are given")
-        found = room.noise_asked_for(rounds=rounds, batch_size=batch_size)
-        return _Fixed(rounds=rounds, noise_multiplier=found)
     if rounds is None:
+        if multiplier is None:
+            raise AssertionError("checked: a job until its budget has a noise multiplier")
         rounds = room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
+    elif multiplier is None:
+        multiplier = room.noise_asked_for(rounds=rounds, batch_size=batch_size)
     else:
         room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)
     return _Fixed(rounds=rounds, noise_multiplier=multiplier)

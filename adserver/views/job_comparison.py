@@ -14,7 +14,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.html_table import html_table, text_table
 from adserver.records.job_record import JobRecord
 from adserver.records.local_plan import LocalPlan
-from adserver.records.round_figures import RoundFigures, best_evaluated
+from adserver.records.round_figures import NOT_EVALUATED, RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
 from adserver.views.job import JobSource, last_evaluated
 from adserver.views.printing import print_table, short
@@ -97,18 +97,15 @@ def job_figures(
         last: Its last evaluated round.
         best: The round of the weights that it keeps as its best.
     """
-    plan = job.plan if isinstance(job.plan, TrainingPlan) else None
+    plan, best = job.plan if isinstance(job.plan, TrainingPlan) else None, best or NOT_EVALUATED
     return {
         "batch": plan.denominator if plan else None,
         "learning_rate": plan.optimizer.learning_rate if plan else None,
         "noise_multiplier": _noise_of(job),
-        "loss": last.loss if last else None,
-        "calibrated_loss": last.calibrated_loss if last else None,
-        "accuracy": last.accuracy if last else None,
-        "auc": last.auc if last else None,
-        "best_loss": best.loss if best else None,
-        "best_calibrated_loss": best.calibrated_loss if best else None,
-        "best_rounds": best.rounds_done if best else None,
+        **pick_attributes(last or NOT_EVALUATED, ("loss", "calibrated_loss", "accuracy", "auc")),
+        "best_loss": best.loss,
+        "best_calibrated_loss": best.calibrated_loss,
+        "best_rounds": best.rounds_done or None,  # weights as they were submitted are never the best
     }
 
 

@@ -278,7 +278,7 @@ def remarks_of_job(
         )
         if line := warn_of_rate(submission, plan, parameters=model.num_parameters):
             yield Remark(text=line, is_warning=True)
-    if submission.rounds is None and not plan.is_until_budget and plan.job.rounds != ROUNDS:
+    if submission.rounds is None and not submission.is_until_budget and plan.job.rounds != ROUNDS:
         yield Remark(text=_describe_rounds(plan, is_python=is_python))
     yield _remark_of_path(model, plan)
     yield from _remarks_of_labels(submission, plan, model.output_width, is_python)

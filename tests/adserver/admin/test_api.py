@@ -150,6 +150,17 @@ def test_a_job_is_planned_submitted_and_cancelled(behind: Any, operator: httpx.C
     assert (again.status_code, again.json()["reason"]) == (409, "wrong_state")
 
 
+def test_a_job_is_until_its_budget_only_where_the_request_says_so(operator: httpx.Client) -> None:
+    without = {name: value for name, value in SUBMISSION.items() if name != "rounds"}
+    for changes in ({}, {"is_until_budget": True}):
+        made = operator.post(f"{PREFIX}/jobs", json={**without, "noise_multiplier": 1e4, **changes})
+        assert made.status_code == 201, made.text
+        job = made.json()
+        assert job["is_until_budget"] == bool(changes)
+        assert (job["rounds"] == 120) != job["is_until_budget"]
+        operator.post(f"{PREFIX}/jobs/{job['job_id']}/cancel")
+
+
 def test_a_refused_job_is_resumed(behind: Any, operator: httpx.Client) -> None:
     job_id = behind.of.job(9, JobState.FAILED, rounds=9, done=2, reason="internal_error", cause="a bug").hex()
     shown = operator.get(f"{PREFIX}/jobs/{job_id}").json()
@@ -239,6 +250,8 @@ def test_a_refusal_is_a_problem_with_the_known_words(
         ({"loss": "none"}, 422, "unknown_loss"),
         ({"model": base64.b64encode(b"no model").decode()}, 422, "not_onnx"),
         ({"rounds": 0}, 422, "invalid_task"),
+        ({"is_until_budget": True}, 422, "invalid_task"),
+        ({"is_until_budget": True, "rounds": None, "noise_multiplier": None}, 422, "noise_out_of_range"),
         ({"extra": 1}, 422, "invalid_task"),
         ({"noise_multiplier": 0.5, "rounds": 500}, 409, "budget_exhausted"),
         ({"dataset": NOWHERE}, 404, "unknown_dataset"),

@@ -21,7 +21,7 @@ from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.job import JobSpec
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
@@ -242,9 +242,8 @@ def test_a_job_until_its_budget_ends_stops_there_and_says_so(site: Site, adserve
 
 
 def test_rounds_and_until_budget_are_one_or_the_other(adserver: Adserver) -> None:
-    result = CliRunner().invoke(app, f"{SUBMIT} --noise-multiplier 4 --rounds 4 --until-budget".split())
-    assert result.exit_code == 2
-    assert "at most one of" in result.output
+    with pytest.raises(InvalidTask, match=r"at most one of rounds and until_budget \(--rounds, --until"):
+        adserver(f"{SUBMIT} --noise-multiplier 4 --rounds 4 --until-budget")
     with pytest.raises(JobRefused) as refusal:
         adserver(f"{SUBMIT} --until-budget --epsilon 2")
     assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE

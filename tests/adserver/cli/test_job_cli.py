@@ -430,6 +430,8 @@ def test_a_plan_that_names_nothing_has_the_rounds_of_the_rule_for_its_model(
     assert rounds("hidden", "--epsilon 2") == rounds("hidden", "") == 300
     assert rounds("linear", "--epsilon 2") == rounds("hidden", "--epsilon 0.5") == 120
     assert rounds("hidden", "--epsilon 2 --jobs 20") == rounds("hidden", "--epsilon 2 --train *") == 120
+    for unlike in ("--momentum 0.5", "--schedule constant", "--noise correlated"):
+        assert rounds("hidden", f"--epsilon 2 {unlike}") == 120
     assert rounds("hidden", "--epsilon 2 --max-epochs 200") == 200
 
 
@@ -480,7 +482,8 @@ def test_a_job_without_a_rate_rounds_or_optimizer_has_those_of_the_rule(
     assert (found["optimizer"], found["schedule"], found["rounds"]) == ("momentum", "cosine", 120)
     assert found["learning_rate"] == 0.1
     assert "learning rate 0.1, by the rule for 40 reports" in adserver(f"{job} --epsilon 0.1").stderr
-    assert "at most one of" in adserver(f"{job} --rounds 3 --until-budget", exit_code=2).output
+    with pytest.raises(InvalidTask, match="at most one of rounds and until_budget"):
+        adserver(f"{job} --rounds 3 --until-budget")
     with pytest.raises(InvalidTask, match="give a rate"):
         adserver(f"{job} --optimizer adam")
     assert len(site.store.all()) == 2

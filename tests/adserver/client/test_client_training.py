@@ -1,5 +1,6 @@
 """`Client` does what the commands do: it makes tasks, trains, watches, shows figures and exports."""
 
+import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -527,6 +528,11 @@ def test_a_job_is_trained_by_its_model_loss_and_epsilon_alone(
         with pytest.raises(JobRefused, match=r"epsilon 8 was asked for, but .*, 8 in all leave"):
             noisy.train(exported(), epsilon=8.0, **job)
         assert len(noisy.jobs()) == 2
+        for ends in (False, True):
+            made = noisy.train(exported(), noise_multiplier=60.0, until_budget=ends, **job)
+            plan = noisy.server.job(made.job_id.hex()).plan
+            assert isinstance(plan, TrainingPlan)
+            assert (plan.is_until_budget, plan.job.rounds == 120) == (ends, not ends)
     one.engine.dispose()
 
 
@@ -640,6 +646,37 @@ def test_a_plan_warns_of_columns_and_loss_as_train_does(tmp_path: Path) -> None:
     assert {one.filename for one in warned} == {__file__}
 
 
+def read_call(shown: str) -> dict[str, Any]:
+    """Return the arguments of a `client.train(model, ...)` that a plan shows, with its imports named."""
+    call = ast.parse(shown, mode="eval").body
+    assert isinstance(call, ast.Call)
+    assert (ast.unparse(call.func), [ast.unparse(one) for one in call.args]) == ("client.train", ["model"])
+    imported = {
+        (statement.module, one.name)
+        for statement in ast.parse(shown.partition("  # ")[2]).body
+        if isinstance(statement, ast.ImportFrom)
+        for one in statement.names
+    }
+    found = dict[str, Any]()
+    for argument in call.keywords:
+        assert argument.arg is not None
+        match argument.value:
+            case ast.Call(func=ast.Name(id="Schedule"), args=[], keywords=fields):
+                assert imported == {(one.__module__, one.__name__) for one in (Schedule, ScheduleKind)}
+                found[argument.arg] = Schedule(**{one.arg or "": read_value(one.value) for one in fields})
+            case value:
+                found[argument.arg] = read_value(value)
+    return found
+
+
+def read_value(shown: ast.expr) -> Any:
+    match shown:
+        case ast.Attribute(value=ast.Name(id="ScheduleKind"), attr=name):
+            return ScheduleKind[name]
+        case _:
+            return ast.literal_eval(shown)
+
+
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -674,28 +711,23 @@ def test_the_call_that_a_plan_shows_trains_the_job_that_was_planned(
             "learning_rate": 0.3,
         }
 
-        def fill(model: bytes, **given: Any) -> Job:
-            filled = {name: blanks[name] if one is ... else one for name, one in given.items()}
-            return client.train(model, wait=False, progress=False, **filled)
-
-        _, _, sources = call.partition("  # ")
-        names: dict[str, Any] = {"client": SimpleNamespace(train=fill), "model": exported()}
-        exec(sources, names)  # noqa: S102 # the imports that the line names
-        job = eval(call, names).record  # noqa: S307 # the call that the plan shows
+        given = {name: blanks[name] if one is ... else one for name, one in read_call(call).items()}
+        plan = client.train(exported(), wait=False, progress=False, **given).record.plan
     one.engine.dispose()
     [asked] = submissions
-    spec = job.plan.job
+    assert isinstance(plan, TrainingPlan)
+    spec = plan.job
     assert (spec.rounds, spec.noise_multiplier) == (8, best["noise_multiplier"])
-    assert (spec.carried, job.plan.denominator) == (best["carried"], batch_size)
+    assert (spec.carried, plan.denominator) == (best["carried"], batch_size)
     assert (spec.carried is not None) is is_correlated
     assert asked.train == tuple(chosen.get("train", ()))
     assert asked.freeze == tuple(chosen.get("freeze", ()))
     assert asked.are_columns_checked is chosen.get("check_columns", True)
     assert asked.dataset == chosen.get("dataset", "")
-    assert job.plan.schedule == chosen.get("schedule", Schedule(kind=ScheduleKind.COSINE))
+    assert plan.schedule == chosen.get("schedule", Schedule(kind=ScheduleKind.COSINE))
     if (momentum := chosen.get("momentum", 0.9)) != 0:
-        assert job.plan.optimizer.momentum == momentum
-    assert (job.plan.optimizer.kind == "momentum") is (momentum != 0)
+        assert plan.optimizer.momentum == momentum
+    assert (plan.optimizer.kind == "momentum") is (momentum != 0)
 
 
 def test_evaluation_sets_of_the_same_rows_are_one_however_they_are_written(
@@ -987,6 +1019,21 @@ def test_without_a_model_the_default_network_trains_by_its_rule(
         with pytest.raises(InvalidTask, match=why):
             client.train(**{**given, **changes})
         assert len(client.jobs()) == 1
+
+
+def test_the_default_network_trains_until_its_budget(tmp_path: Path) -> None:
+    (panel := tmp_path / "panel.npz").write_bytes(eval_set_npz(sealed()))
+    with client_with_columns(
+        tmp_path, MappingProxyType({"mechanism": "gaussian"}), **dict.fromkeys("abcd", NUMBERS)
+    ) as client:
+        job = client.train(
+            loss="binary_cross_entropy_with_logits", epsilon=1.0, noise_multiplier=60.0, until_budget=True,
+            eval_set=panel, wait=False,
+        )  # fmt: skip
+        plan = client.server.job(job.job_id.hex()).plan
+        assert isinstance(plan, TrainingPlan)
+        assert plan.is_until_budget
+        assert plan.job.rounds > 120
 
 
 def test_the_default_network_requires_a_task_with_noise(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from adserver.dashboard import page_data
 from adserver.dashboard.page_data import Figures
 from adserver.dashboard.rendering import draw, environment
 from adserver.records.job_state import JobState
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import jobs
 from adserver.training.cost import job_epsilons
 from tests.adserver.painted import OF, Painted, painted
@@ -74,7 +75,9 @@ def end(of: Painted, job_id: bytes, **columns: Any) -> None:
 def test_a_running_jobs_epsilon_of_fewer_rounds_says_of_how_many(
     of: Painted, figures: Figures, hold: Callable[[str], None]
 ) -> None:
-    cost = job_epsilons(of.jobs.get(RUNNING).plan, 37)  # type: ignore[arg-type]
+    plan = of.jobs.get(RUNNING).plan
+    assert isinstance(plan, TrainingPlan)
+    cost = job_epsilons(plan, 37)
     assert row_of(figures, RUNNING)["epsilons"] == {
         "rounds": 37,
         "ad_server": cost.ad_server,

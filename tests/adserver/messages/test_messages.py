@@ -18,17 +18,19 @@ from adserver.messages.budget import BudgetMessage, EpsilonsMessage
 from adserver.messages.dataset import DatasetItem
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.messages.federated import FederatedForecastMessage, LocalForecastMessage, SubmitFederatedJob
-from adserver.messages.job import JobItem, RoundsPage, job_detail
+from adserver.messages.job import JobItem, RoundsPage, job_detail, job_facts
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.submission import SubmitJob
 from adserver.messages.task import TaskDetail, TaskEncoder
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobEvent, JobState
+from adserver.records.round_figures import NOT_EVALUATED
 from adserver.records.submissions import FederatedSubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.federated.forecast import forecast
 from adserver.training.local_jobs import forecast_local, plan_local
 from adserver.training.planning import plan_job
+from adserver.views.job_comparison import job_figures
 from maskedlark.canonical import build
 from maskedlark.encoding.encoder import CategoryColumn, Encoder
 from maskedlark.errors import InvalidTask
@@ -85,6 +87,20 @@ def test_tasks_datasets_and_jobs_come_back(of: Painted) -> None:
         assert sent(job_detail(job, of.jobs.last_evaluated(job.job_id))).job_id == job.job_id
 
 
+def test_a_job_that_was_not_evaluated_has_no_figures_but_its_rounds(of: Painted) -> None:
+    names = ("loss", "calibrated_loss", "accuracy", "auc", "auc_low", "auc_high")
+    job = next(one for one in of.jobs.all() if one.rounds_done)
+    facts = job_facts(job, None).model_dump()
+    assert [facts[name] for name in names] == [getattr(NOT_EVALUATED, name) for name in names] == [None] * 6
+    figures = job_figures(job, None, None)
+    best = ("best_loss", "best_calibrated_loss", "best_rounds")
+    assert [figures[name] for name in (*names[:4], *best)] == [None] * 7
+    evaluated = replace(NOT_EVALUATED, rounds_done=3, loss=0.5, auc=0.7)
+    assert job_figures(job, evaluated, evaluated).items() >= {
+        "loss": 0.5, "accuracy": None, "auc": 0.7, "best_loss": 0.5, "best_rounds": 3,
+    }.items()  # fmt: skip
+
+
 def test_budgets_come_back_with_a_forecast(of: Painted) -> None:
     planned = PlannedJob(rounds=5, batch_size=None, noise_multiplier=50.0)
     for dataset in of.site.datasets.all():
@@ -131,7 +147,9 @@ def test_requests_for_jobs_come_back_with_their_files() -> None:
         name="wide",
         note="two layers",
     )
-    assert SubmitJob.model_validate_json(SubmitJob.of(submission).model_dump_json()).value() == submission
+    until = replace(submission, rounds=None, noise_multiplier=4.0, is_until_budget=True)
+    for one in (submission, until):
+        assert SubmitJob.model_validate_json(SubmitJob.of(one).model_dump_json()).value() == one
 
 
 def test_what_is_not_known_of_a_model_comes_back() -> None:

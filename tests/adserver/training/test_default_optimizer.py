@@ -15,14 +15,13 @@ from adserver.training.cost import job_epsilons
 from adserver.training.default_optimizer import (
     choose_rate,
     has_hidden_layer,
-    read_rounds,
     read_steps,
     warn_of_rate,
     why_no_rule,
 )
 from adserver.training.defaults import choose_learning_rate
 from adserver.training.submission import plan_job
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.model.heads import Heads
 from maskedlark.model.onnx_file import parse
@@ -227,13 +226,10 @@ def test_a_job_whose_network_looks_words_up_has_120_rounds() -> None:
     assert planned(**{**BY_RULE, "model": without}).job.rounds == 300
 
 
-def test_rounds_are_left_to_the_rule_or_the_budget_by_what_is_named() -> None:
-    assert read_rounds(None, noise_multiplier=None) is None
-    assert read_rounds(7, noise_multiplier=None) == read_rounds(7, noise_multiplier=2.0) == 7
-    assert read_rounds(None, noise_multiplier=2.0) == 120
-    assert read_rounds(None, noise_multiplier=2.0, is_until_budget=True) is None
-    with pytest.raises(InvalidTask, match="at most one of rounds and until_budget"):
-        read_rounds(7, noise_multiplier=2.0, is_until_budget=True)
-    with pytest.raises(JobRefused, match="requires a noise multiplier") as refusal:
-        read_rounds(None, noise_multiplier=None, is_until_budget=True)
-    assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
+def test_rounds_left_out_beside_a_noise_multiplier_are_the_rules_and_not_the_budgets() -> None:
+    noisy: dict[str, Any] = {**BY_RULE, "epsilon": None, "noise_multiplier": 20.0}
+    made = planned(**noisy)
+    assert (made.job.rounds, made.is_until_budget) == (120, False)
+    until = planned(**noisy, is_until_budget=True)
+    assert until.is_until_budget
+    assert until.job.rounds > 300

@@ -798,7 +798,7 @@ def test_rounds_that_a_job_leaves_open_are_the_rules_at_each_epsilon() -> None:
     assert rounds(is_trained=False) == {**fresh, **warm}
     assert set(rounds(is_trained=True).values()) == {120}
     with pytest.raises(InvalidTask, match="give rounds to rehearse"):
-        trained(replace(job, noise_multiplier=2.0))
+        trained(replace(job, noise_multiplier=2.0, is_until_budget=True))
 
 
 def test_on_a_panel_that_tells_little_a_first_score_leaves_no_rate_behind() -> None:

@@ -299,9 +299,26 @@ def test_an_epsilon_becomes_the_least_correlated_noise() -> None:
 
 def test_a_job_that_stops_with_its_budget_is_fitted_to_the_rounds_it_has() -> None:
     of = task_of(epsilon=16.0, collusion_epsilon=32.0)
-    made = plan(of, noise_multiplier=8.0, rounds=None, **CORRELATED)
+    made = plan(of, noise_multiplier=8.0, rounds=None, is_until_budget=True, **CORRELATED)
     assert made.job.rounds > 20
     assert job_epsilons(made, made.job.rounds).colluding <= 32.0
+
+
+def test_a_job_until_its_budget_names_its_noise_and_no_rounds() -> None:
+    until: dict[str, Any] = {"rounds": None, "is_until_budget": True}
+    for rounds, found in ((20, 20), (None, 120)):
+        made = plan(QUIET, epsilon=None, rounds=rounds)
+        assert (made.job.rounds, made.is_until_budget) == (found, False)
+    for task, noise, why in (
+        (TASK, {"epsilon": 2.0}, "until its budget is spent requires a noise multiplier: give one"),
+        (TASK, {"epsilon": None}, "until its budget is spent requires a noise multiplier: give one"),
+        (QUIET, {"epsilon": None}, "the task adds no noise, so no budget ends the job: leave out until_bud"),
+    ):
+        with pytest.raises(JobRefused, match=why) as refusal:
+            plan(task, **{**until, **noise})
+        assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
+    with pytest.raises(InvalidTask, match="at most one of rounds and until_budget"):
+        plan(**{**until, "rounds": 7, "epsilon": None, "noise_multiplier": 8.0})
 
 
 @pytest.mark.parametrize(
