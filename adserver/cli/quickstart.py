@@ -412,8 +412,7 @@ def _up_command(
 
     fleet = RunningFleet(Project.open(folder), tell=_tell)
     with _ending_on_sigterm():
-        fleet.up()
-        fleet.hold()
+        fleet.up(is_held=True)
     if dashboard or opened:
         link = fleet.login_link()
         typer.echo(link)

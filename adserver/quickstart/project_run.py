@@ -27,9 +27,9 @@ def run_project(
     tell: Callable[[str], None],
     options: RunOptions = NOTHING_ASKED,
 ) -> RunResult:
-    """Check a project and run it once; servers that did not run before are ended again.
+    """Check a project and run it once; servers that `adserver quickstart up` was not asked for are ended.
 
-    They stay if `adserver quickstart up` is asked for meanwhile.
+    It may be asked for while the run lasts.
 
     Raises:
         InvalidTask: a setting is wrong, an extra is missing, or another process runs the project; nothing was
@@ -52,14 +52,11 @@ def run_project(
 
 def _run(project: Project, tell: Callable[[str], None], options: RunOptions, checked: Checked) -> RunResult:
     running = RunningFleet(project, tell)
-    # Servers that their owner started stay: this command ends only its own.
-    was_up = running.is_up
-    if not was_up:
-        # Of servers that have ended by themselves
-        running.release()
+    was_held = False
     recipe: Recipe | MeasuringRecipe | None = None
     try:
         running.up()
+        was_held = running.is_held
         if running.has_dashboard:
             tell(f"to watch in a browser: adserver quickstart up {project.folder} --dashboard")
         recipe = _recipe_of(project.settings)(
@@ -73,16 +70,16 @@ def _run(project: Project, tell: Callable[[str], None], options: RunOptions, che
         return recipe.run()
     # SIGTERM comes as SystemExit.
     except (KeyboardInterrupt, SystemExit):
-        tell(_how_to_go_on(project, recipe, is_up=was_up or running.is_held))
+        tell(_how_to_go_on(project, recipe, is_up=running.is_held))
         raise
     finally:
-        if not was_up and running.is_held:
+        # Those of a run that was killed are ended, too; those that their owner asked for stay
+        running.down_unless_held()
+        if running.is_held and not was_held:
             tell(
                 "the servers stay, since `up` was asked for meanwhile: `adserver quickstart down "
                 f"{project.folder}` stops them"
             )
-        elif not was_up:
-            running.down()
 
 
 def _recipe_of(settings: Settings) -> type[Recipe | MeasuringRecipe]:

@@ -5,14 +5,15 @@ running.up()        # returns once all three answer
 running.down()
 """
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,8 @@ _STOP_S: Final = 60.0
 _LONGEST_LINE: Final = 1_000
 # Says that `up` was asked for these servers, so that no run ends them
 _HELD: Final = "held"
+# Locked by the one command that starts servers, or decides whether they stay
+_LOCK: Final = ".starting"
 _DASHBOARD_PARTS: Final = ("fastapi", "jinja2", "starlette")
 
 
@@ -96,27 +99,14 @@ class RunningFleet:
         self._log_began: dict[str, int] = {}
 
     @property
-    def is_up(self) -> bool:
-        """True while all three run."""
-        return None not in [self._pid(one) for one in self._servers()]
-
-    @property
     def has_dashboard(self) -> bool:
         """Whether the ad server has a dashboard: an address is set, and the extra for it is installed."""
         return bool(self._dashboard())
 
     @property
     def is_held(self) -> bool:
-        """True if the servers stay when a run that started them ends."""
+        """True if the servers stay when a run ends: `up` was asked for them."""
         return (self._project.parties / _HELD).exists()
-
-    def hold(self) -> None:
-        """Let the servers stay until `down`, also if a run has started them."""
-        (self._project.parties / _HELD).touch()
-
-    def release(self) -> None:
-        """Undo `hold`. Idempotent."""
-        (self._project.parties / _HELD).unlink(missing_ok=True)
 
     def states(self) -> "tuple[ServerStatus, ...]":
         """Return what each server does now."""
@@ -162,30 +152,72 @@ class RunningFleet:
             if self._has_ended(one):
                 raise HelperUnavailable(f"{one.name} has ended: {self._end_of_log(one)}")
 
-    def up(self) -> None:
+    def up(self, *, is_held: bool = False) -> None:
         """Start what does not run, and return once all three answer.
+
+        Args:
+            is_held: Whether the servers stay until `down`, also if a run has started them.
 
         Raises:
             InvalidTask: one ended before it answered; the message has the end of its log.
         """
-        self._project.parties.mkdir(mode=0o700, parents=True, exist_ok=True)
-        started = [one for one in self._servers() if self._pid(one) is None]
-        try:
-            for one in started:
-                self._start(one)
-            for one in started:
-                self._await(one)
-        # Ctrl-C too: nothing that this call started stays behind. Servers that ran before it are left alone.
-        except BaseException:
-            self._end(started)
-            raise
+        with self._alone():
+            servers = self._servers()
+            started = [one for one in servers if self._pid(one) is None]
+            if started == [*servers]:
+                # Of servers that have ended by themselves
+                self._release()
+            try:
+                for one in started:
+                    self._start(one)
+                # One that runs may have been started by a command that was killed before it answered
+                for one in servers:
+                    self._await(one)
+            # Ctrl-C too: nothing that this call started stays behind. Servers that ran before it are left
+            # alone.
+            except BaseException:
+                self._end(started)
+                raise
+            if is_held:
+                (self._project.parties / _HELD).touch()
         if started:
             self._tell("two helpers and an ad server are running, each with its own folder in parties/")
 
     def down(self) -> list[str]:
-        """Ask the servers to finish what is under way, and return the names of those that have ended."""
-        self.release()
+        """Ask the servers to finish what is under way, and return the names of those that have ended.
+
+        Those that another command is starting, too: it is not waited for.
+        """
+        self._release()
         return self._end(self._servers())
+
+    def down_unless_held(self) -> None:
+        """End the servers as `down` does, unless `up` was asked for them."""
+        with self._alone():
+            if not self.is_held:
+                self._end(self._servers())
+
+    def _release(self) -> None:
+        (self._project.parties / _HELD).unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for other commands that start servers, and let others wait: two would start each twice."""
+        self._project.parties.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self._project.parties / _LOCK).open("ab") as lock:
+
+            def is_mine() -> bool:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                return True
+
+            if not self._wait(is_mine, _TELL_AFTER_S):
+                self._tell("waiting for another command that starts these servers")
+                if not self._wait(is_mine, _PATIENCE_S):
+                    raise InvalidTask("another command is still starting these servers: end it first")
+            yield
 
     def _end(self, servers: Sequence[Server]) -> list[str]:
         # All are told before one is waited for, so that they end at the same time.

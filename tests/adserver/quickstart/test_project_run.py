@@ -64,16 +64,14 @@ def test_a_job_that_goes_on_without_its_run_can_be_stopped(project: Project) -> 
 class _Fleet(RunningFleet):
     """Servers that are said to run."""
 
-    runs = False
     has_dashboard = True
+    runs = False
 
-    @property
-    def is_up(self) -> bool:
-        return self.runs
-
-    def up(self) -> None:
-        self._project.parties.mkdir(exist_ok=True)
+    def _start(self, server: Server) -> None:
         self.runs = True
+
+    def _await(self, server: Server) -> None:
+        pass
 
     def _end(self, servers: Sequence[Server]) -> list[str]:
         self.runs = False
@@ -86,8 +84,7 @@ def test_servers_that_were_asked_for_during_a_run_stay(
 ) -> None:
     fleet, told = _Fleet(project, lambda _: None), list[str]()
     # From an earlier start, whose servers have ended by themselves
-    project.parties.mkdir()
-    fleet.hold()
+    fleet.up(is_held=True)
 
     class Asked:
         def __init__(self, *_: object, **__: object) -> None:
@@ -95,7 +92,7 @@ def test_servers_that_were_asked_for_during_a_run_stay(
 
         def run(self) -> None:
             if is_asked:
-                fleet.hold()
+                fleet.up(is_held=True)
 
     monkeypatch.setattr(project_run, "RunningFleet", lambda *_: fleet)
     monkeypatch.setattr(project_run, "_recipe_of", lambda _: Asked)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,18 +43,22 @@ def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(module, "command", lambda _: str(wrapper))
 
 
+def is_up(fleet: RunningFleet) -> bool:
+    return None not in [one.process for one in fleet.states()]
+
+
 def test_servers_are_started_once_found_again_and_ended(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, SERVER)
     told: list[str] = []
     first, second = RunningFleet(project, told.append), RunningFleet(project, told.append)
-    assert not first.is_up
+    assert not is_up(first)
     try:
         first.up()
         assert "two helpers and an ad server are run" in told[-1]
         pids = {path.read_text() for path in project.parties.glob("*.pid")}
-        assert second.is_up
+        assert is_up(second)
         of_the_start = list(told)
         second.up()
         assert told == of_the_start
@@ -65,8 +70,53 @@ def test_servers_are_started_once_found_again_and_ended(
     assert sorted(stopped) == ["adserver", "helper-0", "helper-1"]
     assert arguments == {""}
     assert not files
-    assert not first.is_up
+    assert not is_up(first)
     assert first.down() == []
+
+
+def test_commands_that_start_servers_at_once_start_each_once_and_return_when_all_answer(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = tmp_path / "starts"
+    programs(
+        tmp_path,
+        monkeypatch,
+        f"open({str(starts)!r}, 'a').write('one ')\nimport time; time.sleep(0.3)\n{SERVER}",
+    )
+    fleets = [RunningFleet(project, lambda _: None) for _ in range(3)]
+    try:
+        with ThreadPoolExecutor() as pool:
+            began = [pool.submit(fleet.up, is_held=fleet is fleets[1]) for fleet in fleets]
+            for one in began:
+                one.result()
+        assert starts.read_text().split() == ["one"] * 3
+        assert fleets[0].is_held
+    finally:
+        for fleet in fleets:
+            fleet.down()
+
+
+@pytest.mark.parametrize("was_asked", [True, False])
+def test_a_run_leaves_servers_that_were_asked_for_though_one_of_them_has_ended(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_asked: bool
+) -> None:
+    programs(tmp_path, monkeypatch, SERVER)
+    first, of_run = RunningFleet(project, lambda _: None), RunningFleet(project, lambda _: None)
+    # Not asked for: of a run that was killed
+    first.up(is_held=was_asked)
+    try:
+        one = first.states()[1].process
+        assert one is not None
+        os.kill(one, signal.SIGKILL)
+        while is_up(first):
+            time.sleep(0.01)
+        of_run.up()
+        of_run.down_unless_held()
+        assert is_up(first) is was_asked
+    finally:
+        first.down()
+        of_run.down()
+    assert not first.is_held
 
 
 def test_status_says_what_runs_and_logs_show_the_end_of_each_log(
@@ -133,7 +183,7 @@ def test_servers_that_ran_before_a_start_that_failed_go_on(
         (adserver,) = [one for one in first.states() if one.name == "adserver"]
         assert adserver.process is not None
         os.kill(adserver.process, signal.SIGKILL)
-        while first.is_up:
+        while is_up(first):
             time.sleep(0.01)
         programs(tmp_path, monkeypatch, BROKEN)
         second = first if is_the_same_command else RunningFleet(project, lambda _: None)
@@ -164,12 +214,12 @@ def test_servers_whose_arguments_cannot_be_read_while_they_start_or_end_are_awai
         unread.setattr(module, "_arguments", lambda _: "")
         try:
             running.up()
-            assert running.is_up
+            assert is_up(running)
             pids = [int(path.read_text()) for path in project.parties.glob("*.pid")]
         finally:
             running.down()
     assert len(pids) == 3
-    assert not running.is_up
+    assert not is_up(running)
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -197,7 +247,7 @@ def test_a_number_that_another_process_has_by_now_is_no_server(project: Project)
         for name in ("helper-0", "helper-1", "adserver"):
             (project.parties / f"{name}.pid").write_text(f"{other.pid}\n")
         running = RunningFleet(project, lambda _: None)
-        assert not running.is_up
+        assert not is_up(running)
         running.down()
         assert other.poll() is None
         other.communicate(b"\n")
