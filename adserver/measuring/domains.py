@@ -104,6 +104,13 @@ def code_of(key: Key, said: str) -> int:
         ) from None
 
 
+def _code(key: Key, said: str | int) -> int:
+    """Return what `code_of` does of a category; a number is a code, also of a key that lists categories."""
+    is_listed = isinstance(said, int) and 0 <= said < len(key.categories)
+    # A category that is a number, such as an age, comes first: people who list these do not quote them
+    return int(said) if is_listed and str(said) not in key.categories else code_of(key, str(said))
+
+
 def condition_code(key: Key, said: str) -> int:
     """Return the code of the category or number of a condition.
 
@@ -164,7 +171,7 @@ def _codes(key: Key, said: object) -> Codes:
     if isinstance(said, list) and all(
         isinstance(one, str | int) and not isinstance(one, bool) for one in said
     ):
-        return distinct_codes([code_of(key, str(one)) for one in said])
+        return distinct_codes([_code(key, one) for one in said])
     raise InvalidTask(
         f"the domain of key {key.name!r} must be a list of categories or codes, or an object with "
         "first and last"

@@ -137,6 +137,17 @@ def test_an_empty_key_is_other_where_the_task_declares_it_and_else_left_out_and_
     assert (count, len(counted.records)) == (1, 3)
 
 
+def test_a_number_that_is_no_category_of_its_key_is_other_and_no_place_among_them(tmp_path: Path) -> None:
+    found = source(tmp_path, TABLE.replace("4,5,new", "4,1,new"))
+    month = {"name": "month", "size": 3, "categories": ["3", "5", "other"]}
+    loaded = found.with_measurement(measuring(keys=[month, MEASUREMENT["keys"][1]]).task)
+    assert loaded.records.measured is not None
+    assert [month for month, _ in loaded.records.measured.keys.tolist()] == [0, 0, 2]
+    month = {"name": "month", "size": 2, "categories": ["3", "5"]}
+    with pytest.raises(InvalidCell, match="expected one of 3, 5"):
+        found.with_measurement(measuring(keys=[month, MEASUREMENT["keys"][1]]).task)
+
+
 def test_a_value_is_scaled_exactly(tmp_path: Path) -> None:
     text = TABLE.replace("20.0", "0.29").replace("3,5,back,,0\n", "")
     loaded = source(tmp_path, text, values={"spend": "paid*100"}).with_measurement(measuring().task)

@@ -249,6 +249,14 @@ def test_what_people_type_becomes_a_code() -> None:
             key.code(typed)
 
 
+def test_a_number_that_is_no_category_is_no_place_among_them() -> None:
+    age = build(Key, {"name": "age", "size": 4, "categories": ["30", "31", "32", "other"]})
+    assert age.code("31") == 1
+    for number in ("1", "3", "17"):
+        with pytest.raises(InvalidTask, match=f"key age has no category '{number}'"):
+            age.code(number)
+
+
 def test_columns_stand_where_reports_hold_them() -> None:
     assert MEASUREMENT.columns("count") == (0, 0)
     assert MEASUREMENT.columns("click") == (1, 0)
