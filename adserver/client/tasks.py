@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from adserver.collecting.task_settings import (
     check_labels,
+    check_measurement,
     encoder_from,
     measurement_from,
     measurement_of_settings,
@@ -51,9 +52,12 @@ def read_measurement_of(
     """Return a measurement: itself, the one in a file, or one of the values of such a file.
 
     Raises:
-        InvalidTask: the file or the values hold none.
+        InvalidTask: the file or the values hold none, or as `check_measurement`.
     """
-    if measurement is None or isinstance(measurement, Measurement):
+    if measurement is None:
+        return None
+    if isinstance(measurement, Measurement):
+        check_measurement(measurement)
         return measurement
     if isinstance(measurement, Mapping):
         return measurement_of_settings(measurement)

@@ -6,6 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
+from adserver.measuring.cells import NO_WORDS
 from adserver.records.defaults import ALL_DECOYS, GROUP, MAY_BE_HIDDEN
 from maskedlark import canonical
 from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
@@ -114,16 +115,31 @@ def measurement_of_settings(settings: Any) -> Measurement:
     """Build the measurement that plain settings declare; a key that lists categories needs no size.
 
     Raises:
-        InvalidTask: a setting is wrong, or a value has a name that results use.
+        InvalidTask: a setting is wrong, or as `check_measurement`.
     """
     measurement = canonical.build(Measurement, _with_sizes(settings))
+    check_measurement(measurement)
+    return measurement
+
+
+def check_measurement(measurement: Measurement) -> None:
+    """Refuse what results could not tell from their own words.
+
+    Raises:
+        InvalidTask: a value has a name that results use, or a category is what they write in a word's place.
+    """
     # A row of a result is one JSON object: such a value would stand in the place of its group.
     for reserved in (GROUP, MAY_BE_HIDDEN):
         if measurement.value(reserved) is not None:
             raise InvalidTask(
                 f"a value may not be named {reserved!r}, because results use this name: rename the value"
             )
-    return measurement
+    for key in measurement.keys:
+        for taken in NO_WORDS.intersection(key.categories):
+            raise InvalidTask(
+                f"key {key.name!r} may not have the category {taken!r}, which results write in place of a "
+                "word: give it another one"
+            )
 
 
 def encoder_from(path: Path | None) -> Encoder | None:

@@ -9,6 +9,9 @@ from maskedlark.privacy.mechanism import Mechanism
 
 ALL: Final = "(all)"
 REST: Final = "(rest)"
+NOT_PRINTED: Final = "(not printed)"
+NO_WORDS: Final = frozenset({ALL, REST, NOT_PRINTED})
+"""What stands in the place of a group's word, and so is none."""
 ANY: Final = (-math.inf, math.inf)
 """A range without ends."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from adserver.measuring.cells import NO_WORDS
 from adserver.records.defaults import OTHER
 from adserver.records.plain_names import shown_name
 from maskedlark.canonical import build, canonical
@@ -90,8 +91,14 @@ def code_of(key: Key, said: str) -> int:
     """Return the code of a category or number that a person names.
 
     Raises:
-        InvalidTask: the key has no such category; the message lists the first ones, and the closest.
+        InvalidTask: the key has no such category; the message lists the first ones, and the closest. Or it is
+            what results write in place of a word.
     """
+    if said in NO_WORDS and not key.categories:
+        raise InvalidTask(
+            f"key {shown_name(key)!r} takes no {said!r}, which results write in place of a word: name a "
+            "word of its column, or none for all"
+        )
     try:
         return key.code(said)
     except InvalidTask:

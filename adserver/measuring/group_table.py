@@ -6,10 +6,9 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Final
 
-from adserver.measuring.cells import REST, CellTable, ResultRow
+from adserver.measuring.cells import NOT_PRINTED, REST, CellTable, ResultRow
 from adserver.measuring.estimate import Estimate, format_cell, format_mean
 from adserver.measuring.not_printed import (
-    NOT_PRINTED,
     depth_of,
     is_empty_rest,
     list_with_remainders,

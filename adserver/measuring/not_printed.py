@@ -14,13 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from adserver.measuring.cells import ALL, REST, CellTable, ResultRow
+from adserver.measuring.cells import ALL, NOT_PRINTED, REST, CellTable, ResultRow
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.intervals import CONFIDENCE, chance_above, half_width
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
 
-NOT_PRINTED: Final = "(not printed)"
 # Of sums in float64 of the same integers in another order
 _ROUNDING: Final = 1e-9
 

@@ -18,6 +18,7 @@ from decimal import Decimal
 from itertools import compress
 from typing import Final
 
+from adserver.measuring.cells import NO_WORDS
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.result import AggregateResult
 from adserver.quickstart.people import count_rows, why_not_learned
@@ -513,6 +514,11 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
     counts = Counter(cell for cell in spelled if cell is not None)
     large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
     # A word that is spelled like the rest is counted there; a task takes words of 100 characters.
+    if taken := NO_WORDS.intersection(large):
+        raise InvalidTask(
+            f"[measure] keys: column {column!r} has the word {min(taken)!r}, which results write in place of "
+            "one: write another word in the table"
+        )
     words = sorted((word for word in large if word != OTHER and len(word) <= 100), key=order_of)
     if not words:
         raise InvalidTask(

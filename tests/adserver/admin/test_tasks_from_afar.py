@@ -265,6 +265,10 @@ def test_a_helper_that_refuses_a_task_refuses_it_from_elsewhere(
         ({"measurement": {"min_cell_count": 1, "values": 7, "keys": []}}, "values"),
         ({"measurement": {"colour": 1}}, "Measurement"),
         ({"measurement": {**SHOP, "values": [{"name": "group", "low": 0, "high": 1}]}}, "may not be named"),
+        (
+            {"measurement": {**SHOP, "keys": [{"name": "k", "categories": ["a", "(rest)"]}]}},
+            "may not have the category '(rest)'",
+        ),
         ({"encoder": "{}"}, "Encoder"),
         ({"encoder": ""}, "Encoder"),
         ({"encoder": "x" * (5 << 20)}, "Encoder"),

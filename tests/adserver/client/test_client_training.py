@@ -46,6 +46,7 @@ from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.reports.measurement import Measurement
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.adserver.job_world import NUM_FEATURES, RECORDS, Sealed, Site, eval_set_npz, sealed
 from tests.builders import NOW
@@ -457,6 +458,9 @@ def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -
     assert measurement is not None
     for said in (measurement, tmp_path / "measurement.json", str(tmp_path / "measurement.json")):
         assert read_measurement_of(said) == measurement
+    taken = Measurement(min_cell_count=2, keys=(Key(name="k", size=1, categories=("(all)",)),))
+    with pytest.raises(InvalidTask, match=r"may not have the category '\(all\)'"):
+        read_measurement_of(taken)
     for read in (read_encoder_of, read_measurement_of):
         with pytest.raises(InvalidTask, match="cannot read the"):
             read(tmp_path / "none.json")

@@ -176,9 +176,7 @@ def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon
 
 
 def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
-    said = _read_domains(
-        '{"place": ["lima", 0], "language": [3, 1], "campaign": {"first": 5, "last": 8}}'
-    )
+    said = _read_domains('{"place": ["lima", 0], "language": [3, 1], "campaign": {"first": 5, "last": 8}}')
     domains = codes_by_key(said, measurement_of(TASK))
     assert {name: codes.tolist() for name, codes in domains.items()} == {
         "place": [0, 2],
@@ -198,6 +196,7 @@ def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
         '{"language": [4]}',
         '{"campaign": {"first": 1}}',
         '{"place": [true]}',
+        '{"campaign": ["(all)"]}',
     ],
 )
 def test_a_wrong_domain_file_is_refused(text: str) -> None:

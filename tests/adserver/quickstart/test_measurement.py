@@ -439,6 +439,7 @@ def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
         ([{"column": "fine"}], [], "has 7 decimals"),
         ([{"column": "bought"}], ["revenue"], "no word of column 'revenue' is in 20 rows"),
         ([{"column": "bought"}], ["mail"], "column 'mail' looks like identifiers"),
+        ([{"column": "bought"}], ["level"], r"'level' has the word '\(rest\)', which results write in place"),
         (
             [{"column": "revenue", "most": 9}, {"column": "revenue", "most": 8}],
             [],
@@ -460,7 +461,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     wide = table(
         **SHOP.columns,
         mail=["ann@mail.example"] * 60, fine=["0.1234567"] * 60, stray=[*["1"] * 59, "N.N."],
-        gaps=[None] * 60, weight=["1.5 kg", "2 kg"] * 30,
+        gaps=[None] * 60, weight=["1.5 kg", "2 kg"] * 30, level=["(rest)", "high"] * 30,
     )  # fmt: skip
     cells = {name: ["" if cell is None else cell for cell in column] for name, column in wide.columns.items()}
     asked = MeasureSettings(values=tuple(Measured(**value) for value in values), keys=tuple(keys))
