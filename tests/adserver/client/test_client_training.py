@@ -46,7 +46,7 @@ from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.measurement import Key, Measurement
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.adserver.job_world import NUM_FEATURES, RECORDS, Sealed, Site, eval_set_npz, sealed
 from tests.builders import NOW
