@@ -6,8 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from adserver.measuring.cells import NO_WORDS
-from adserver.records.defaults import ALL_DECOYS, GROUP, MAY_BE_HIDDEN
+from adserver.records.defaults import ALL_DECOYS, GROUP, MAY_BE_HIDDEN, NO_WORDS
 from maskedlark import canonical
 from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
 from maskedlark.errors import InvalidTask

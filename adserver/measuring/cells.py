@@ -7,11 +7,6 @@ from adserver.measuring.estimate import Estimate
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 
-ALL: Final = "(all)"
-REST: Final = "(rest)"
-NOT_PRINTED: Final = "(not printed)"
-NO_WORDS: Final = frozenset({ALL, REST, NOT_PRINTED})
-"""What stands in the place of a group's word, and so is none."""
 ANY: Final = (-math.inf, math.inf)
 """A range without ends."""
 
@@ -63,8 +58,8 @@ class ResultRow:
     """One cell.
 
     Attributes:
-        group: A category or code for each key of the grouping; `ALL` where the cell is of a coarser level,
-            `REST` for the reports outside the domain or in cells that are too small to be shown.
+        group: A category or code for each key of the grouping; `(all)` where the cell is of a coarser level,
+            `(rest)` for the reports outside the domain or in cells that are too small to be shown.
         estimates: One for each column.
         may_be_hidden: Whether these may be the numbers of a cell that is too small to be shown. Then the
             intervals hold what such a cell may have.

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from adserver.measuring.cells import NO_WORDS
-from adserver.records.defaults import OTHER
+from adserver.records.defaults import NO_WORDS, OTHER
 from adserver.records.plain_names import shown_name
 from maskedlark.canonical import build, canonical
 from maskedlark.encoding.close_names import list_known

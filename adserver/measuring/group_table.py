@@ -6,7 +6,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Final
 
-from adserver.measuring.cells import NOT_PRINTED, REST, CellTable, ResultRow
+from adserver.measuring.cells import CellTable, ResultRow
 from adserver.measuring.estimate import Estimate, format_cell, format_mean
 from adserver.measuring.not_printed import (
     depth_of,
@@ -14,7 +14,7 @@ from adserver.measuring.not_printed import (
     list_with_remainders,
     with_whole_groups,
 )
-from adserver.records.defaults import OTHER
+from adserver.records.defaults import NOT_PRINTED, OTHER, REST
 from adserver.records.plain_names import distinct_names
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen

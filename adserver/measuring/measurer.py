@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring.cells import ALL, REST, Column, ResultRow
+from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, check_is_one, distinct_codes, words_by_code
 from adserver.measuring.estimate import Estimate
@@ -22,7 +22,7 @@ from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
 from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
-from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, QUERY_ID_BYTES
+from adserver.records.defaults import ALL, GROUP, MAY_BE_HIDDEN, QUERY_ID_BYTES, REST
 from adserver.records.plain_names import distinct_names, filled_name, order_of, plain_name, shown_name
 from adserver.store.datasets import Dataset
 from maskedlark.encoding.close_names import find_close, list_known

@@ -14,9 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from adserver.measuring.cells import ALL, NOT_PRINTED, REST, CellTable, ResultRow
+from adserver.measuring.cells import CellTable, ResultRow
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.intervals import CONFIDENCE, chance_above, half_width
+from adserver.records.defaults import ALL, NOT_PRINTED, REST
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring.cells import ALL, ANY, Column, ResultRow
+from adserver.measuring.cells import ANY, Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate
 from adserver.measuring.group_table import align_estimates, group_table
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
-from adserver.records.defaults import MAY_BE_HIDDEN
+from adserver.records.defaults import ALL, MAY_BE_HIDDEN
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_note, html_table, text_table
 from adserver.records.plain_names import declared_name, distinct_names

@@ -10,8 +10,8 @@ from itertools import accumulate
 from statistics import median
 from typing import Final
 
-from adserver.measuring.cells import ALL
 from adserver.quickstart.measurement import cut_off, round_up
+from adserver.records.defaults import ALL
 from maskedlark.frozen import frozen
 
 # Halvings of the range of bounds: beyond the two digits that are kept.

@@ -18,13 +18,12 @@ from decimal import Decimal
 from itertools import compress
 from typing import Final
 
-from adserver.measuring.cells import NO_WORDS
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.result import AggregateResult
 from adserver.quickstart.people import count_rows, why_not_learned
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
 from adserver.quickstart.table_report import describe_units
-from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, OTHER
+from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, NO_WORDS, OTHER
 from adserver.records.plain_names import (
     distinct_names,
     filled_name,

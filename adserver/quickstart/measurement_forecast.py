@@ -15,7 +15,6 @@ from dataclasses import asdict, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.cells import ALL
 from adserver.measuring.estimate import Estimate
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.clipping import (
@@ -43,6 +42,7 @@ from adserver.quickstart.measurement import (
 )
 from adserver.quickstart.people import count_reported
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
+from adserver.records.defaults import ALL
 from maskedlark.encoding.table import Table
 from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import COUNT

@@ -24,6 +24,11 @@ MAY_BE_HIDDEN: Final = "may_be_hidden"
 """What a row of a result calls its group, beside its values by their names."""
 OTHER: Final = "other"
 """The category in which browsers count a key's gaps and words that it does not list."""
+ALL: Final = "(all)"
+REST: Final = "(rest)"
+NOT_PRINTED: Final = "(not printed)"
+NO_WORDS: Final = frozenset({ALL, REST, NOT_PRINTED})
+"""What stands in results in the place of a group's word, and so is none."""
 
 MOMENTUM: Final = 0.9
 """Of an optimizer that has one, unless another is named; the rule of learning rates is for this one."""

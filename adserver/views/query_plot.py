@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.cells import ALL, REST
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.not_printed import is_empty_rest
 from adserver.measuring.result import AggregateResult
+from adserver.records.defaults import ALL, REST
 from maskedlark.frozen import frozen
 from maskedlark.terminal.pictures import as_png, new_figure
 from maskedlark.terminal.plural import plural

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring.cells import ALL, REST, ResultRow
+from adserver.measuring.cells import ResultRow
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.evaluation_intervals import NoisyCounts
 from adserver.measuring.evaluation_metrics import SmoothedCounts, smooth
@@ -33,6 +33,7 @@ from adserver.measuring.measurer import read_query
 from adserver.measuring.request import Request, plan_query
 from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import PlannedQuery, StoredAnswer
+from adserver.records.defaults import ALL, REST
 from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism

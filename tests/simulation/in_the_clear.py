@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring.cells import ALL, REST
+from adserver.records.defaults import ALL, REST
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.training.trainer import Masters, Trainer

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from adserver.measuring.aggregate_forecast import AggregateForecast, forecast_aggregate
-from adserver.measuring.cells import ALL, REST
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.measurer import read_query
 from adserver.measuring.request import Request, plan_before_discovery, plan_query
 from adserver.measuring.result import AggregateResult
 from adserver.messages.query import AggregateForecastMessage
 from adserver.records.asked_query import StoredAnswer
+from adserver.records.defaults import ALL, REST
 from maskedlark.encoding.encoder import CategoryColumn, Encoder
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons, spent

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adserver.measuring.cells import REST, Column, ResultRow
+from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate, NoInterval, spell
 from adserver.measuring.group_table import align_estimates
 from adserver.measuring.intervals import half_width
 from adserver.measuring.result import AggregateResult
 from adserver.messages.query import ResultMessage
+from adserver.records.defaults import REST
 from adserver.views import query
 from adserver.views.query import Statistic, print_groups, quantiles_in, summary_lines, write_result
 from maskedlark.errors import InvalidTask, JobRefused

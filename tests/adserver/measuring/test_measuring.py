@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adserver.measuring.cells import ALL, REST
 from adserver.measuring.domains import codes_by_key, distinct_codes
 from adserver.measuring.measurer import Measurer, check_words
 from adserver.measuring.request import Request, read_request
@@ -24,6 +23,7 @@ from adserver.measuring.result import AggregateResult
 from adserver.messages.query import ResultMessage
 from adserver.peers.retrying import Backoff
 from adserver.records.asked_query import PlannedQuery, S, StoredAnswer
+from adserver.records.defaults import ALL, REST
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore

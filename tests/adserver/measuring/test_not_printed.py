@@ -7,12 +7,13 @@ from itertools import compress
 import numpy as np
 import pytest
 
-from adserver.measuring.cells import ALL, NOT_PRINTED, REST, Column, ResultRow
+from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.consistency import consistent
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.intervals import half_width
 from adserver.measuring.not_printed import is_empty_rest, list_with_remainders, with_whole_groups
 from adserver.measuring.result import AggregateResult
+from adserver.records.defaults import ALL, NOT_PRINTED, REST
 from adserver.views.query import print_groups
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism

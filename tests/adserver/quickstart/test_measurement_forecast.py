@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from adserver.measuring.cells import ALL
 from adserver.quickstart.clipping import Clipping
 from adserver.quickstart.measurement import plan_measurement
 from adserver.quickstart.measurement_forecast import (
@@ -23,6 +22,7 @@ from adserver.quickstart.measurement_forecast import (
     warn_of_forecasts,
 )
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings, TaskSettings
+from adserver.records.defaults import ALL
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask, JobRefused
 from tests.adserver.quickstart.test_measurement import table

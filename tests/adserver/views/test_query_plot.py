@@ -11,9 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from adserver.measuring.cells import ALL, REST, Column, ResultRow
+from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate
 from adserver.measuring.result import AggregateResult
+from adserver.records.defaults import ALL, REST
 from adserver.views import query_plot
 from adserver.views.query import Statistic, write_result
 from adserver.views.query_plot import Panel, draw_result, panels_of
