@@ -39,7 +39,7 @@ _RELEASE: Final = {
     "collusion_epsilon": float,
     "delta": float,
     "unit": str,
-    "reports_per_unit": int,
+    "reports_per_user": int,
 }
 ENDINGS: Final = (".json", ".csv", ".parquet", ".png")
 """Of the files that `write_result` writes."""

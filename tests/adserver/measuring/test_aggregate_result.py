@@ -405,7 +405,7 @@ def test_every_face_and_file_says_what_the_numbers_are_of(
     assert f"<p>{one.caption}</p>" in one._repr_html_()
     expected = {
         "reports": 7189, "confidence": 0.99, "epsilon": 0.5, "collusion_epsilon": 0.7, "delta": 1e-5,
-        "unit": "user", "reports_per_unit": 2,
+        "unit": "user", "reports_per_user": 2,
     }  # fmt: skip
     table = pd.read_csv(tmp_path / "r.csv")
     assert table[[*expected]].to_dict("records") == [expected] * 2

@@ -805,7 +805,7 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     header, cells, *_ = (folder / "measured.csv").read_text().splitlines()
     assert header.endswith(
         ",mean of paid value,mean of paid standard_error,mean of paid low,mean of paid high,may_be_hidden"
-        ",reports,confidence,epsilon,collusion_epsilon,delta,unit,reports_per_unit"
+        ",reports,confidence,epsilon,collusion_epsilon,delta,unit,reports_per_user"
     )
     assert cells.endswith(",False,378,0.99,0.5,0.7,1e-05,report,1")
     # What is shared for an epsilon has nothing of the table's own rows
