@@ -68,7 +68,10 @@ SECURITY_HEADERS: Final = {
 }
 """Of every answer; `cache-control` where the answer says nothing else."""
 _NO_SESSION: Final = "This browser is not logged in."
-_ENDED: Final = "The session of this browser has ended: it was logged out, or is twelve hours old."
+# A session lasts twelve hours by a login link, and one by a provider
+_ENDED: Final = (
+    "The session of this browser has ended: it was logged out or revoked, or its time is over. Log in again."
+)
 _WRONG_LINK: Final = (
     "This login link does not work: it was used before, is older than ten minutes, or is not whole."
 )

@@ -88,7 +88,7 @@ def problem_of(refusal: MaskedLarkError) -> Response:
     match refusal:
         case HelperUnavailable():
             return problem(
-                503,
+                status_of(refusal),
                 str(refusal),
                 error="HelperUnavailable",
                 reason="helper_unavailable",
@@ -99,7 +99,7 @@ def problem_of(refusal: MaskedLarkError) -> Response:
         case JobRefused() | InvalidModel() | ReportRejected():
             reason: Reason = refusal.reason
             return problem(
-                _status_of(reason),
+                status_of(refusal),
                 str(refusal),
                 error=type(refusal).__name__,
                 reason=reason.value,
@@ -108,7 +108,7 @@ def problem_of(refusal: MaskedLarkError) -> Response:
             )
         case _:
             return problem(
-                422,
+                status_of(refusal),
                 str(refusal),
                 error=InvalidTask.__name__,
                 reason="invalid_task",
@@ -117,9 +117,13 @@ def problem_of(refusal: MaskedLarkError) -> Response:
             )
 
 
-def _status_of(reason: Reason) -> int:
-    if not isinstance(reason, JobReason):
+def status_of(refusal: MaskedLarkError) -> int:
+    """Return the HTTP status of a typed error, in the API and on pages."""
+    if isinstance(refusal, HelperUnavailable):
+        return 503
+    if not isinstance(refusal, JobRefused):
         return 422
+    reason = refusal.reason
     if reason.value.startswith("unknown_"):
         return 404
     if reason in _CONFLICT:

@@ -17,7 +17,7 @@ from adserver.admin.admin_context import AdminContext
 from adserver.admin.api import AdminApi, explain_unknown
 from adserver.admin.grants import Grants
 from adserver.admin.guarded_route import actor_of
-from adserver.admin.problems import problem
+from adserver.admin.problems import problem, status_of
 from adserver.dashboard.assets import ASSETS
 from adserver.dashboard.page_data import Figures
 from adserver.dashboard.pages import Pages
@@ -114,7 +114,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages, figures: Figures) -> 
             query_id, made = await run_in_threadpool(figures.groups_csv, request.path_params["query"])
         except MaskedLarkError as refusal:
             content = pages.draw("refused.html", "queries", request, {"detail": str(refusal)})
-            return HTMLResponse(content, 409)
+            return HTMLResponse(content, status_of(refusal))
         headers = {"content-disposition": f'attachment; filename="query-{query_id[:12]}.csv"'}
         return Response(made, headers=headers, media_type="text/csv")
 

@@ -72,6 +72,7 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import DatasetBudget
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
@@ -500,9 +501,16 @@ class Figures:
         """Return a query's id and its groups as the .csv file that commands write, with all statistics.
 
         Raises:
-            JobRefused(UNKNOWN_QUERY): it is no query, or its answer is not kept here.
+            JobRefused(UNKNOWN_QUERY): it is no query with groups, or its answer is not kept here.
+            HelperUnavailable: the database does not answer.
         """
-        shown = show_query(self.site, query)
+        with database_at_hand("the ad server"):
+            shown = show_query(self.site, query)
+        if shown.kind == DiscoverySpec.kind:
+            raise JobRefused(
+                JobReason.UNKNOWN_QUERY,
+                "a discovery has no groups: open the query that it was made for, which has them",
+            )
         if shown.result is None:
             raise JobRefused(
                 JobReason.UNKNOWN_QUERY,

@@ -16,12 +16,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from adserver.admin.problems import status_of
 from adserver.dashboard.page_data import Figures, Mark, Values
 from adserver.dashboard.plan_page import PlanForm
 from adserver.dashboard.rendering import draw
 from adserver.dashboard.ttl_cache import TtlCache
 from adserver.records.access import Scope
-from maskedlark.errors import HelperUnavailable, JobRefused, MaskedLarkError
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
 
@@ -188,7 +189,7 @@ class Pages:
         """Render the reason for a refusal in a page's place."""
         values = {"detail": str(refusal)}
         return _RenderedPage(
-            content=self.draw("refused.html", page.place, request, values), status=_status(refusal)
+            content=self.draw("refused.html", page.place, request, values), status=status_of(refusal)
         )
 
     def draw(self, template: str, place: str, request: Request, values: dict[str, Any]) -> bytes:
@@ -206,10 +207,3 @@ async def _of(future: "Future[_T]") -> _T:
     if future.done():
         return future.result()
     return await asyncio.shield(asyncio.wrap_future(future))
-
-
-def _status(refusal: MaskedLarkError) -> int:
-    if isinstance(refusal, HelperUnavailable):
-        return 503
-    is_unknown = isinstance(refusal, JobRefused) and refusal.reason.value.startswith("unknown_")
-    return 404 if is_unknown else 422

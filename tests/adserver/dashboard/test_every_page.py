@@ -82,7 +82,8 @@ def test_a_browser_is_told_why_it_is_not_logged_in(shown: Shown, context: Browse
     assert told() == "You are logged out."
     assert "adserver quickstart up NAME --dashboard" in visit.page.inner_text("main")
     assert visit.open("/jobs").status == 401
-    assert told().startswith("The session of this browser has ended")
+    assert told().startswith("The session of this browser has ended: ")
+    assert told().endswith(" Log in again.")
     assert visit.open(f"{LOGIN_PATH}?code=wrong").status == 401
     assert told().startswith("This login link does not work: it was used before")
     context.clear_cookies()
@@ -153,9 +154,16 @@ def test_a_querys_groups_are_downloaded_as_the_file_that_commands_write(visit: V
         visit.page.get_by_role("link", name="All groups as a CSV file").click()
     assert begun.value.suggested_filename == f"query-{'a1' * 6}.csv"
     assert Path(begun.value.path()).read_bytes() == (tmp_path / "groups.csv").read_bytes()
-    unkept = visit.page.request.get(f"{visit.origin}/queries/{'a2' * 16}/groups.csv")
-    assert unkept.status == 409
-    assert f"adserver aggregate --again {'a2' * 6} --out groups.csv" in unkept.text()
+    for named, said in (
+        ("a2" * 16, f"adserver aggregate --again {'a2' * 6} --out groups.csv"),
+        ("a3" * 16, "a discovery has no groups"),
+        ("a4" * 16, "this id belongs to a release of kind evaluation"),
+        ("ff" * 16, "no query"),
+        ("no-id", "expected hexadecimal digits"),
+    ):
+        lacking = visit.page.request.get(f"{visit.origin}/queries/{named}/groups.csv")
+        assert lacking.status == 404, named
+        assert said in lacking.text()
 
 
 def test_a_task_lists_the_values_and_keys_that_a_query_can_name(visit: Visit) -> None:
