@@ -110,6 +110,16 @@ def test_jobs_on_several_evaluation_sets_say_which(of: Painted, figures: Figures
     assert "These jobs have different evaluation sets" in shown
     assert {row_of(figures, job)["eval_set"][:2] for job in (RUNNING, b"\3" * 16)} == {"08", "07"}
     assert f'<span class="under">eval set {"08" * 6}</span>' in shown
+    end(of, RUNNING, eval_set_digest=None)
+    shown = page("jobs.html", figures.jobs("", ""))
+    assert shown.count("eval set") == shown.count(f"eval set {'07' * 6}</span>") > 0
+
+
+def test_a_jobs_page_has_a_loss_only_where_it_is_evaluated(figures: Figures) -> None:
+    unknown = dict.fromkeys(("loss", "calibrated_loss", "accuracy", "auc"))
+    told, tile = {**figures.job("01"), **unknown}, "of the latest evaluation</span>"
+    assert tile in page("job.html", told)
+    assert tile not in page("job.html", {**told, "eval_set_digest": None})
 
 
 def test_a_budget_older_than_its_newest_round_says_so(
