@@ -36,7 +36,7 @@ def print_evaluation(result: EvaluationResult) -> None:
 
 
 def write_plot(result: EvaluationResult, path: Path) -> None:
-    """Draw the ROC, PR and calibration curves with their 99 % intervals.
+    """Draw the ROC, PR and calibration curves with their 99 % intervals, below the caption.
 
     Raises:
         InvalidTask: the file's name does not end in .png.
@@ -45,7 +45,7 @@ def write_plot(result: EvaluationResult, path: Path) -> None:
 
 
 def _png(result: EvaluationResult) -> bytes:
-    figure = new_figure(12.6, 4.4)
+    figure = new_figure(12.6, 4.4, result.caption)
     roc, pr, calibration = figure.subplots(1, 3)
     title = f"AUC {result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc')!s}"
     _draw(roc, result.roc, f"ROC: {title}", "false positive rate", "true positive rate")

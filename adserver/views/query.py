@@ -341,4 +341,4 @@ def _parquet(written: _Written) -> bytes:
 def _png(written: _Written) -> bytes:
     result, statistics = written
     derived = [(one.name, one.estimates(result)) for one in statistics]
-    return draw_result(result, derived, [result.caption])
+    return draw_result(result, derived, result.caption)

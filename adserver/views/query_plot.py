@@ -34,37 +34,34 @@ _WIDTHS: Final = {1: 9.0, 2: 12.0, 3: 15.0}
 # What is left and right of axes, without names; and a letter of a name
 _BESIDE: Final = 0.6
 _LABEL_LETTER: Final = 0.062
-# In an inch, of a title and of the heading
+# In an inch, of a title
 _LETTERS: Final = 13
-_HEADING_LETTERS: Final = 16
 # Of the name of a group
 _LABEL_LETTERS: Final = 30
 _TICKS: Final = 8
 
 
 def draw_result(
-    result: AggregateResult, statistics: Sequence[tuple[str, Sequence[Estimate]]], heading: Sequence[str]
+    result: AggregateResult, statistics: Sequence[tuple[str, Sequence[Estimate]]], heading: str
 ) -> bytes:
     """Draw a result as a PNG file.
 
     Args:
         result: What was measured.
         statistics: The name of each mean and quantile, and its estimate for each row.
-        heading: Lines on top.
+        heading: A line on top, which is wrapped.
     """
     panels = panels_of(result, statistics)
     columns = _num_columns(len(panels))
     width = _WIDTHS[columns]
     heights = [panel.height(width / columns) for panel in panels]
     rows = [max(heights[start : start + columns]) for start in range(0, len(panels), columns)]
-    lines = [part for line in heading for part in textwrap.wrap(line, int(width * _HEADING_LETTERS))]
-    figure = new_figure(width, sum(rows) + 0.2 + 0.16 * len(lines))
+    figure = new_figure(width, sum(rows) + 0.2, heading)
     grid = figure.subplots(len(rows), columns, squeeze=False, gridspec_kw={"height_ratios": rows}).ravel()
     for axes, panel in zip(grid, panels, strict=False):
         panel.draw(axes, width / columns)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    figure.suptitle("\n".join(lines), fontsize=8, parse_math=False)
     return as_png(figure)
 
 

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Collection
 from io import BytesIO
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -23,13 +24,24 @@ if TYPE_CHECKING:
 _DOTS_PER_INCH: Final = 120
 _MISSING: Final = re.compile(r"Glyph (\d+) ")
 _MOST_NAMED: Final = 12
+# Letters of a heading in an inch, and the inches of a line of it
+_HEADING_LETTERS: Final = 16
+_HEADING_LINE: Final = 0.16
 
 
-def new_figure(width: float, height: float) -> "Figure":
-    """Create an empty figure of so many inches, whose parts make room for each other."""
+def new_figure(width: float, height: float, heading: str = "") -> "Figure":
+    """Create an empty figure of so many inches, whose parts make room for each other.
+
+    A heading is wrapped to the width, and adds to the height.
+    """
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    lines = wrap(heading, int(width * _HEADING_LETTERS))
+    figure = Figure(figsize=(width, height + _HEADING_LINE * len(lines)), layout="constrained")
+    if lines:
+        # Names are no formulas: prices have $
+        figure.suptitle("\n".join(lines), fontsize=8, parse_math=False)
+    return figure
 
 
 def as_png(figure: "Figure") -> bytes:

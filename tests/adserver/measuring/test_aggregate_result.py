@@ -399,7 +399,7 @@ def test_every_face_and_file_says_what_the_numbers_are_of(
     )
     document = json.loads((tmp_path / "r.json").read_text())
     assert (document["caption"], document["confidence"]) == (one.caption, 0.99)
-    assert (tmp_path / "r.png").read_text() == repr([one.caption])
+    assert (tmp_path / "r.png").read_text() == repr(one.caption)
     assert summary_lines(one)[0] == one.caption
     assert one.caption in repr(one)
     assert f"<p>{one.caption}</p>" in one._repr_html_()

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
@@ -31,6 +32,7 @@ from adserver.peers.retrying import ONCE
 from adserver.records.asked_query import PlannedQuery, S, StoredAnswer
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.queries import QueryStore
+from adserver.views import evaluation
 from adserver.views.evaluation import print_evaluation, write_plot
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
@@ -347,6 +349,17 @@ def test_a_result_is_shown_as_json_lines_and_a_picture(
     assert width > height > 300
     with pytest.raises(InvalidTask):
         write_plot(result, tmp_path / "curves.txt")
+
+
+def test_a_picture_of_an_evaluation_has_the_caption_that_is_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = evaluated(synthetic(2_000), mechanism="gaussian", epsilon=2.0)
+    drawn = list[Figure]()
+    monkeypatch.setattr(evaluation, "as_png", lambda figure: drawn.append(figure) or b"")
+    write_plot(result, tmp_path / "curves.png")
+    [figure] = drawn
+    assert " ".join(figure.get_suptitle().split()) == " ".join(result.caption.split())
 
 
 @dataclass

@@ -244,7 +244,7 @@ def test_nothing_of_a_picture_is_cut_off_at_its_edges(columns: int, monkeypatch:
     groups = [(f"Kampagne Sommerschlussverkauf {n}", "Tablet") for n in range(18)]
     many = result(("Kampagne", "Gerätekategorie"), groups, {})
     heading = "99 % intervals; epsilon 0.5 of a person (0.7 against the ad server with one helper); " * 4
-    draw_result(many, [(title, [estimate(9e6)] * len(groups)) for title in titles], [heading])
+    draw_result(many, [(title, [estimate(9e6)] * len(groups)) for title in titles], heading)
     [figure] = drawn
     figure.draw_without_rendering()
     for text in figure.findobj(Text):
