@@ -1,6 +1,5 @@
 """`adserver evaluate`: how good a model is on a dataset's reports, by one private release."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts, print_json
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from maskedlark.escape import escape
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
@@ -98,11 +98,13 @@ def _evaluate_command(
             result = server.repeat_evaluate(again)
         else:
             file = None if model is None else read_model(model)
-            # What is wrong with the request, the evaluation says itself
-            with suppress(InvalidModel, InvalidTask, JobRefused):
-                # A head reads labels in its own way, of which the forecast knows nothing
-                if not head:
+            # A head reads labels in its own way, of which the forecast knows nothing
+            if not head:
+                # What is wrong with the request itself, the evaluation refuses
+                try:
                     typer.echo(repr(Client.of(server).forecast_evaluation(**shared)), err=True)
+                except (InvalidModel, InvalidTask, JobRefused) as odd:
+                    typer.echo(f"no forecast: {escape(str(odd))}", err=True)
             result = server.evaluate(file, job=job, head=head, weights=weights, bins=bins, **charged)
     if plot is not None:
         write_plot(result, plot)

@@ -416,6 +416,21 @@ def test_what_an_evaluation_costs_and_how_wide_it_will_be_is_said_before_it_is_c
     assert json.loads(done.stdout)["epsilon"] == rare["epsilon"]
 
 
+def test_an_evaluation_is_asked_also_where_only_its_forecast_is_odd(there: There, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(ENCODED_MODEL)
+    asked = ["evaluate", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET, "--base-rate", "2"]
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    reach = ("--url", there.url, "--token", token)
+    with there.charging(0):
+        refused = run(*asked, "--plan", *reach)
+    assert isinstance(refused.exception, InvalidTask)
+    with there.charging(1):
+        done = run(*asked, "--model", str(model), "--json", *reach)
+    assert json.loads(done.stdout)["metrics"]
+    assert done.stderr.startswith("no forecast: base_rate is 2, but must be above 0 and below 1")
+
+
 @pytest.mark.parametrize("weights", ModelWeights)
 def test_a_jobs_weights_are_evaluated_where_they_are(
     there: There, monkeypatch: pytest.MonkeyPatch, weights: ModelWeights
