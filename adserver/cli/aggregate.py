@@ -95,6 +95,7 @@ def _aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
+    from adserver.measuring.group_table import MOST_ROWS
     from adserver.views.query import ENDINGS, Statistic, json_of, print_groups, summary_lines, write_result
     from maskedlark.reports.measurement import COUNT
 
@@ -170,6 +171,7 @@ def _aggregate_command(
             result,
             statistics,
             is_all_shown=all_rows,
+            most_rows=None if all_rows else MOST_ROWS,
             without=_values_without_buckets(result, [name for name, *_ in quantiles], histogram or ()),
         )
         for line in (f"query {result.query_id}", *summary_lines(result, statistics)):

@@ -34,8 +34,6 @@ _BELOW_THE_RUNS: Final = (
 )
 # Characters of a dataset's id that are shown
 _ID: Final = 12
-# Groups of a measurement that are printed; files have all
-_MOST_ROWS: Final = 80
 # Characters of an example cell that are shown
 _EXAMPLE: Final = 30
 # Columns whose places are listed: a picture has one for each pixel
@@ -127,7 +125,7 @@ def show_measured(measured: Mapping[str, Any], rows: "Rows", rows_per_person: in
     result = ResultMessage.model_validate(said).value()
     statistics = (*means_in(result), *quantiles)
     where = f"{measured['csv']} has all"
-    print_groups(result, statistics, is_all_shown=False, where=where, most_rows=_MOST_ROWS)
+    print_groups(result, statistics, is_all_shown=False, where=where)
     for line in summary_lines(result, statistics):
         typer.echo(escape(line))
     if rows_per_person is not None:

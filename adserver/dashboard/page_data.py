@@ -33,7 +33,7 @@ from adserver.dashboard.plan_page import (
     tasks_to_plan,
 )
 from adserver.dashboard.ttl_cache import TtlCache
-from adserver.measuring.group_table import group_table
+from adserver.measuring.group_table import MOST_ROWS, result_tables
 from adserver.measuring.result import AggregateResult
 from adserver.messages.base import Message
 from adserver.messages.query import ResultMessage
@@ -82,8 +82,6 @@ from maskedlark.terminal.budget_view import budget_json, forecast_line, next_lin
 ROWS: Final = 25
 RECENT: Final = 6
 POINTS: Final = 150
-# Rows of a query's table; its file has all
-_MOST_GROUPS: Final = 200
 SOON_S: Final = 30 * 86_400.0
 """A certificate that ends so soon is worth a look."""
 # How long a page waits for a budget or plan before it is shown without; a later look finds it
@@ -524,22 +522,20 @@ class Figures:
         """Return the table of a query's groups as commands print it, and how to read its intervals."""
         result = message.value()
         statistics = _statistics_in(result)
-        table = group_table(
+        # The page has histograms with their intervals drawn
+        [table] = result_tables(
             result,
             {one.name: one.estimates(result) for one in statistics},
             is_all_shown=False,
             without={column.shown_value for column in result.columns if column.bucket is not None},
             where="the CSV file has all",
-            most_rows=_MOST_GROUPS,
         )
-        notes = list(table.notes)
-        if len(table.rows) > _MOST_GROUPS:
-            notes.append(f"the first {_MOST_GROUPS} of {len(table.rows):,} rows: the CSV file has all")
         return {
             "keys": len(result.group_by),
             "names": table.head,
-            "groups": table.rows[:_MOST_GROUPS],
-            "reading": [*notes, *reading_lines(result, statistics)],
+            "groups": table.rows,
+            "most_rows": MOST_ROWS,
+            "reading": [*table.notes, *reading_lines(result, statistics)],
         }
 
     def helpers(self) -> Values:

@@ -1,13 +1,14 @@
 """An answer as a table for people: the rows that say something, and what the others add up to."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
-from adserver.measuring.cells import CellTable, ResultRow
-from adserver.measuring.estimate import Estimate, format_cell, format_mean
+from adserver.measuring.cells import ANY, CellTable, Column, ResultRow
+from adserver.measuring.estimate import Estimate, format_cell, format_mean, spell
 from adserver.measuring.not_printed import (
     depth_of,
     is_empty_rest,
@@ -20,6 +21,9 @@ from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.terminal.plural import plural
 
+MOST_ROWS: Final = 200
+"""Rows of a table for people, on every face."""
+_BUCKET_DIGITS: Final = 10
 _NO_STATISTICS: Final[Mapping[str, Sequence[Estimate]]] = MappingProxyType({})
 
 
@@ -38,74 +42,159 @@ class GroupTable:
     notes: tuple[str, ...]
 
 
-def group_table(
+def result_tables(
     result: CellTable,
     statistics: Mapping[str, Sequence[Estimate]] = _NO_STATISTICS,
     *,
     is_all_shown: bool = False,
     without: Collection[str] = (),
     where: str,
-    most_rows: int | None = None,
-) -> GroupTable:
-    """Return each group's estimates with half of their intervals, and how many groups are left out.
+    most_rows: int | None = MOST_ROWS,
+) -> tuple[GroupTable, ...]:
+    """Return a table of each group's estimates with half of their intervals, and one of each histogram.
 
     After the parts of a group stands what those left out add up to, so that a column adds up to its whole.
+    Where only histograms were asked for, their tables are all.
 
     Args:
         result: What was measured.
         statistics: Further columns by name, each with an estimate for each row of the result.
         is_all_shown: Whether groups that may be hidden, or of which a statistic is unknown and each estimate
             may be 0, are rows, too.
-        without: The titles of values whose buckets are no columns.
-        where: Where all are, for the line that counts those that are not shown.
-        most_rows: Levels of finer groups that would make more rows than that are left out; None: none are.
+        without: The titles of values whose histograms have no table.
+        where: Where all are, for the lines that count those that are not shown.
+        most_rows: How many rows a table has at most; None: all. Levels of finer groups are left out first.
     """
-    further = list(zip(*statistics.values(), strict=True)) if statistics else [()] * len(result.rows)
-    places = [
-        place
-        for place, column in enumerate(result.columns)
-        if column.bucket is None or column.shown_value not in without
-    ]
-    printed = with_whole_groups(
-        result,
-        [
-            is_all_shown
-            or not (
-                row.may_be_hidden
-                or is_empty_rest(result, row)
-                or (any(one.no_interval for one in more) and _may_be_empty(row))
+    shown = _ShownRows.of(result, statistics, is_all_shown=is_all_shown, where=where, most_rows=most_rows)
+    places = _places_by_histogram(result)
+    tables = [shown.histogram(name, places[name]) for name in places if name not in without]
+    if statistics or not tables or any(column.bucket is None for column in result.columns):
+        tables.insert(0, shown.groups(statistics))
+    first, *others = tables
+    return replace(first, notes=(*shown.notes, *first.notes)), *others
+
+
+@frozen
+class _ShownRows:
+    """The rows of a result that tables have.
+
+    Attributes:
+        result: What was measured.
+        rows: The rows, each with whether it is what others lack of their group.
+        notes: What is left out.
+        where: Where all rows are.
+        most_rows: Of a table.
+    """
+
+    result: CellTable
+    rows: Sequence[tuple[ResultRow, bool]]
+    notes: tuple[str, ...]
+    where: str
+    most_rows: int | None
+
+    @classmethod
+    def of(
+        cls,
+        result: CellTable,
+        statistics: Mapping[str, Sequence[Estimate]],
+        *,
+        is_all_shown: bool,
+        where: str,
+        most_rows: int | None,
+    ) -> Self:
+        """Choose the rows, and say which are left out."""
+        printed = with_whole_groups(
+            result,
+            [
+                is_all_shown
+                or not (
+                    row.may_be_hidden
+                    or is_empty_rest(result, row)
+                    or (any(one.no_interval for one in more) and _may_be_empty(row))
+                )
+                for row, more in zip(result.rows, _further(result, statistics), strict=True)
+            ],
+        )
+        deepest = _deepest_level(result, printed, most_rows)
+        rows = [one for one in list_with_remainders(result, printed) if depth_of(one[0]) <= deepest]
+        left_out = _describe_hidden(
+            row.group
+            for row, is_printed in zip(result.rows, printed, strict=True)
+            if not is_printed and depth_of(row) <= deepest
+        )
+        notes = []
+        if left_out:
+            notes.append(
+                f"{left_out} not shown, which may be of too few reports or are hidden in the noise: {where}"
             )
-            for row, more in zip(result.rows, further, strict=True)
-        ],
-    )
-    deepest = _deepest_level(result, printed, most_rows)
-    of_row = dict(zip((row.group for row in result.rows), further, strict=True))
-    rows = [one for one in list_with_remainders(result, printed) if depth_of(one[0]) <= deepest]
-    shown = (
-        (
-            *row.group,
-            *(format_cell(row.estimates[place], may_be_hidden=row.may_be_hidden) for place in places),
-            *(format_mean(one, may_be_hidden=row.may_be_hidden) for one in of_row.get(row.group, ())),
-            *[""] * (len(statistics) if is_remainder else 0),
+        if any(is_remainder for _, is_remainder in rows):
+            notes.append(f"{NOT_PRINTED} is what a group has beyond its parts above, so that they add up")
+        if deepest < len(result.group_by):
+            keys = " and ".join(map(escape, result.group_by))
+            notes.append(f"groups by {keys} are too many to print: {where}")
+        return cls(result=result, rows=rows, notes=tuple(notes), where=where, most_rows=most_rows)
+
+    def groups(self, statistics: Mapping[str, Sequence[Estimate]]) -> GroupTable:
+        """Return a row for each group, with its sums and statistics."""
+        result, columns = self.result, self.result.columns
+        places = [place for place, column in enumerate(columns) if column.bucket is None]
+        of_row = dict(zip((row.group for row in result.rows), _further(result, statistics), strict=True))
+        shown = [
+            (
+                *row.group,
+                *(format_cell(row.estimates[place], may_be_hidden=row.may_be_hidden) for place in places),
+                *(format_mean(one, may_be_hidden=row.may_be_hidden) for one in of_row.get(row.group, ())),
+                *[""] * (len(statistics) if is_remainder else 0),
+            )
+            for row, is_remainder in self.rows[: self.most_rows]
+        ]
+        names = distinct_names((*result.group_by, *(columns[place].name for place in places), *statistics))
+        return GroupTable(head=tuple(names), rows=tuple(shown), notes=self._count_rest(len(shown), "row"))
+
+    def histogram(self, value: str, places: Sequence[int]) -> GroupTable:
+        """Return a row for each bucket of each group: a column for each bucket would be too wide to read."""
+        columns = self.result.columns
+        groups = len(self.rows) if self.most_rows is None else max(1, self.most_rows // len(places))
+        shown = [
+            (
+                *row.group,
+                _spell_bucket(columns[place]),
+                format_cell(row.estimates[place], may_be_hidden=row.may_be_hidden),
+            )
+            for row, _ in self.rows[:groups]
+            for place in places
+        ]
+        return GroupTable(
+            head=tuple(distinct_names((*self.result.group_by, value, "reports"))),
+            rows=tuple(shown),
+            notes=self._count_rest(groups, "group"),
         )
-        for row, is_remainder in rows
-    )
-    names = distinct_names((*result.group_by, *(result.columns[place].name for place in places), *statistics))
-    left_out = _describe_hidden(
-        row.group
-        for row, is_printed in zip(result.rows, printed, strict=True)
-        if not is_printed and depth_of(row) <= deepest
-    )
-    notes = []
-    if left_out:
-        notes.append(
-            f"{left_out} not shown, which may be of too few reports or are hidden in the noise: {where}"
-        )
-    if any(is_remainder for _, is_remainder in rows):
-        notes.append(f"{NOT_PRINTED} is what a group has beyond its parts above, so that they add up")
-    if deepest < len(result.group_by):
-        notes.append(f"groups by {' and '.join(map(escape, result.group_by))} are too many to print: {where}")
-    return GroupTable(head=tuple(names), rows=tuple(shown), notes=tuple(notes))
+
+    def _count_rest(self, shown: int, what: str) -> tuple[str, ...]:
+        left = len(self.rows) - shown
+        said = plural(left, f"more {what} is", f"more {what}s are")
+        return (f"{said} not printed: {self.where}",) if left > 0 else ()
+
+
+def _further(
+    result: CellTable, statistics: Mapping[str, Sequence[Estimate]]
+) -> Sequence[tuple[Estimate, ...]]:
+    """Return the statistics of each row."""
+    return list(zip(*statistics.values(), strict=True)) if statistics else [()] * len(result.rows)
+
+
+def _places_by_histogram(result: CellTable) -> dict[str, list[int]]:
+    """Return the places of the buckets of each histogram, by what results call its value."""
+    found = defaultdict[str, list[int]](list)
+    for place, column in enumerate(result.columns):
+        if column.bucket is not None:
+            found[column.shown_value].append(place)
+    return found
+
+
+def _spell_bucket(column: Column) -> str:
+    low, high = (spell(end, _BUCKET_DIGITS) for end in column.bucket or ANY)
+    return low if low == high else f"{low} to {high}"
 
 
 def _deepest_level(result: CellTable, printed: Sequence[bool], most_rows: int | None) -> int:

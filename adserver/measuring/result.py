@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adserver.measuring.cells import ANY, Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate
-from adserver.measuring.group_table import align_estimates, group_table
+from adserver.measuring.group_table import align_estimates, result_tables
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.defaults import ALL, MAY_BE_HIDDEN
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
@@ -217,15 +217,17 @@ class AggregateResult(ReleasedResult):
 
     def __repr__(self) -> str:
         """Show the groups that say something as commands print them, a line for each."""
-        table = group_table(self, where=_ALL_ROWS)
-        lines = text_table(table.head, align_estimates(table.rows))
-        return "\n".join((self.titled(lines), *table.notes, *self.threshold_notes))
+        tables = result_tables(self, where=_ALL_ROWS)
+        lines = "\n\n".join(text_table(one.head, align_estimates(one.rows)) for one in tables)
+        notes = (note for one in tables for note in one.notes)
+        return "\n".join((self.titled(lines), *notes, *self.threshold_notes))
 
     def _repr_html_(self) -> str:
         """Return the same as a table, for a notebook."""
-        table = group_table(self, where=_ALL_ROWS)
-        notes = (self.caption, *table.notes, *self.threshold_notes)
-        return html_table(table.head, table.rows) + "".join(map(html_note, notes))
+        tables = result_tables(self, where=_ALL_ROWS)
+        shown = (html_table(one.head, one.rows) for one in tables)
+        notes = (self.caption, *(note for one in tables for note in one.notes), *self.threshold_notes)
+        return "".join((*shown, *map(html_note, notes)))
 
     def estimate(self, column: str, *group: str) -> Estimate:
         """Return one number: a column of a group's cell.

@@ -14,7 +14,7 @@ import typer
 
 from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import Estimate, spell
-from adserver.measuring.group_table import align_estimates, group_table
+from adserver.measuring.group_table import MOST_ROWS, align_estimates, result_tables
 from adserver.measuring.intervals import CONFIDENCE
 from adserver.measuring.result import AggregateResult, ReleasedResult
 from adserver.messages.query import EstimateMessage, ResultMessage
@@ -163,10 +163,10 @@ def print_groups(
     is_all_shown: bool = True,
     without: Collection[str] = (),
     where: str = "add --all-rows to show all",
-    most_rows: int | None = None,
+    most_rows: int | None = MOST_ROWS,
 ) -> None:
-    """Print a result as `group_table` makes a table of it."""
-    table = group_table(
+    """Print a result as `result_tables` makes tables of it."""
+    tables = result_tables(
         result,
         {one.name: one.estimates(result) for one in statistics},
         is_all_shown=is_all_shown,
@@ -174,9 +174,12 @@ def print_groups(
         where=where,
         most_rows=most_rows,
     )
-    print_table(table.head, align_estimates(table.rows))
-    for note in table.notes:
-        typer.echo(note)
+    for place, table in enumerate(tables):
+        if place:
+            typer.echo()
+        print_table(table.head, align_estimates(table.rows))
+        for note in table.notes:
+            typer.echo(note)
 
 
 def _names(result: AggregateResult, statistics: Sequence[Statistic]) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ def test_a_query_has_a_row_for_each_group_and_its_histograms_folded() -> None:
         "asked_at": 0.0,
         "result": {"columns": [bucket], "rows": rows, "caption": "99 % intervals"},
         "keys": 1,
+        "most_rows": 200,
         "names": ("place", "Paid v1.0", "mean of Paid v1.0"),
         "groups": (("oslo <b>", "2,542 ± 32", "unknown"),),
         "reading": ["1 group not shown: the CSV file has all"],

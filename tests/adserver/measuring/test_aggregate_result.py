@@ -13,7 +13,7 @@ import pytest
 
 from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate, NoInterval, spell
-from adserver.measuring.group_table import align_estimates
+from adserver.measuring.group_table import MOST_ROWS, align_estimates
 from adserver.measuring.intervals import half_width
 from adserver.measuring.result import AggregateResult
 from adserver.messages.query import ResultMessage
@@ -431,6 +431,56 @@ def test_a_notebook_and_a_shell_show_the_rows_and_figures_of_the_command(
         "<tbody><tr><td>a</td><td>3,207 ± 1,988</td></tr></tbody></table>"
         f"<p>{one.caption}</p><p>{left_out}</p>"
     )
+
+
+def test_a_histogram_has_a_narrow_table_of_its_own_on_every_face(capsys: pytest.CaptureFixture[str]) -> None:
+    one = result({"count": [800.0, 7.0], "age#0": [500.0, 4.0], "age#3": [300.0, 3.0]})
+    print_groups(one)
+    groups, histogram = capsys.readouterr().out.split("\n\n")
+    assert [line.split() for line in groups.splitlines()] == [
+        ["key", "count"],
+        ["a", "800.0", "±", "3.0"],
+        ["b", "7.0", "±", "3.0"],
+    ]
+    assert [line.split(maxsplit=2)[:2] for line in histogram.splitlines()] == [
+        ["key", "age"],
+        ["a", "0"],
+        ["a", "50"],
+        ["b", "0"],
+        ["b", "50"],
+    ]
+    assert histogram.splitlines()[2].split() == ["a", "50", "to", "100", "300.0", "±", "3.0"]
+    for line in [*groups.splitlines(), *histogram.splitlines()]:
+        assert line.split() in [shown.split() for shown in repr(one).splitlines()]
+    assert one._repr_html_().count("<table>") == 2
+    assert "<th>key</th><th>age</th><th>reports</th>" in one._repr_html_()
+    alone = replace(
+        one,
+        columns=one.columns[1:],
+        rows=tuple(replace(row, estimates=row.estimates[1:]) for row in one.rows),
+    )
+    print_groups(alone)
+    assert capsys.readouterr().out == histogram
+    print_groups(one, without={"age"})
+    assert capsys.readouterr().out.splitlines() == groups.splitlines()
+
+
+def test_every_face_stops_at_as_many_rows_and_says_where_all_are(capsys: pytest.CaptureFixture[str]) -> None:
+    one = result({"count": [800.0, 7.0], "age#0": [500.0, 4.0], "age#3": [300.0, 3.0]})
+    rows = tuple(replace(one.rows[0], group=(f"g{place}",)) for place in range(MOST_ROWS + 30))
+    many = replace(one, rows=rows)
+    print_groups(many)
+    printed = capsys.readouterr().out
+    assert sum(line.startswith("g") for line in printed.splitlines()) == 2 * MOST_ROWS
+    assert "30 more rows are not printed: add --all-rows to show all" in printed
+    assert f"{30 + MOST_ROWS // 2} more groups are not printed: add --all-rows to show all" in printed
+    for shown, starts in ((repr(many), "\ng"), (many._repr_html_(), "<td>g")):
+        assert shown.count(starts) == 2 * MOST_ROWS
+        assert "30 more rows are not printed: to_pandas() has all" in shown
+    print_groups(many, most_rows=None)
+    everything = capsys.readouterr().out
+    assert "not printed" not in everything
+    assert sum(line.startswith("g") for line in everything.splitlines()) == 3 * len(rows)
 
 
 def test_the_estimates_of_a_column_are_aligned_at_the_sign(capsys: pytest.CaptureFixture[str]) -> None:

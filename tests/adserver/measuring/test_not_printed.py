@@ -1,8 +1,10 @@
 """What the groups that a table leaves out add up to."""
 
+import csv
 import math
 from dataclasses import replace
 from itertools import compress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ import pytest
 from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.consistency import consistent
 from adserver.measuring.estimate import Estimate
+from adserver.measuring.group_table import result_tables
 from adserver.measuring.intervals import half_width
 from adserver.measuring.not_printed import is_empty_rest, list_with_remainders, with_whole_groups
 from adserver.measuring.result import AggregateResult
 from adserver.records.defaults import ALL, NOT_PRINTED, REST
-from adserver.views.query import print_groups
+from adserver.views.query import json_of, print_groups, write_result
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 
@@ -174,6 +177,29 @@ def test_a_rest_that_may_be_empty_is_not_printed_and_what_is_printed_adds_up(
     print_groups(result)
     assert NOT_PRINTED not in (everything := capsys.readouterr().out)
     assert everything.count(REST) == 3
+
+
+def test_every_face_names_what_is_not_printed_as_a_group_and_files_have_the_groups_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = rolled_up(np.random.default_rng(3))
+    [table] = result_tables(result, where="")
+    assert [row[:2] for row in table.rows if NOT_PRINTED in row] == [
+        (NOT_PRINTED, ALL), ("a", NOT_PRINTED), ("b", NOT_PRINTED),
+    ]  # fmt: skip
+    print_groups(result, is_all_shown=False)
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    shell = [" ".join(line.split()) for line in repr(result).splitlines()]
+    for row in table.rows:
+        assert " ".join(row) in printed
+        assert " ".join(row) in shell
+        assert "".join(f"<td>{cell}</td>" for cell in row) in result._repr_html_()
+    groups = [row.group for row in result.rows]
+    write_result(result, tmp_path / "r.csv")
+    with (tmp_path / "r.csv").open() as file:
+        assert [(line["whole"], line["part"]) for line in csv.DictReader(file)] == groups
+    assert [tuple(row["group"].values()) for row in json_of(result, ())["rows"]] == groups
+    assert [*zip(*(result.to_pandas()[key] for key in result.group_by), strict=True)] == groups
 
 
 def test_a_part_is_printed_with_its_whole() -> None:
