@@ -61,7 +61,9 @@ def table_of(
     date: Annotated[
         list[str] | None,
         _source(
-            "csv: a column of dates: weekday, hour and day become features; repeatable.", metavar="COLUMN"
+            "csv: a column of dates: weekday, hour and day become features. =dmy or =mdy says whether the "
+            "day or the month stands first where slashes part them, else the cells must show it; repeatable.",
+            metavar="COLUMN[=dmy|mdy]",
         ),
     ] = None,
     publish: Annotated[
@@ -116,6 +118,7 @@ def table_of(
 
     def table(path: Path) -> "TableSettings":
         from browser_sim.sources.table import TableSettings
+        from maskedlark.encoding.dates import split_order
         from maskedlark.encoding.fit import PlannedTraining
 
         training = None
@@ -127,7 +130,7 @@ def table_of(
             label_kind=label_kind,
             classes=tuple(classes or ()),
             ignore=tuple(ignore or ()),
-            dates=tuple(date or ()),
+            dates=dict(map(split_order, date or ())),
             publish=tuple(publish or ()),
             binning=binning,
             bins=bins,

@@ -494,7 +494,7 @@ def _data_settings(csv: Path, report: "TableReport") -> "DataSettings":
         label=report.label,
         classes=tuple(report.classes),
         ignore=report.named(Use.LEFT_OUT),
-        dates=report.named(Use.DATE),
+        dates=report.dates(),
         codes=report.codes(),
         words=tuple(f"{name}={PLANNED}" for name in report.ids()),
     )

@@ -4,6 +4,7 @@ problems = list(find_table_problems(table, report, settings, kept))
 # ("[data] ignore names 'agee', but visits.csv has no such column; did you mean 'age'? ...",)
 """
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -76,7 +77,7 @@ def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str])
 
     Leaks, and words that look like identifiers, are told of elsewhere.
     """
-    answered = {*data.dates, *data.codes, *data.publish, *data.vocabularies()}
+    answered = {*data.date_orders(), *data.codes, *data.publish, *data.vocabularies()}
     for column in report.columns:
         is_left = column.use is Use.LEFT_OUT and not column.leak and not column.looks_like
         if is_left and column.name in kept and column.name not in answered:
@@ -251,7 +252,7 @@ def _named_columns(data: DataSettings) -> list[tuple[str, str]]:
     """Return each setting of `[data]` that lists columns, with each column that it names."""
     lists = {
         "ignore": data.ignore,
-        "dates": data.dates,
+        "dates": tuple(data.date_orders()),
         "codes": data.codes,
         "publish": data.publish,
         "not_people": data.not_people,
@@ -283,7 +284,7 @@ def _problems_of_columns(
             continue
         if column.use is Use.LEFT_OUT and not column.name:
             yield '[data] ignore must name the column without a name, "": it is no feature'
-        is_named = column.name in data.dates or column.name in data.publish
+        is_named = column.name in data.date_orders() or column.name in data.publish
         # A misspelled name may have been meant for this column: it has its line already
         if column.looks_like and not is_named and not is_name_missing:
             settings = "dates, ignore" if column.use is Use.DATE else "ignore"
@@ -291,8 +292,10 @@ def _problems_of_columns(
                 f"[data] column {column.name!r} looks like identifiers ({column.looks_like}), and the "
                 f"encoder is public: name it in {settings} or publish"
             )
-    for name in data.dates:
-        if name in kept and (why := _why_no_dates(table, name)):
+    if len(data.date_orders()) < len(data.dates):
+        yield "[data] dates names a column twice: keep one of them"
+    for name in data.date_orders():
+        if name in kept and (why := _why_no_dates(table, name, data)):
             yield f"[data] dates names {name!r}: {why}"
 
 
@@ -303,15 +306,21 @@ def _problems_of_words(data: DataSettings, kept: Collection[str]) -> Iterator[st
     for setting, names in (("words", data.vocabularies()), ("codes", data.codes)):
         for name in names:
             # What is no feature may stand in any list
-            if name in data.dates and name in kept:
+            if name in data.date_orders() and name in kept:
                 yield f"[data] {setting} names {name!r}, which dates names too: remove it in one of them"
     if len(data.vocabularies()) < len(data.words):
         yield "[data] words names a column twice: keep one of them"
 
 
-def _why_no_dates(table: Table, name: str) -> str:
+def _why_no_dates(table: Table, name: str, data: DataSettings) -> str:
     try:
-        dates.parts(table.columns, name)
+        dates.parts(table.columns, name, data.date_orders()[name])
+    except dates.UnknownOrder as error:
+        day, month = (
+            json.dumps([f"{one}={order}" if one == name else one for one in data.dates], ensure_ascii=False)
+            for order in dates.DateOrder
+        )
+        return f"{error}: write dates = {day} if the day does, or dates = {month} if the month does"
     except InvalidTask as error:
         return str(error)
     return ""
@@ -321,15 +330,19 @@ def fit_encoder(table: Table, kept: Collection[str], data: DataSettings, planned
     """Return the encoder that a run fits with `browser-sim encode`, to the rows that are learned."""
     learned = table.take([row for row, why in enumerate(why_not_learned(table, data)) if not why])
     columns = dict[str, Sequence[str | None]]()
+    orders = dict[str, dates.DateOrder]()
     for name in kept:
-        if name in data.dates:
-            columns |= dates.parts(learned.columns, name)
+        if name in data.date_orders():
+            columns |= dates.parts(learned.columns, name, data.date_orders()[name])
+            if order := data.date_orders()[name] or dates.find_order(learned.columns[name]):
+                orders[name] = order
         else:
             columns[name] = learned.columns[name]
     kinds = dict.fromkeys((name for name in data.codes if name in columns), ColumnKind.CATEGORY)
     words = {name: most for name, most in data.vocabularies().items() if name in columns}
     numbers = {name: one.cells for name, one in learned.amounts.items()}
-    return fit(columns, FitSettings(kinds=kinds, words=words, training=planned), numbers)
+    settings = FitSettings(kinds=kinds, words=words, training=planned, dates=orders)
+    return fit(columns, settings, numbers)
 
 
 def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:

@@ -42,7 +42,7 @@ csv = {_text(data.csv)}              # your table, seen from this folder; "" for
 label = {_text(data.label)}            # its column of labels
 classes = {_list(data.classes, notes)}  # its classes, the predicted one second; other rows are left out
 ignore = {_list(data.ignore, notes)}           # columns that are no features, whatever lists name them
-dates = {_list(data.dates, notes)}            # columns of dates: weekday, day and hour become features
+dates = {_list(data.dates, notes)}            # columns of dates; "seen=dmy" 13/4/2026, "seen=mdy" 4/13/2026
 codes = {_list(data.codes, notes)}            # columns of numbers that name things: read as words
 words = {_list(data.words, notes)}            # columns of many words: "item=1000" or "item=planned" rows
 publish = {_list(data.publish, notes)}          # columns of identifiers whose words may be public

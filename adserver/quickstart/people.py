@@ -15,7 +15,7 @@ from typing import Final
 
 from adserver.quickstart.settings import DataSettings, Settings
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.dates import in_one_form
+from maskedlark.encoding.dates import in_one_form, split_order
 from maskedlark.encoding.table import Table
 from maskedlark.federated.local_training import shuffle
 from maskedlark.frozen import frozen
@@ -120,9 +120,8 @@ def settle(table: Table, settings: Settings) -> Settings:
         return tuple(one for one in columns if one != person)
 
     words = tuple(one for one in data.words if one.rpartition("=")[0] != person)
-    data = replace(
-        data, dates=keep(data.dates), codes=keep(data.codes), words=words, publish=keep(data.publish)
-    )
+    dates = tuple(one for one in data.dates if split_order(one)[0] != person)
+    data = replace(data, dates=dates, codes=keep(data.codes), words=words, publish=keep(data.publish))
     most = task.rows_per_person or choose_rows_per_person(table, data, person)
     return replace(settings, data=data, task=replace(task, rows_per_person=most))
 
@@ -134,10 +133,12 @@ def divide_by_settings(table: Table, settings: Settings) -> Division:
     """
     data = settings.data
     # A key's words are the cells as they are
-    dates = [name for name in data.dates if name in table.columns and name not in settings.measure.columns]
-    table = replace(
-        table, columns={**table.columns, **{name: in_one_form(table.columns[name]) for name in dates}}
-    )
+    written = {
+        name: in_one_form(table.columns[name], order)
+        for name, order in data.date_orders().items()
+        if name in table.columns and name not in settings.measure.columns
+    }
+    table = replace(table, columns={**table.columns, **written})
     return divide(table, data, settings.person, settings.task.rows_per_person)
 
 

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.training.defaults import ROUNDS
 from maskedlark.canonical import canonical
+from maskedlark.encoding.dates import DateOrder, split_order
 from maskedlark.model.losses import Loss
 
 PLANNED: Final = "planned"
@@ -54,7 +55,8 @@ class DataSettings:
         label: Its column of labels; empty to measure its columns and train nothing.
         classes: The label's classes; rows with another label are left out. Empty: all that there are.
         ignore: Its columns that are no features, whatever the lists below name.
-        dates: Its columns of dates, which become a weekday, a day and an hour.
+        dates: Its columns of dates, which become a weekday, a day and an hour; as COLUMN=dmy or COLUMN=mdy
+            where it is known whether the day or the month stands first in dates with slashes.
         codes: Its columns of numbers that name things, which are read as words.
         words: Its columns of ids, as COLUMN=N, whose N most frequent words have rows of their own in the
             model, or as COLUMN=planned, as many as the reports and epsilon carry.
@@ -83,6 +85,10 @@ class DataSettings:
     def count_reported(self, rows: int) -> int:
         """Return how many of so many rows browsers report: those that are not in the panel."""
         return rows if self.has_no_label else rows - round(self.panel * rows)
+
+    def date_orders(self) -> dict[str, DateOrder | None]:
+        """Return what stands first in the slashed dates of each column of dates; None: its cells show it."""
+        return dict(map(split_order, self.dates))
 
     def vocabularies(self) -> dict[str, int | None]:
         """Return how many words of each column of ids have rows; None: as many as are planned."""

@@ -13,6 +13,7 @@ measurements are that good: in the Wisconsin breast-cancer data single columns r
 of which a word, the filled cells or the gaps have nearly one class only (`one_sided`).
 """
 
+import json
 import math
 import re
 from bisect import bisect_right
@@ -89,6 +90,7 @@ class ColumnReport:
         looks_like: What identifiers its words look like, for the public encoder; None for none.
         leak: How it tells the label by itself, whatever becomes of it; empty if it does not.
         spellings: Which of its words differ in case, accents or space only; empty if none do.
+        order: What stands first in its dates with slashes; None if it has none.
     """
 
     name: str
@@ -100,6 +102,7 @@ class ColumnReport:
     looks_like: str | None = None
     leak: str = ""
     spellings: str = ""
+    order: dates.DateOrder | None = None
 
 
 @frozen
@@ -159,6 +162,11 @@ class TableReport:
     def named(self, use: Use) -> tuple[str, ...]:
         """Return the columns of one use."""
         return tuple(column.name for column in self.columns if column.use is use)
+
+    def dates(self) -> tuple[str, ...]:
+        """Return the columns of dates, with what stands first where slashes part them."""
+        found = [column for column in self.columns if column.use is Use.DATE]
+        return tuple(f"{one.name}={one.order}" if one.order else one.name for one in found)
 
     def codes(self) -> tuple[str, ...]:
         """Return the columns of numbers that are read as words."""
@@ -247,6 +255,9 @@ def _column(
     cells = table.numbers(name)
     counts = Counter(cell for cell in cells if cell is not None)
     use, why = _use(name, cells, counts)
+    order = dates.find_order(cells) if use is Use.DATE else None
+    if order is not None:
+        why = f"with slashes, the {order.first} first"
     if name in table.amounts and use is Use.NUMBER:
         why = f"read without {table.amounts[name].unit!r}"
     follows = len(counts) > 0 and _follows(cells, labels)
@@ -264,7 +275,7 @@ def _column(
     if follows:
         leak = "follows the label: alone it predicts nearly every row"
     if use is not Use.LEFT_OUT and (follows or (area and area >= RANKS_THE_LABEL)):
-        use, why = Use.LEFT_OUT, f"it {leak} (a leak?)"
+        use, why, order = Use.LEFT_OUT, f"it {leak} (a leak?)", None
     return ColumnReport(
         name=name,
         distinct=len(counts),
@@ -275,6 +286,7 @@ def _column(
         looks_like=identifiers(cells) if _are_words(counts) else None,
         leak=leak,
         spellings="" if use is Use.DATE else _find_spellings(counts),
+        order=order,
     )
 
 
@@ -335,8 +347,16 @@ def _use(name: str, cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
         if dates.are_dates(cells):
             return Use.DATE, ""
     except InvalidTask as error:
-        return Use.LEFT_OUT, str(error)
+        return Use.LEFT_OUT, f"{error}: {_how_to_read_dates(name, error)}"
     return _use_of_words(cells, counts)
+
+
+def _how_to_read_dates(name: str, error: InvalidTask) -> str:
+    """Return what to do where it is not known what stands first in dates with slashes."""
+    if not isinstance(error, dates.UnknownOrder):
+        return "write 2026-11-28"
+    day, month = (json.dumps([f"{name}={order}"], ensure_ascii=False) for order in dates.DateOrder)
+    return f"move it to dates = {day} if the day does, or to dates = {month} if the month does"
 
 
 def _why_useless(name: str, cells: Cells, counts: Counter[str]) -> str:

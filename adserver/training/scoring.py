@@ -214,13 +214,13 @@ def score_table(
     for of in dict.fromkeys(dates.part_of(name) for name in wanted if name not in cells):
         if of is None or of not in cells:
             continue
-        unread = dates.wrong_dates(cells[of])
+        unread = dates.wrong_dates(cells[of], encoder.date_orders.get(of))
         for row, cell in enumerate(cells[of]):
             if cell is not None and cell in unread:
                 why[row] = why[row] or f"column {of!r}: {unread[cell]}"
         # A date that cannot be read costs its own row the prediction, and no other row.
         cells[of] = [None if cell in unread else cell for cell in cells[of]]
-    cells |= dates.with_parts(cells, wanted)
+    cells |= dates.with_parts(cells, wanted, encoder.date_orders)
     for wrong in encoder.wrong_cells(cells):
         read = amounts.get(wrong.column)
         reason = read.explain(wrong.row, wrong.why) if read else wrong.why

@@ -20,6 +20,7 @@ from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.close_names import list_unknown
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
+from maskedlark.encoding.dates import DateOrder
 from maskedlark.encoding.encoder import (
     CategoryColumn,
     ClassLabel,
@@ -62,7 +63,8 @@ class TableSettings:
         words: Columns of ids and how many words of each have rows; None: as many as are planned.
         hashed: Columns of ids that are hashed, and how many rows each has.
         training: What planned vocabularies are for.
-        dates: Columns of dates, of which the encoder reads the parts (`maskedlark.encoding.dates`).
+        dates: Columns of dates, of which the encoder reads the parts (`maskedlark.encoding.dates`), and what
+            stands first in those with slashes; None: the encoder's order, or else what the cells show.
         publish: Columns whose words the encoder may hold though they look like identifiers.
         values: The columns of measured values, by their names in the task. They are secret, so they are no
             features. COLUMN==WORD is 1 where the cell is that word, and else 0; COLUMN!=WORD the other way
@@ -86,7 +88,7 @@ class TableSettings:
     words: Mapping[str, int | None] = field(default_factory=dict)
     hashed: Mapping[str, int] = field(default_factory=dict)
     training: PlannedTraining | None = None
-    dates: tuple[str, ...] = ()
+    dates: Mapping[str, DateOrder | None] = field(default_factory=dict)
     publish: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     are_gaps_zero: bool = False
@@ -133,7 +135,7 @@ def load_table(settings: TableSettings) -> Source:
     _check_keys(settings.keys.values(), measured | {label})
     _check_person(settings.person, {column.name for column in encoder.columns}, "a feature of the encoder")
     with _locating(table, encoder):
-        cells = _encoded_cells(table, encoder)
+        cells = _encoded_cells(table, encoder, settings)
         records = SourceRecords(
             features=encoder.features(cells),
             labels=encoder.labels(cells),
@@ -177,7 +179,7 @@ def _load_measured_alone(whole: Table, settings: TableSettings) -> Source:
     features = np.zeros((len(table), 1), np.uint8)
     if encoder is not None:
         with _locating(table, encoder):
-            features = encoder.features(_encoded_cells(table, encoder))
+            features = encoder.features(_encoded_cells(table, encoder, settings))
     return Source(
         name=f"csv:{table.name} without a label",
         records=SourceRecords(
@@ -197,10 +199,16 @@ def _load_measured_alone(whole: Table, settings: TableSettings) -> Source:
     )
 
 
-def _encoded_cells(table: Table, encoder: Encoder) -> dict[str, Sequence[str | None]]:
+def _encoded_cells(
+    table: Table, encoder: Encoder, settings: TableSettings
+) -> dict[str, Sequence[str | None]]:
     """Return the columns that an encoder reads: the table's, and the parts of its dates."""
+    orders = {name: order for name, order in settings.dates.items() if order is not None}
+    for name, order in encoder.date_orders.items():
+        if (asked := orders.setdefault(name, order)) is not order:
+            raise InvalidSource(f"the encoder reads the dates of column {name!r} as {order}, not as {asked}")
     read = table.read_by(encoder).columns
-    return {**read, **dates.with_parts(read, [column.name for column in encoder.columns])}
+    return {**read, **dates.with_parts(read, [column.name for column in encoder.columns], orders)}
 
 
 def _measured_columns(table: Table, settings: TableSettings) -> dict[str, str]:
@@ -460,10 +468,11 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
     left_out |= {*settings.people}
     with _locating(table):
         parts = {
-            one: dates.parts(table.columns, one)
-            for one in settings.dates
+            one: dates.parts(table.columns, one, order)
+            for one, order in settings.dates.items()
             if one not in left_out and one != label
         }
+        orders = {one: settings.dates[one] or dates.find_order(table.columns[one]) for one in parts}
     columns = dict[str, Sequence[str | None]]()
     for name, cells in table.columns.items():
         if name in parts:
@@ -487,6 +496,7 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
         words=of_features(settings.words),
         hashed=of_features(settings.hashed),
         training=settings.training,
+        dates={one: order for one, order in orders.items() if order is not None},
     )
     with _locating(table):
         return fit(columns, how, {name: one.cells for name, one in table.amounts.items()})
@@ -509,6 +519,11 @@ def _locating(table: Table, encoder: Encoder | None = None) -> Iterator[None]:
             line=table.lines[wrong.row],
             column=wrong.column,
             why=amounts.explain(wrong.row, wrong.why) if amounts else wrong.why,
+        ) from None
+    except dates.UnknownOrder as error:
+        raise InvalidSource(
+            f"{table.name}: {error}: write 2026-11-28, or say it with --date COLUMN=dmy (the day) or "
+            "--date COLUMN=mdy (the month)"
         ) from None
     except InvalidTask as error:
         raise InvalidSource(f"{table.name}: {error}") from None

@@ -2,7 +2,9 @@
 
 A column `seen` becomes `seen@weekday` (Mon to Sun), `seen@day` (days since 1970-01-01: with a number's bins
 that is the age in days, wherever it is counted from) and, where cells hold times, `seen@hour` (0 to 23). A
-time is taken as it is written, in its own zone; Unix seconds are UTC.
+time is taken as it is written, in its own zone; Unix seconds are UTC. Where slashes part a date, the column's
+`DateOrder` says which of day and month stands first: it is given, as an encoder keeps it, or all cells of the
+column together show it.
 
 >>> parts({"seen": ["2026-11-28 04:50", None]}, "seen")["seen@weekday"]
 ['Sat', None]
@@ -12,7 +14,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from enum import Enum, auto, unique
+from enum import StrEnum, unique
+from types import MappingProxyType
 from typing import Final
 
 from maskedlark.errors import InvalidTask
@@ -46,6 +49,7 @@ _NAME_THEN_DAY: Final = re.compile(
 )
 # What these mean, no other cell of the column decides.
 _CLEAR: Final = (_ISO, _DOTTED, _DAY_THEN_NAME, _NAME_THEN_DAY)
+_NO_DATE: Final = "it holds no date"
 _FORMS: Final = "write dates as 2026-11-28 or 2026-11-28 04:50"
 _FOUR_DIGITS: Final = "with years of two digits: write four, as 2026-11-28"
 # Where the day stands, and of which century the year is, a cell does not say
@@ -56,11 +60,24 @@ _UNIX: Final = re.compile(r"([0-9]{9,10})(?:\.[0-9]+)?|([0-9]{12,13})")
 
 
 @unique
-class _Order(Enum):
-    """What stands first where slashes part a date."""
+class DateOrder(StrEnum):
+    """What stands first where slashes part a date, 13/04/2026 or 04/13/2026."""
 
-    DAY = auto()
-    MONTH = auto()
+    DAY_FIRST = "dmy"
+    MONTH_FIRST = "mdy"
+
+    @property
+    def first(self) -> str:
+        """What stands first, in words."""
+        return "day" if self is DateOrder.DAY_FIRST else "month"
+
+
+class UnknownOrder(InvalidTask):
+    """Nothing shows whether the day or the month stands first in a column's dates with slashes."""
+
+    def __init__(self, column: str | None = None) -> None:
+        of = "" if column is None else f"column {column!r}: "
+        super().__init__(f"{of}its dates with slashes do not show whether the day or the month stands first")
 
 
 @frozen
@@ -75,19 +92,40 @@ def part_of(column: str) -> str | None:
     return of if of and part in (WEEKDAY, DAY, HOUR) else None
 
 
+def split_order(named: str) -> tuple[str, DateOrder | None]:
+    """Return the column and the order of `COLUMN=dmy` or `COLUMN=mdy`; no order for a column alone.
+
+    >>> split_order("seen=mdy")
+    ('seen', <DateOrder.MONTH_FIRST: 'mdy'>)
+    """
+    column, _, order = named.rpartition("=")
+    return (column, DateOrder(order)) if column and order in set(DateOrder) else (named, None)
+
+
+def find_order(cells: Cells) -> DateOrder | None:
+    """Return what stands first in a column's dates with slashes; None if there are none.
+
+    Raises:
+        UnknownOrder: nothing shows it.
+        InvalidTask: some cells show one and some the other.
+    """
+    return _order({cell for cell in cells if cell is not None})
+
+
 def are_dates(cells: Cells) -> bool:
     """Return True if some cells are filled and each of them is a date, in any form that is read.
 
     Raises:
-        InvalidTask: they are, but nothing shows whether the day or the month stands first.
+        UnknownOrder: they are, but nothing shows whether the day or the month stands first.
+        InvalidTask: some cells show one and some the other.
     """
     filled = {cell for cell in cells if cell is not None}
-    return bool(filled) and _moments(filled) is not None
+    return bool(filled) and _moments(filled, None) is not None
 
 
 def is_date(cell: str) -> bool:
     """Return True if a cell alone is a date, whichever of day and month stands first."""
-    return bool(_UNIX.fullmatch(cell)) or any(_moment(cell, order) is not None for order in _Order)
+    return bool(_UNIX.fullmatch(cell)) or any(_moment(cell, order) is not None for order in DateOrder)
 
 
 def has_short_year(cell: str) -> bool:
@@ -95,46 +133,83 @@ def has_short_year(cell: str) -> bool:
     return bool(_SHORT_YEAR.fullmatch(cell))
 
 
-def wrong_dates(cells: Cells) -> dict[str, str]:
+def wrong_dates(cells: Cells, order: DateOrder | None = None) -> dict[str, str]:
     """Return the cells that keep `parts` from reading the other ones, each with the reason.
 
     Besides cells that are no date these are the rarer of Unix seconds and written dates, and dates with
-    slashes where nothing shows whether the day or the month stands first. Where no cell is a date, the reason
-    has the forms that are read.
+    slashes that contradict the order or, without one, where nothing shows it. Where no cell is a date, the
+    reason has the forms that are read.
+
+    Args:
+        cells: A column's.
+        order: What stands first in its dates with slashes; None: what the cells show.
     """
     counts = Counter(cell for cell in cells if cell is not None)
-    wrong = {
-        cell: f"it holds a date {_FOUR_DIGITS}" if has_short_year(cell) else "it holds no date"
-        for cell in counts
-        if not is_date(cell)
-    }
+    wrong = {cell: why for cell in counts if (why := _why_no_date(cell, order))}
     if len(wrong) == len(counts):
-        return {cell: why if has_short_year(cell) else f"{why}: {_FORMS}" for cell, why in wrong.items()}
+        return {cell: f"{why}: {_FORMS}" if why == _NO_DATE else why for cell, why in wrong.items()}
     unix = {cell for cell in counts if _UNIX.fullmatch(cell)}
     written = counts.keys() - wrong.keys() - unix
     rarer = min(unix, written, key=lambda form: sum(counts[cell] for cell in form))
     held, others = ("Unix seconds", "a written date") if rarer is unix else ("a written date", "Unix seconds")
     wrong |= dict.fromkeys(rarer, f"it holds {held}, where other rows hold {others}: write all in one way")
     try:
-        _order(counts.keys() - wrong.keys())
+        order or _order(counts.keys() - wrong.keys())
     except InvalidTask as error:
-        wrong |= {cell: str(error) for cell in counts if cell not in wrong and _SLASHED.fullmatch(cell)}
+        why = f"{error}: write 2026-11-28"
+        wrong |= {cell: why for cell in counts if cell not in wrong and _SLASHED.fullmatch(cell)}
     return wrong
 
 
-def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]]:
+def _why_no_date(cell: str, order: DateOrder | None) -> str:
+    """Return why a cell is no date of a column's order; nothing if it is one."""
+    if has_short_year(cell):
+        return f"it holds a date {_FOUR_DIGITS}"
+    if not is_date(cell):
+        return _NO_DATE
+    return _why_contradicts(order) if order is not None and _contradicts(cell, order) else ""
+
+
+def _contradicts(cell: str, order: DateOrder) -> bool:
+    """Return True for a date with slashes whose month would be above 12."""
+    return bool(_SLASHED.fullmatch(cell)) and is_date(cell) and _moment(cell, order) is None
+
+
+def _why_contradicts(order: DateOrder) -> str:
+    (other,) = set(DateOrder) - {order}
+    return (
+        f"it holds a date with the {other.first} first, but this column's dates with slashes have the "
+        f"{order.first} first ({order})"
+    )
+
+
+def parts(
+    columns: Mapping[str, Cells], name: str, order: DateOrder | None = None
+) -> dict[str, list[str | None]]:
     """Return the columns that a column of dates becomes.
 
+    Args:
+        columns: A table's.
+        name: The column of dates.
+        order: What stands first in its dates with slashes; None: what its cells show.
+
     Raises:
-        InvalidTask: a cell is no date, or nothing shows whether the day or the month stands first.
+        UnknownOrder: nothing shows whether the day or the month stands first.
+        InvalidTask: a cell is no date, or contradicts the order.
     """
     cells = columns[name]
     try:
-        moments = _moments({cell for cell in cells if cell is not None})
+        moments = _moments({cell for cell in cells if cell is not None}, order)
+    except UnknownOrder:
+        raise UnknownOrder(name) from None
     except InvalidTask as error:
-        raise InvalidTask(f"column {name!r}: {error}") from None
+        raise InvalidTask(f"column {name!r}: {error}: write 2026-11-28") from None
     if moments is None and any(cell is not None and has_short_year(cell) for cell in cells):
         raise InvalidTask(f"column {name!r} holds dates {_FOUR_DIGITS}")
+    if moments is None and order is not None:
+        rows = sum(cell is not None and _contradicts(cell, order) for cell in cells)
+        if rows:
+            raise InvalidTask(f"column {name!r}, in {rows} of its cells: {_why_contradicts(order)}")
     if moments is None:
         raise InvalidTask(f"column {name!r} holds a cell that is no date: {_FORMS}")
     found = [None if cell is None else moments[cell] for cell in cells]
@@ -149,14 +224,14 @@ def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]
     return made
 
 
-def in_one_form(cells: Cells) -> list[str | None]:
+def in_one_form(cells: Cells, order: DateOrder | None = None) -> list[str | None]:
     """Return dates as 2026-11-28, those with a time as 2026-11-28 04:00: each by itself has the same parts.
 
-    Cells of other columns are returned as they are, and so are dates of which nothing shows whether the day
-    or the month stands first.
+    Cells of other columns are returned as they are, and so are dates of which neither `order` nor the cells
+    show whether the day or the month stands first.
     """
     try:
-        moments = _moments({cell for cell in cells if cell is not None})
+        moments = _moments({cell for cell in cells if cell is not None}, order)
     except InvalidTask:
         moments = None
     if moments is None:
@@ -166,8 +241,17 @@ def in_one_form(cells: Cells) -> list[str | None]:
     return [None if cell is None else written[cell] for cell in cells]
 
 
-def with_parts(columns: Mapping[str, Cells], wanted: Sequence[str]) -> dict[str, Cells]:
+def with_parts(
+    columns: Mapping[str, Cells],
+    wanted: Sequence[str],
+    orders: Mapping[str, DateOrder] = MappingProxyType({}),
+) -> dict[str, Cells]:
     """Return the wanted parts of dates that the table lacks, made from its columns of dates.
+
+    Args:
+        columns: A table's.
+        wanted: The parts.
+        orders: What stands first in dates with slashes, by the column; of others their cells show it.
 
     Raises:
         InvalidTask: as `parts`.
@@ -178,17 +262,17 @@ def with_parts(columns: Mapping[str, Cells], wanted: Sequence[str]) -> dict[str,
         if of is not None:
             # A table without times has no hours to give an encoder that was fitted to some: they are missing.
             nothing: list[str | None] = [None] * len(columns[of])
-            found = parts(columns, of)
+            found = parts(columns, of, orders.get(of))
             made |= {name: found.get(name, nothing) for name in lacking if part_of(name) == of}
     return made
 
 
-def _moments(cells: set[str]) -> dict[str, _Moment] | None:
+def _moments(cells: set[str], order: DateOrder | None) -> dict[str, _Moment] | None:
     """Parse distinct cells; None if one is no date."""
     unix = {cell: matched for cell in cells if (matched := _UNIX.fullmatch(cell))}
     if len(unix) == len(cells):
         return {cell: _unix(matched) for cell, matched in unix.items()}
-    order = _order(cells)
+    order = order or _order(cells)
     found = {cell: _moment(cell, order) for cell in cells}
     moments = {cell: one for cell, one in found.items() if one is not None}
     return moments if len(moments) == len(cells) else None
@@ -200,11 +284,12 @@ def _unix(matched: re.Match[str]) -> _Moment:
     return _Moment(day=moment.date(), hour=moment.hour)
 
 
-def _order(cells: set[str]) -> _Order | None:
-    """Return what stands first in the dates with slashes; None if there are none.
+def _order(cells: set[str]) -> DateOrder | None:
+    """Return what stands first in the dates with slashes; None if there are none, or other cells.
 
     Raises:
-        InvalidTask: nothing shows it, or some show one and some the other.
+        UnknownOrder: nothing shows it.
+        InvalidTask: some cells show one and some the other.
     """
     found = [one for cell in cells if (one := _SLASHED.fullmatch(cell))]
     # A cell that is no date at all makes the column none: then it does not matter what stands first.
@@ -212,15 +297,15 @@ def _order(cells: set[str]) -> _Order | None:
     if not found or len(found) + clear < len(cells):
         return None
     is_day, is_month = any(int(one[1]) > 12 for one in found), any(int(one[2]) > 12 for one in found)
+    if is_day and is_month:
+        raise InvalidTask("its dates with slashes have the day first in some cells and the month in others")
     # Guessed, a wrong order would read most dates without an error, and all of them wrongly.
-    if is_day == is_month:
-        raise InvalidTask(
-            "its dates with slashes do not show whether the day or the month stands first: write 2026-11-28"
-        )
-    return _Order.DAY if is_day else _Order.MONTH
+    if not is_day and not is_month:
+        raise UnknownOrder()
+    return DateOrder.DAY_FIRST if is_day else DateOrder.MONTH_FIRST
 
 
-def _moment(cell: str, order: _Order | None) -> _Moment | None:
+def _moment(cell: str, order: DateOrder | None) -> _Moment | None:
     if iso := _ISO.fullmatch(cell):
         year, month, day, hour = iso.groups()
     elif dotted := _DOTTED.fullmatch(cell):
@@ -231,7 +316,7 @@ def _moment(cell: str, order: _Order | None) -> _Moment | None:
         month, day, year, hour = named.groups()
     elif order is not None and (slashed := _SLASHED.fullmatch(cell)):
         first, second, year, hour = slashed.groups()
-        day, month = (first, second) if order is _Order.DAY else (second, first)
+        day, month = (first, second) if order is DateOrder.DAY_FIRST else (second, first)
     else:
         return None
     number = int(month) if month.isdecimal() else _SHORT_MONTHS.index(month[:3].lower()) + 1

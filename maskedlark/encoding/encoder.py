@@ -8,6 +8,7 @@ task, and used for every file and by every browser, so that equal cells give equ
     nothing       the byte `missing`
     an id         its row's bytes, lowest first: 0 if missing, 1 for the rest, then a place among `words`
     a hashed id   the bytes of its row: 0 if missing, else one of the others by a hash
+    a date        its weekday, day and hour, columns of their own (`maskedlark.encoding.dates`)
     an image      the bytes of its histograms (`maskedlark.encoding.images`); the cell is its pixels in hex
 
 Only comparisons of float64 numbers and integer arithmetic: any language can do the same bit for bit
@@ -30,7 +31,7 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical, decode, digest, encode
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.dates import part_of
+from maskedlark.encoding.dates import DateOrder, part_of
 from maskedlark.encoding.images import CELL, MAX_SIDE, hog, hog_bytes
 from maskedlark.errors import InvalidTask
 
@@ -326,6 +327,19 @@ class ValueLabel:
         return value
 
 
+@canonical
+class DateColumn:
+    """A column of dates with slashes, of which the encoder reads parts.
+
+    Attributes:
+        name: The column's name, `seen` where the encoder reads `seen@day`.
+        order: Whether the day or the month stands first.
+    """
+
+    name: ColumnName
+    order: DateOrder
+
+
 CodedColumn = NumberColumn | CategoryColumn | IdColumn | HashColumn
 """A column whose cells are each one number."""
 Column = Annotated[CodedColumn | ImageColumn, Field(discriminator="kind")]
@@ -340,18 +354,32 @@ class Encoder:
         version: Of these rules.
         columns: In the order of the report's bytes: of one feature each, ids of up to three, images of many.
         label: The label's column, or None for a table without labels.
+        dates: Columns of dates of which it is known what stands first where slashes part them. It is left out
+            of the bytes where it is empty; of other columns the cells that are read together show it.
     """
 
     version: Literal[1] = 1
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=1 << 16)]
     label: Label | None = None
+    dates: Annotated[
+        tuple[DateColumn, ...], Field(max_length=1 << 16, exclude_if=lambda dates: not dates)
+    ] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         names = [*(column.name for column in self.columns), *([self.label.name] if self.label else [])]
         if len(set(names)) != len(names):
             raise ValueError("names of columns are distinct")
+        if len(self.date_orders) != len(self.dates):
+            raise ValueError("names of dates are distinct")
+        if not self.date_orders.keys() <= {part_of(column.name) for column in self.columns}:
+            raise ValueError("a part of each date is a column")
         return self
+
+    @property
+    def date_orders(self) -> dict[str, DateOrder]:
+        """What stands first in dates with slashes, by the column of dates."""
+        return {date.name: date.order for date in self.dates}
 
     @property
     def digest(self) -> bytes:

@@ -21,6 +21,7 @@ from typing import Final
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import list_unknown
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
+from maskedlark.encoding.dates import DateOrder, part_of
 from maskedlark.encoding.encoder import (
     ID_ROWS,
     MAX_ROWS,
@@ -29,6 +30,7 @@ from maskedlark.encoding.encoder import (
     CategoryColumn,
     ClassLabel,
     Column,
+    DateColumn,
     Encoder,
     HashColumn,
     IdColumn,
@@ -81,6 +83,7 @@ class FitSettings:
             many as `training` carries, or all.
         hashed: Columns of ids without a vocabulary, with how many rows they have.
         training: What vocabularies are planned for.
+        dates: What stands first in dates with slashes, by the column of which the table has parts.
     """
 
     label: str | None = None
@@ -92,6 +95,7 @@ class FitSettings:
     words: Mapping[str, int | None] = field(default_factory=dict)
     hashed: Mapping[str, int] = field(default_factory=dict)
     training: PlannedTraining | None = None
+    dates: Mapping[str, DateOrder] = field(default_factory=dict)
 
 
 def fit(
@@ -141,7 +145,11 @@ def fit(
             if as_classes
             else ValueLabel(name=settings.label)
         )
-    return Encoder(columns=tuple(features), label=label)
+    read = {part_of(column.name) for column in features}
+    dates = tuple(
+        DateColumn(name=name, order=order) for name, order in settings.dates.items() if name in read
+    )
+    return Encoder(columns=tuple(features), label=label, dates=dates)
 
 
 def number_column(

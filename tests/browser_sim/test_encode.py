@@ -24,6 +24,7 @@ from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.table import TableSettings, fit_counting, load_table
 from maskedlark.canonical import encode
 from maskedlark.encoding.column_kinds import ColumnKind
+from maskedlark.encoding.dates import DateOrder
 from maskedlark.encoding.encoder import Encoder, read_encoder
 from maskedlark.encoding.idx import TEST, TRAIN
 from maskedlark.errors import InvalidTask
@@ -305,6 +306,34 @@ def test_dates_become_numbers_and_words_for_every_later_table(tmp_path: Path) ->
     path.write_text("seen,y\nyesterday,0\n")
     with pytest.raises(InvalidSource, match="a cell that is no date"):
         features(path, encoder)
+
+
+@pytest.mark.parametrize("order", ["dmy", "mdy", None])
+def test_an_encoder_reads_later_dates_in_the_order_that_it_was_fitted_to(
+    order: str | None, tmp_path: Path
+) -> None:
+    """Said, or shown by a cell of the fitted table with a day above 12."""
+    path, out = tmp_path / "visits.csv", tmp_path / "encoder.json"
+    shown = "" if order else "28/11/2026,1\n"
+    path.write_text(f"seen,y\n03/04/2026,0\n05/06/2026,1\n{shown}")
+    fit = ("encode", "--fit", path, "--label", "y", "-o", out)
+    if order:
+        refused = invoke(*fit, "--date", "seen")
+        assert refused.exit_code == 1
+        assert "or say it with --date COLUMN=dmy (the day) or --date COLUMN=mdy" in refused.output
+    assert invoke(*fit, "--date", f"seen={order}" if order else "seen").exit_code == 0
+    encoder = read_encoder(out.read_bytes())
+    assert encoder.date_orders == {"seen": DateOrder(order or "dmy")}
+    path.write_text("seen,y\n03/04/2026,0\n")
+    day = features(path, encoder).tolist()
+    path.write_text(f"seen,y\n{'2026-03-04' if order == 'mdy' else '2026-04-03'},0\n")
+    assert features(path, encoder).tolist() == day
+    path.write_text(f"seen,y\n{'13/04/2026' if order == 'mdy' else '04/13/2026'},0\n03/04/2026,0\n")
+    with pytest.raises(InvalidSource, match=r"'seen', in 1 of its cells: it holds a date with the .* first"):
+        features(path, encoder)
+    other = DateOrder.DAY_FIRST if order == "mdy" else DateOrder.MONTH_FIRST
+    with pytest.raises(InvalidSource, match=f"reads the dates of column 'seen' as .*, not as {other}"):
+        load_table(TableSettings(path=path, encoder=encoder, dates={"seen": other}))
 
 
 def test_a_fit_says_which_words_have_no_code_of_their_own(tmp_path: Path) -> None:

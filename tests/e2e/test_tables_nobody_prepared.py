@@ -78,6 +78,7 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
     assert 1 <= summary["chosen_round"] <= summary["rounds"] == 3
     assert summary["loss"] <= summary["last_loss"]
     if is_measured:
+        check_later_dates(summary["model_of_columns"], tmp_path)
         assert 0 < summary["plain"]["auc"] <= 1
         assert 0 < summary["plain"]["panel_alone"]["auc"] <= 1
         measured = summary["measured"]
@@ -94,6 +95,29 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
         assert float(forecast[1].replace(",", "")) == pytest.approx(2.5758 * error, rel=0.01)
         both = summary["epsilon_with_measurement"]
         assert summary["epsilon"] < both < summary["epsilon"] + measured["epsilon"]
+
+
+def check_later_dates(model: str, folder: Path) -> None:
+    """Dates that do not show their order are read in that of the table that the encoder was fitted to."""
+    seen = ("03/04/2026", "2026-04-03", "04/13/2026")
+    (folder / "later.csv").write_text(
+        "device,minutes,pages,seen\n" + "".join(f"phone,9.5,3,{one}\n" for one in seen)
+    )
+    scored = subprocess.run(
+        [
+            *(command("adserver"), "model", "predict", model, "--csv", folder / "later.csv"),
+            *("--out", folder / "scored.csv"),
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert scored.returncode == 0, scored.stderr
+    with (folder / "scored.csv").open(encoding="utf-8", newline="") as file:
+        day_first, iso, month_first = csv.DictReader(file)
+    assert day_first == {**iso, "seen": seen[0]}
+    assert 0 < float(iso["chance of yes"]) < 1
+    assert month_first["not scored because"].startswith(
+        "column 'seen': it holds a date with the month first, but this column's dates with slashes"
+    )
 
 
 @pytest.mark.slow

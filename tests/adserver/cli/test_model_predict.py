@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,15 @@ from adserver.cli.main import app
 from adserver.training.inference import predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, LOSS_IS, describe, from_bytes, from_columns
 from maskedlark.canonical import encode
-from maskedlark.encoding.dates import with_parts
-from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, ImageColumn, NumberColumn
+from maskedlark.encoding.dates import DateOrder, with_parts
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    ClassLabel,
+    DateColumn,
+    Encoder,
+    ImageColumn,
+    NumberColumn,
+)
 from maskedlark.encoding.table import parse_table
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
@@ -266,6 +274,30 @@ def test_a_row_that_is_wrong_elsewhere_still_shows_the_order_of_days_and_months(
     table = "seen;pages;device\n13/04/2026;many;phone\n03/04/2026;1;phone\n"
     ended = run(tmp_path, model(), table=table)
     assert "1 of 2 rows are scored" in ended.output
+
+
+@pytest.mark.parametrize("takes_columns", [False, True])
+def test_dates_are_read_in_the_order_of_the_encoder_and_others_are_counted(
+    takes_columns: bool, tmp_path: Path
+) -> None:
+    """2 November 2026 is a Monday, 11 February a Wednesday, which the encoder does not name."""
+    dated = replace(ENCODER, dates=(DateColumn(name="seen", order=DateOrder.DAY_FIRST),))
+    onnx = model(notes={LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, ENCODER_IS: dated.digest.hex()})
+    if takes_columns:
+        onnx = from_columns(onnx, dated)
+    table = "seen;pages;device\n02/11/2026;1;phone\n2026-11-02;1;phone\n"
+    ended = run(tmp_path, onnx, "--json", table=table, encoder=None if takes_columns else dated)
+    assert (ended.exit_code, json.loads(ended.stdout)["unknown_words"]) == (0, {}), ended.output
+    first, second = (row["chance of yes"] for row in scored(tmp_path))
+    assert first == second
+    ended = run(
+        tmp_path, onnx, table=f"{table}11/28/2026;1;phone\n", encoder=None if takes_columns else dated
+    )
+    assert "1 row is not scored: column 'seen': it holds a date with the month first, but" in " ".join(
+        ended.output.split()
+    )
+    assert [row["chance of yes"] for row in scored(tmp_path)] == [first, first, ""]
+    assert ended.exit_code == 0
 
 
 def test_show_takes_the_width_from_the_file(tmp_path: Path) -> None:

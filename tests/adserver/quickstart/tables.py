@@ -36,13 +36,15 @@ def with_commas(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return [(a, b, c.replace(".", ","), d, e) for a, b, c, d, e in rows]
 
 
-def with_gaps() -> str:
-    """In every column, the label's too, every seventh cell is empty."""
+def with_gaps(*, has_dates: bool = False) -> str:
+    """In every column, the label's too, every seventh cell is empty; dates have the day first."""
+    dates = [(f"{1 + row % 28:02}/{1 + row % 12:02}/2026",) if has_dates else () for row in range(ROWS)]
     return text(
         [
-            tuple("" if (row + 3 * place) % 7 == 0 else cell for place, cell in enumerate(cells))
-            for row, cells in enumerate(visits())
-        ]
+            tuple("" if (row + 3 * place) % 7 == 0 else cell for place, cell in enumerate(cells + date))
+            for row, (cells, date) in enumerate(zip(visits(), dates, strict=True))
+        ],
+        header=(*HEADER, "seen") if has_dates else HEADER,
     )
 
 
@@ -86,7 +88,7 @@ class Case:
 CASES = {
     "semicolons": Case(text(with_commas(visits()), ";").encode()),
     "latin-1": Case(text([(a, f"é{b}", c, d, e) for a, b, c, d, e in visits()]).encode("latin-1")),
-    "gaps": Case(with_gaps().encode(), unlabelled=57),
+    "gaps": Case(with_gaps(has_dates=True).encode(), features=5, unlabelled=57),
     "one class": Case(
         text([(*cells[:-1], "no") for cells in visits()]).encode(), None, refused="one class only"
     ),

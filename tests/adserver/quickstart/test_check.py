@@ -25,6 +25,7 @@ from adserver.training.as_onnx import as_onnx
 from browser_sim.cli import app as browser_sim
 from browser_sim.sources.table import TableSettings, fit_counting
 from maskedlark.canonical import encode
+from maskedlark.encoding.dates import DateOrder
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn, read_encoder
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.encoding.table import Table
@@ -242,6 +243,60 @@ def test_a_column_is_not_both_of_dates_and_of_words(setting: str, named: str, tm
     change(tmp_path / "play", f"{setting} = []", f"{setting} = {named}")
     [problem] = check(Project.open(tmp_path / "play")).problems
     assert problem == f"[data] {setting} names 'pages', which dates names too: remove it in one of them"
+
+
+def slashed(first: int, second: int) -> str:
+    """The visits with dates whose first and second numbers go up to these."""
+    rows = enumerate(visits())
+    return text(
+        [(a, b, c, f"{1 + row % first:02}/{1 + row % second:02}/2026", e) for row, (a, b, c, _, e) in rows],
+        header=("visit", "device", "minutes", "seen", "bought"),
+    )
+
+
+@pytest.mark.parametrize(("first", "second", "order"), [(28, 12, "dmy"), (12, 28, "mdy")])
+def test_the_order_of_a_tables_dates_is_a_setting_and_in_the_encoder(
+    first: int, second: int, order: str, tmp_path: Path
+) -> None:
+    made = new(tmp_path, Case(slashed(first, second).encode()))
+    assert made.exit_code == 0, made.output
+    assert f"with slashes, the {'day' if order == 'dmy' else 'month'} first" in made.output
+    play = tmp_path / "play"
+    assert f'dates = ["seen={order}"] ' in (play / CONFIG).read_text(encoding="utf-8")
+    found = check(Project.open(play))
+    assert found.problems == ()
+    assert found.encoder is not None
+    assert found.encoder.date_orders == {"seen": DateOrder(order)}
+    fitted = fit_as_run(Project.open(play), tmp_path / "encoder.json")
+    assert fitted.columns == found.encoder.columns
+    assert fitted.date_orders == found.encoder.date_orders
+    other = {"dmy": "mdy", "mdy": "dmy"}[order]
+    change(play, f"seen={order}", f"seen={other}")
+    [problem] = check(Project.open(play)).problems
+    assert re.match(r"\[data\] dates names 'seen': column 'seen', in [0-9]+ of its cells: it holds", problem)
+
+
+def test_an_order_that_no_date_shows_is_asked_for_by_the_line_to_write(tmp_path: Path) -> None:
+    made = new(tmp_path, Case(slashed(12, 11).encode()))
+    assert made.exit_code == 0, made.output
+    play = tmp_path / "play"
+    line = 'dates = ["seen=dmy"]'
+    assert f'move it to {line} if the day does, or to dates = ["seen=mdy"]' in " ".join(made.output.split())
+    change(play, "dates = []", 'dates = ["seen"]')
+    config = (play / CONFIG).read_text(encoding="utf-8")
+    assert f"whether the day or the month stands first: move it to {line}" in config
+    (play / CONFIG).write_text(re.sub('  "seen",  # its dates.*\n', "", config), encoding="utf-8")
+    [problem] = check(Project.open(play)).problems
+    assert problem.startswith("[data] dates names 'seen': ")
+    assert problem.endswith(f'write {line} if the day does, or dates = ["seen=mdy"] if the month does')
+    change(play, 'dates = ["seen"]', line)
+    found = check(Project.open(play))
+    assert found.problems == ()
+    assert found.encoder is not None
+    assert found.encoder.date_orders == {"seen": DateOrder.DAY_FIRST}
+    change(play, line, 'dates = ["seen=dmy", "seen=mdy"]')
+    [problem] = check(Project.open(play)).problems
+    assert problem == "[data] dates names a column twice: keep one of them"
 
 
 def test_a_model_of_another_width_is_named_at_once_and_may_be_given_its_columns_later(tmp_path: Path) -> None:

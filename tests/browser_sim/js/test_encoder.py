@@ -277,6 +277,10 @@ def spoiled() -> dict[str, str]:
             holder[last] = value
         return json.dumps(made, sort_keys=True, separators=(",", ":"))
 
+    def dated(orders: list[dict[str, Any]]) -> str:
+        day = json.loads(changed("columns/0/name", "seen@day"))
+        return json.dumps({**day, "dates": orders}, sort_keys=True, separators=(",", ":"))
+
     plain = encode(people).decode()
     return {
         "as it is": plain,
@@ -326,6 +330,14 @@ def spoiled() -> dict[str, str]:
         "images with more": changed(
             "columns/0", {"kind": "image", "name": "i", "height": 8, "width": 8, "missing": 0}
         ),
+        "an order of dates": dated([{"name": "seen", "order": "mdy"}]),
+        "orders of no dates": dated([]),
+        "an unknown order": dated([{"name": "seen", "order": "ymd"}]),
+        "a date's field more": dated([{"name": "seen", "order": "mdy", "more": 1}]),
+        "an order without a name": dated([{"order": "mdy"}]),
+        "two orders of a column": dated([{"name": "seen", "order": one} for one in ("dmy", "mdy")]),
+        "an order of no column": dated([{"name": "shown", "order": "mdy"}]),
+        "an order of a word": dated([{"name": "work", "order": "mdy"}]),
         "a label of no kind": changed("label/kind", "words"),
         "a label of values with classes": changed("label/kind", "values"),
         "a label of values": changed("label", {"kind": "values", "name": "y"}),

@@ -5,11 +5,15 @@ from datetime import date
 import pytest
 
 from maskedlark.encoding.dates import (
+    DateOrder,
+    UnknownOrder,
     are_dates,
+    find_order,
     has_short_year,
     in_one_form,
     part_of,
     parts,
+    split_order,
     with_parts,
     wrong_dates,
 )
@@ -83,12 +87,61 @@ def test_other_columns_are_no_dates(cells: list[str | None]) -> None:
     assert not are_dates(cells)
 
 
-@pytest.mark.parametrize("cells", [["03/04/2026"], ["13/04/2026", "04/13/2026"]])
-def test_a_day_that_could_be_a_month_is_refused(cells: list[str | None]) -> None:
-    with pytest.raises(InvalidTask, match="day or the month stands first"):
-        are_dates(cells)
-    with pytest.raises(InvalidTask, match=r"^column 'seen': its dates"):
+@pytest.mark.parametrize(
+    ("cells", "kind", "why"),
+    [
+        (["03/04/2026"], UnknownOrder, "do not show whether the day or the month stands first"),
+        (["13/04/2026", "04/13/2026"], InvalidTask, "the day first in some cells and the month in others"),
+    ],
+)
+def test_a_day_that_could_be_a_month_is_refused(
+    cells: list[str | None], kind: type[InvalidTask], why: str
+) -> None:
+    for read in (are_dates, find_order):
+        with pytest.raises(kind, match=why):
+            read(cells)
+    with pytest.raises(kind, match=rf"^column 'seen': its dates.*{why}"):
         with_parts({"seen": cells}, ["seen@day"])
+
+
+THIRD_OF_APRIL = "20546"
+
+
+@pytest.mark.parametrize(("order", "cell"), [("dmy", "03/04/2026"), ("mdy", "4-3-2026 10:00")])
+def test_an_order_that_is_known_reads_dates_that_do_not_show_it(order: str, cell: str) -> None:
+    known = DateOrder(order)
+    columns: dict[str, list[str | None]] = {"seen": [cell, None, "03.04.2026", "3 Apr 2026"]}
+    days = [THIRD_OF_APRIL, None, THIRD_OF_APRIL, THIRD_OF_APRIL]
+    assert parts(columns, "seen", known)["seen@day"] == days
+    assert with_parts(columns, ["seen@day"], {"seen": known})["seen@day"] == days
+    assert wrong_dates(columns["seen"], known) == {}
+    assert in_one_form([cell], known)[0] == ("2026-04-03" if order == "dmy" else "2026-04-03 10:00")
+
+
+def test_dates_that_contradict_a_known_order_are_counted_and_never_swapped() -> None:
+    cells = ["03/04/2026", "04/13/2026", "04/13/2026", None, "13/13/2026"]
+    why = (
+        "it holds a date with the month first, but this column's dates with slashes have the day first (dmy)"
+    )
+    wrong = {"04/13/2026": why, "13/13/2026": "it holds no date"}
+    assert wrong_dates(cells, DateOrder.DAY_FIRST) == wrong
+    with pytest.raises(InvalidTask) as refused:
+        parts({"seen": cells}, "seen", DateOrder.DAY_FIRST)
+    assert str(refused.value) == f"column 'seen', in 2 of its cells: {why}"
+    assert wrong_dates(["04/13/2026"], DateOrder.DAY_FIRST) == {"04/13/2026": why}
+    assert in_one_form(cells, DateOrder.DAY_FIRST) == cells
+
+
+def test_the_order_is_found_and_named() -> None:
+    assert find_order(["13/04/2026", "03/04/2026", None]) is DateOrder.DAY_FIRST
+    assert find_order(["04/13/2026", "2026-11-28"]) is DateOrder.MONTH_FIRST
+    assert find_order(["2026-11-28", "28.11.2026", None]) is None
+    assert [split_order(one) for one in ("seen=dmy", "a=b=mdy", "a=b", "=dmy")] == [
+        ("seen", DateOrder.DAY_FIRST),
+        ("a=b", DateOrder.MONTH_FIRST),
+        ("a=b", None),
+        ("=dmy", None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from maskedlark.canonical import encode
 from maskedlark.encoding.cells import MISSING, number, said
+from maskedlark.encoding.dates import DateOrder
 from maskedlark.encoding.encoder import (
     CategoryColumn,
     ClassLabel,
+    DateColumn,
     Encoder,
     HashColumn,
     IdColumn,
@@ -74,6 +76,16 @@ def test_a_date_that_is_missing_is_named_as_the_table_names_it() -> None:
         Encoder(columns=(day,), label=None).features({"age": ["1"]})
 
 
+def test_an_encoder_without_an_order_of_dates_has_the_bytes_that_it_had() -> None:
+    day = NumberColumn(name="seen@day", edges=(1.0,), first=1, missing=0)
+    assert b"dates" not in encode(Encoder(columns=(day,)))
+    dated = Encoder(columns=(day,), dates=(DateColumn(name="seen", order=DateOrder.DAY_FIRST),))
+    assert b'"dates":[{"name":"seen","order":"dmy"}]' in encode(dated)
+    assert read_encoder(encode(dated)).date_orders == {"seen": DateOrder.DAY_FIRST}
+    with pytest.raises(ValueError, match="names of dates are distinct"):
+        Encoder(columns=(day,), dates=dated.dates * 2)
+
+
 def test_a_label_that_is_none_of_the_classes_is_told_with_its_place() -> None:
     with pytest.raises(WrongCell, match="column 'income', row 2") as wrong:
         ENCODER.labels({"income": [">50K", "?!"]})
@@ -123,6 +135,10 @@ def test_a_label_that_is_none_of_the_classes_is_told_with_its_place() -> None:
             "a byte for each category",
         ),
         ({"more": 1}, "more"),
+        ({"dates": []}, "canonical"),
+        ({"dates": [{"name": "age", "order": "dmy"}]}, "a part of each date"),
+        ({"dates": [{"name": "age", "order": "ymd"}]}, "order"),
+        ({"dates": [{"name": "seen", "order": "dmy"}]}, "a part of each date"),
     ],
 )
 def test_an_encoder_that_is_not_sound_is_refused(change: dict[str, Any], why: str) -> None:

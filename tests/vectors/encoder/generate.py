@@ -17,10 +17,12 @@ from typing import Any, Final
 import numpy as np
 
 from maskedlark.canonical import encode
+from maskedlark.encoding import dates
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
     CategoryColumn,
+    DateColumn,
     Encoder,
     IdColumn,
     ImageColumn,
@@ -49,6 +51,9 @@ _HARD: Final = [
     "9007199254740993", "1.7976931348623157e308", "4.9e-324", "2.2250738585072011e-308",
     "0.015789473684210523",
     "100000000000000000000000000000000000000000", "-1e22", "1e23", "0.1", "123456789.123456789",
+]  # fmt: skip
+_DATES: Final = [
+    "03/04/2026", "3-4-2026 4:50", "2026-04-03", "3 Apr 2026", "03.04.2026", "13/04/2026", "04/13/2026", "",
 ]  # fmt: skip
 
 
@@ -129,6 +134,12 @@ def vectors() -> dict[str, Any]:
                 fit(_clean(shown), FitSettings(hashed={"user": 70_000})),
                 {"user": ["u0", "é", "日本", "NA", "u0 ", ""], "age": ["1", "2", "1", "2", "1", "2"]},
             ),
+            "dates with the day first": _case(
+                _dated(dates.DateOrder.DAY_FIRST), {"seen": [one for one in _DATES if one != "04/13/2026"]}
+            ),
+            "dates with the month first": _case(
+                _dated(dates.DateOrder.MONTH_FIRST), {"seen": [one for one in _DATES if one != "13/04/2026"]}
+            ),
             "images": _case(digit, {"i": pictures(28, 28)}),
             "images beside a number": _case(
                 pair, {"shown": pictures(12, 8), "n": ["0", "1"] * 4, "small": pictures(4, 4)}
@@ -148,6 +159,10 @@ def vectors() -> dict[str, Any]:
                 fit({"n": ["1"]}, FitSettings()), {"n": ["-", "---"]}
             ),
             "too large a number": _refused(fit({"n": ["1"]}, FitSettings()), {"n": ["1e309"]}),
+            "the month first where the day is": _refused(_dated(dates.DateOrder.DAY_FIRST), {"seen": _DATES}),
+            "the day first where the month is": _refused(
+                _dated(dates.DateOrder.MONTH_FIRST), {"seen": _DATES}
+            ),
             "an image of another size": _refused(digit, {"i": [pictures(28, 28)[2], pictures(28, 24)[2]]}),
             "an image that is missing": _refused(digit, {"i": [pictures(28, 28)[2].upper(), "?"]}),
             "an image that is no hexadecimal": _refused(digit, {"i": ["0x" + "00" * 783]}),
@@ -158,12 +173,34 @@ def vectors() -> dict[str, Any]:
     }
 
 
+def _dated(order: dates.DateOrder) -> Encoder:
+    """An encoder of dates whose days of 2026 each have a byte, from February on."""
+    first = 20_485
+    return Encoder(
+        columns=(
+            NumberColumn(
+                name="seen@day", first=1, missing=0, edges=tuple(map(float, range(first, first + 254)))
+            ),
+            CategoryColumn(name="seen@weekday", first=1, missing=0, categories=("Wed", "Fri", "Mon")),
+            NumberColumn(name="seen@hour", first=1, missing=0, edges=(4.0, 5.0)),
+        ),
+        dates=(DateColumn(name="seen", order=order),),
+    )
+
+
 def _clean(columns: dict[str, list[str]]) -> dict[str, list[str | None]]:
     return {name: [said(cell) for cell in cells] for name, cells in columns.items()}
 
 
-def _case(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, Any]:
+def _cells(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, dates.Cells]:
+    """The cells of the columns, and the parts of dates that the encoder reads."""
     cells = _clean(columns)
+    wanted = [column.name for column in encoder.columns]
+    return {**cells, **dates.with_parts(cells, wanted, encoder.date_orders)}
+
+
+def _case(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, Any]:
+    cells = _cells(encoder, columns)
     return {
         "encoder": encode(encoder).decode(),
         "digest": encoder.digest.hex(),
@@ -174,8 +211,12 @@ def _case(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, Any]:
 
 
 def _refused(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, Any]:
-    cells = _clean(columns)
     try:
+        for name, order in encoder.date_orders.items():
+            wrong_dates = dates.wrong_dates(columns[name], order)
+            if rows := [row for row, cell in enumerate(columns[name]) if cell and cell in wrong_dates]:
+                raise WrongCell(name, rows[0], "it is no date of this order")
+        cells = _cells(encoder, columns)
         encoder.features(cells)
         encoder.labels(cells)
     except WrongCell as wrong:

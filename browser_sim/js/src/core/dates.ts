@@ -23,12 +23,27 @@ export function partOf(name: string): readonly [of: string, part: string] | null
   return found === null ? null : [found[1]!, found[2]!];
 }
 
-/** A part of a date as a cell: "Sat", days since 1970, or the hour (null without a time); undefined where the cell is no date. */
-export function datePart(said: string, part: string): string | null | undefined {
-  const found = UNIX.test(said) ? unix(said) : written(said);
+/** What stands first where slashes part a date: 13/04/2026 or 04/13/2026. */
+export type DateOrder = "dmy" | "mdy";
+
+/**
+ * A part of a date as a cell: "Sat", days since 1970, or the hour (null without a time); undefined where the cell is no date.
+ *
+ * @param order Of a date with slashes; without it the cell must show it.
+ */
+export function datePart(said: string, part: string, order?: DateOrder): string | null | undefined {
+  const found = UNIX.test(said) ? unix(said) : written(said, order ?? shownOrder(said));
   if (found === undefined) return undefined;
   if (part === "hour") return found.hour === undefined ? null : String(found.hour);
   return part === "day" ? String(found.day) : WEEKDAYS[(((found.day + 3) % 7) + 7) % 7]!;
+}
+
+/** What is wrong with a cell that is no date of this order. */
+export function whyNoDate(said: string, order?: DateOrder): string {
+  const isOther = order !== undefined && written(said, order === "dmy" ? "mdy" : "dmy") !== undefined;
+  if (!isOther) return "it holds no date: write dates as 2026-11-28 or 2026-11-28 04:50";
+  const [found, expected] = order === "dmy" ? ["month", "day"] : ["day", "month"];
+  return `it holds a date with the ${found} first, but this column's dates with slashes have the ${expected} first (${order})`;
 }
 
 interface Moment {
@@ -41,8 +56,15 @@ function unix(said: string): Moment {
   return { day: Math.floor(seconds / 86_400), hour: Math.floor((seconds % 86_400) / 3_600) };
 }
 
-/** What a written date says; a day and a month parted by slashes only where one of them is above 12. */
-function written(said: string): Moment | undefined {
+/** The order that a date with slashes shows by itself, with one number above 12. */
+function shownOrder(said: string): DateOrder | undefined {
+  const slashed = SLASHED.exec(said);
+  if (slashed === null || Number(slashed[1]) > 12 === Number(slashed[2]) > 12) return undefined;
+  return Number(slashed[1]) > 12 ? "dmy" : "mdy";
+}
+
+/** What a written date says; of one with slashes only if its order is known. */
+function written(said: string, order: DateOrder | undefined): Moment | undefined {
   const iso = ISO.exec(said);
   if (iso !== null) return moment(iso[1]!, iso[2]!, iso[3]!, iso[4]);
   const dotted = DOTTED.exec(said);
@@ -52,8 +74,8 @@ function written(said: string): Moment | undefined {
   const nameFirst = NAME_THEN_DAY.exec(said);
   if (nameFirst !== null) return moment(nameFirst[3]!, monthOf(nameFirst[1]!), nameFirst[2]!, nameFirst[4]);
   const slashed = SLASHED.exec(said);
-  if (slashed === null || Number(slashed[1]) > 12 === Number(slashed[2]) > 12) return undefined;
-  const [day, month] = Number(slashed[1]) > 12 ? [slashed[1]!, slashed[2]!] : [slashed[2]!, slashed[1]!];
+  if (slashed === null || order === undefined) return undefined;
+  const [day, month] = order === "dmy" ? [slashed[1]!, slashed[2]!] : [slashed[2]!, slashed[1]!];
   return moment(slashed[3]!, month, day, slashed[4]);
 }
 

@@ -6,7 +6,7 @@
 
 import { type Bytes, digest, equal } from "./bytes.ts";
 import { MAX_ENCODER_BYTES, parse } from "./canonical.ts";
-import { datePart, partOf } from "./dates.ts";
+import { type DateOrder, datePart, partOf, whyNoDate } from "./dates.ts";
 import { MaskedLarkError } from "./errors.ts";
 import { hog, MAX_SIDE, PIXELS_OF_CELL } from "./images.ts";
 import { Fields, float, integer, list, must, nullable, oneOf, type Read, text } from "./shape.ts";
@@ -53,17 +53,19 @@ export class WrongCell extends MaskedLarkError {
 export class Encoder {
   readonly #columns: readonly Spelled[];
   readonly #label: Coded | null;
+  readonly #orders: ReadonlyMap<string, DateOrder>;
 
-  constructor(columns: readonly Spelled[], label: Coded | null) {
+  constructor(columns: readonly Spelled[], label: Coded | null, orders: ReadonlyMap<string, DateOrder>) {
     this.#columns = columns;
     this.#label = label;
+    this.#orders = orders;
   }
 
   /** The features of a row, which may have a date in the place of its parts. Throws WrongCell for a column that the row lacks, what is no date, a word among numbers, and an image of another size. */
   features(row: Row): Bytes {
     return Uint8Array.from(
       this.#columns.flatMap(({ name, features }) => {
-        const cell = Object.hasOwn(row, name) ? (row[name] ?? null) : partOfRow(row, name);
+        const cell = Object.hasOwn(row, name) ? (row[name] ?? null) : partOfRow(row, name, this.#orders);
         return Array.from(named(name, () => features(cell)));
       }),
     );
@@ -86,22 +88,26 @@ export class Encoder {
 export async function openEncoder(encoded: Bytes, named: Bytes): Promise<Encoder> {
   const root = parse(encoded, "encoder", MAX_ENCODER_BYTES);
   must(equal(await digest("encoder", encoded), named), "the encoder is not the one that the task names");
-  const fields = new Fields(root, "encoder", ["columns", "label", "version"]);
+  const fields = new Fields(root, "encoder", ["columns", "label", "version"], ["dates"]);
   fields.get("version", integer(1, 1));
   const columns = fields.get("columns", list(1, MAX_COLUMNS, readColumn));
   const label = fields.get("label", nullable(readLabel));
   areDistinct([...columns, ...(label === null ? [] : [label])].map((one) => one.name), "names of columns");
-  return new Encoder(columns, label);
+  const dates = fields.has("dates") ? fields.get("dates", list(1, MAX_COLUMNS, readOrder)) : [];
+  areDistinct(dates.map(([name]) => name), "names of dates");
+  const read = new Set(columns.map((one) => partOf(one.name)?.[0]));
+  must(dates.every(([name]) => read.has(name)), "a part of each date is a column");
+  return new Encoder(columns, label, new Map(dates));
 }
 
 /** The part of a date that a row has in its place. */
-function partOfRow(row: Row, name: string): Cell {
+function partOfRow(row: Row, name: string, orders: ReadonlyMap<string, DateOrder>): Cell {
   const [of, part] = partOf(name) ?? ["", ""];
   if (part === "" || !Object.hasOwn(row, of)) throw new WrongCell(name, "the row has no cell of this name");
   const cell = row[of] ?? null;
   const spelled = cell instanceof Uint8Array ? "" : said(cell);
-  const found = spelled === null ? null : datePart(spelled, part);
-  if (found === undefined) throw new WrongCell(of, "it holds no date: write dates as 2026-11-28 or 2026-11-28 04:50");
+  const found = spelled === null ? null : datePart(spelled, part, orders.get(of));
+  if (found === undefined) throw new WrongCell(of, whyNoDate(spelled!, orders.get(of)));
   return found;
 }
 
@@ -198,6 +204,11 @@ const readColumn: Read<Spelled> = (node, name) => {
       ? binned(fields.get("edges", list(0, TOP, float(() => true))), first)
       : placed(fields.get("categories", list(0, TOP, word)), first);
   return spelled(fields.get("name", word), (cell) => (cell === null ? missing : code(cell)), 1);
+};
+
+const readOrder: Read<readonly [name: string, order: DateOrder]> = (node, name) => {
+  const fields = new Fields(node, name, ["name", "order"]);
+  return [fields.get("name", word), fields.get("order", oneOf("dmy", "mdy"))];
 };
 
 const readLabel: Read<Coded> = (node, name) => {
