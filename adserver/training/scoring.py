@@ -30,8 +30,16 @@ from adserver.training.pipeline import (
     width_of_outputs,
 )
 from maskedlark.encoding import dates
-from maskedlark.encoding.close_names import list_unknown
-from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, NumberColumn, read_encoder
+from maskedlark.encoding.cells import number
+from maskedlark.encoding.close_names import find_close, fold, list_unknown
+from maskedlark.encoding.encoder import (
+    TOP,
+    CategoryColumn,
+    ClassLabel,
+    Encoder,
+    NumberColumn,
+    read_encoder,
+)
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
@@ -53,12 +61,25 @@ class _UnknownWords:
         rows: How many scored rows have one of them.
         words: How many they are.
         example: The most frequent one.
+        known: The words that the encoder names.
     """
 
     column: str
     rows: int
     words: int
     example: str
+    known: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return what the encoder does not name, and what the most frequent such word was meant to be."""
+        close = _find_close_word(self.example, () if dates.part_of(self.column) else self.known)
+        meant = "" if close is None else f" (did you mean {close!r}?)"
+        which = (
+            f"{self.example!r}"
+            if self.words == 1
+            else f"{self.words:,} of the words there, most often {self.example!r}"
+        )
+        return f"encoder does not name {which}{meant}"
 
 
 @frozen
@@ -112,11 +133,7 @@ class _ScoredTable:
         ]
         lines += [
             f"{plural(one.rows, 'row is', 'rows are')} scored as `other` in column {one.column!r}: the "
-            + (
-                f"encoder does not name {one.example!r}"
-                if one.words == 1
-                else f"encoder does not name {one.words:,} of the words there, most often {one.example!r}"
-            )
+            f"{one.describe()}"
             for one in self.unknown
         ]
         for what, are_new in (
@@ -253,7 +270,19 @@ def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterat
                     rows=counts.total(),
                     words=len(counts),
                     example=counts.most_common(1)[0][0],
+                    known=column.words,
                 )
+
+
+def _find_close_word(word: str, known: Collection[str]) -> str | None:
+    """Return the known word that a word was probably meant to be, by its spelling; None if none is close."""
+    if (value := number(word)) is not None:
+        return next((one for one in known if number(one) == value), None)
+    folded = fold(word)
+    alike = next((one for one in known if fold(one) == folded), None)
+    # Of codes such as `site 12` another one is always near, and of very many words a search is slow
+    is_code = any(one.isdecimal() for one in word)
+    return alike if alike or is_code or len(known) > TOP else find_close(word, known)
 
 
 def _gaps(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from adserver.cli.main import app
 from adserver.training.inference import predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, LOSS_IS, describe, from_bytes, from_columns
+from adserver.training.scoring import score_table
 from maskedlark.canonical import encode
 from maskedlark.encoding.dates import DateOrder, with_parts
 from maskedlark.encoding.encoder import (
@@ -21,10 +22,11 @@ from maskedlark.encoding.encoder import (
     ClassLabel,
     DateColumn,
     Encoder,
+    IdColumn,
     ImageColumn,
     NumberColumn,
 )
-from maskedlark.encoding.table import parse_table
+from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -199,6 +201,32 @@ def test_words_that_the_encoder_does_not_name_are_counted_by_column_of_the_rows_
     said = run(tmp_path, model(), table=table).output
     assert "column 'device': the encoder does not name 2 of the words there, most often 'watch'" in said
     assert "1 row is scored as `other` in column 'seen@weekday': the encoder does not name 'Wed'" in said
+
+
+@pytest.mark.parametrize(
+    ("column", "word", "meant"),
+    [
+        (CategoryColumn(name="w", first=0, missing=0, categories=("berlin", "paris")), "Berlin", "berlin"),
+        (CategoryColumn(name="w", first=0, missing=0, categories=("São Paulo",)), "sao  paulo", "São Paulo"),
+        (CategoryColumn(name="w", first=0, missing=0, categories=("Berlin", "Paris")), "Berlim", "Berlin"),
+        (CategoryColumn(name="w", first=0, missing=0, categories=("1", "10")), "1.0", "1"),
+        (CategoryColumn(name="w", first=0, missing=0, categories=("site 12",)), "SITE 12", "site 12"),
+        (CategoryColumn(name="w", first=0, missing=0, categories=("site 12", "2")), "site 13", None),
+        (CategoryColumn(name="w", first=0, missing=0, categories=("1", "10")), "11", None),
+        (CategoryColumn(name="w", first=0, missing=0, categories=("berlin",)), "watch", None),
+        (CategoryColumn(name="w@weekday", first=0, missing=0, categories=("Tue",)), "Thu", None),
+        (IdColumn(name="w", words=tuple(map(chr, range(300, 700)))), chr(9999), None),
+    ],
+)
+def test_an_unknown_word_is_told_with_the_known_one_that_was_probably_meant(
+    column: CategoryColumn | IdColumn, word: str, meant: str | None
+) -> None:
+    encoder = Encoder(columns=(column,))
+    onnx = dense_network([encoder.num_features, 1], "relu", seed=3, final="linear")
+    table = Table(name="new.csv", columns={column.name: [word, word, column.words[0]]}, lines=[2, 3, 4])
+    expected = f"does not name {word!r}" + (f" (did you mean {meant!r}?)" if meant else "")
+    (remark,) = score_table(onnx, encoder, table).remarks()
+    assert remark == f"2 rows are scored as `other` in column {column.name!r}: the encoder {expected}"
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,15 @@ def test_the_rows_of_a_person_that_stay_do_not_follow_the_label() -> None:
     assert divide(swapped, data, "who", 5).reported.lines == kept.lines
 
 
-def test_dates_that_only_the_whole_table_shows_are_read_on_both_sides() -> None:
-    """Slashed dates of which one person's row alone has a day above 12."""
+@pytest.mark.parametrize(("named", "shown"), [("seen", ["p41,28/11/2026,1"]), ("seen=dmy", [])])
+def test_dates_that_only_the_whole_table_or_a_setting_shows_are_read_on_both_sides(
+    named: str, shown: list[str]
+) -> None:
+    """Slashed dates of which at most one person's row has a day above 12."""
     rows = [f"p{row % 40:02},{1 + row % 9:02}/{1 + row % 12:02}/2026,{row % 2}" for row in range(200)]
-    whole = parse_table("\n".join(["user_id,seen,bought", *rows, "p41,28/11/2026,1"]).encode(), "visits.csv")
+    whole = parse_table("\n".join(["user_id,seen,bought", *rows, *shown]).encode(), "visits.csv")
     settings = Settings(
-        data=DataSettings(csv="visits.csv", label="bought", dates=("seen",)),
+        data=DataSettings(csv="visits.csv", label="bought", dates=(named,)),
         task=TaskSettings(person="user_id", rows_per_person=3),
         servers=SERVERS,
     )
@@ -136,7 +139,7 @@ def test_a_person_reports_the_fewest_rows_with_which_nine_of_ten_stay(sizes: lis
 def test_the_column_of_the_person_is_nothing_else_once_settings_are_settled(table: Table) -> None:
     data = DataSettings(
         csv="visits.csv", label="bought", codes=("who", "pages"), words=("who=planned", "pages=9"),
-        publish=("who",), dates=("who",),
+        publish=("who",), dates=("who=dmy",),
     )  # fmt: skip
     settings = Settings(servers=SERVERS, data=data, task=TaskSettings(person="who"))
     settled = settle(table, settings)
