@@ -6,7 +6,7 @@ A run goes on where it was interrupted; `adserver.quickstart.runs` keeps what it
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
@@ -117,7 +117,6 @@ class BaseRecipe(ABC, Generic[_Result]):
         self._project = project
         self._tell = tell
         self._commands = ProjectCommands(project, watched)
-        self._left: tuple[Steps, str] | None = None
         self._steps = self._open_steps()
 
     @property
@@ -133,7 +132,6 @@ class BaseRecipe(ABC, Generic[_Result]):
             HelperUnavailable: a server ended.
         """
         self._leave_job_that_is_over()
-        self._leave_last_run()
         try:
             result = self._run()
         except MaskedLarkError as error:
@@ -163,25 +161,28 @@ class BaseRecipe(ABC, Generic[_Result]):
             self._tell(f"going on with run {self._steps.folder.name}, which was interrupted")
 
     def _open_steps(self) -> Steps:
-        """Go on with the last run or begin one, and keep the last one and the reason if it is left."""
+        """Go on with the last run or begin one; if the last one is left, say so and stop its job."""
         last = self._project.last_run()
-        # Before a run is begun, which is the last one then and may replace it
         found = None if last is None else Steps.read(last)
         why = "" if found is None else found.why_not_on(self._project)
-        self._left = (found, why) if found is not None and why else None
-        return Steps.open(self._project, self._options)
-
-    def _leave_last_run(self) -> None:
-        """Say that the last run, which is not done, is not gone on with, and stop its job.
-
-        The job would be trained to its end, before this run's, and nobody would take its model.
-        """
-        if self._left is None:
-            return
-        left, why = self._left
-        before, now = left.folder.name, self._steps.folder.name
+        if found is None or not why:
+            return Steps.open(self._project, self._options)
+        # Before another run is the last one: if this is cut off, the next one does it
+        stopped = [*self._leave(found, why)]
+        begun = Steps.open(self._project, self._options)
+        before, now = found.folder.name, begun.folder.name
         begins = "it is begun anew" if before == now else f"run {now} begins"
         self._tell(f"run {before} was not done and is not gone on with: {why}; {begins}")
+        for job in stopped:
+            self._tell(f"job {job[:12]} of run {before} is stopped")
+        return begun
+
+    def _leave(self, left: Steps, why: str) -> Iterator[str]:
+        """Note why a run is left, and stop its job; yield the job's id if it was not over.
+
+        It would be trained to its end, before the next run's, and nobody would take its model.
+        """
+        left.leave(why)
         if (task := left.done.get("task")) is None:
             return
         for job in self._commands.read("adserver", "job", "list"):
@@ -190,7 +191,7 @@ class BaseRecipe(ABC, Generic[_Result]):
             # It may end in this moment: then there is nothing to stop
             with suppress(InvalidTask):
                 self._commands.run("adserver", "job", "cancel", job["job_id"])
-                self._tell(f"job {job['job_id'][:12]} of run {before} is stopped")
+                yield job["job_id"]
 
     @abstractmethod
     def _run(self) -> _Result:

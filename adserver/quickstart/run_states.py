@@ -121,4 +121,5 @@ def _describe_unfinished(
         return job.state.value, f"{said} after {job.progress}; {new}"
     if job.stop is not None and job.stop.is_lasting:
         return job.state.value, f"{said}; {'with other settings in lark.toml ' if is_last else ''}{new}"
-    return job.state.value, f"{said}; before `adserver job`, run `. {project.environment_file}`; then {then}"
+    before = f"before `adserver job`, run `. {project.environment_file}`"
+    return job.state.value, f"{said}; {before}; {'then ' if is_last else ''}{then}"

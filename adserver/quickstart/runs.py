@@ -8,12 +8,13 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from adserver.quickstart.project import Project
+from adserver.quickstart.settings import Settings
 from maskedlark.canonical import encode
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
@@ -200,6 +201,7 @@ class Steps:
     _BEGUN: Final = "begun"
     _SETTINGS: Final = "settings"
     _STOPPED: Final = "stopped"
+    _LEFT: Final = "left"
     _OPTIONS: Final = "options"
     # Sent again, each row would be reported twice
     _NOT_REPEATED: Final = "reports"
@@ -217,6 +219,7 @@ class Steps:
         *,
         options: RunOptions,
         stopped: str = "",
+        left: str = "",
         begun: str | None = None,
     ) -> None:
         """Take what a file holds, or nothing of a new run.
@@ -227,12 +230,14 @@ class Steps:
             done: What each step returned.
             options: What the owner asked for it.
             stopped: The error that ended the run last.
+            left: Why a later run did not go on with it.
             begun: The step that was begun last, if it was not done.
         """
         self.folder = folder
         self.done = done
         self.options = options
         self.stopped = stopped
+        self.left = left
         self._settings = settings
         self._begun = begun
 
@@ -266,10 +271,11 @@ class Steps:
         # Whatever a file holds that another program wrote or cut off: then a new run begins.
         with suppress(OSError, ValueError, TypeError, KeyError):
             found = dict(json.loads((folder / _PROGRESS).read_text()))
-            begun, stopped = found.pop(cls._BEGUN, None), found.pop(cls._STOPPED, "")
+            begun = found.pop(cls._BEGUN, None)
+            stopped, left = found.pop(cls._STOPPED, ""), found.pop(cls._LEFT, "")
             options = RunOptions(**found.pop(cls._OPTIONS))
             settings = found.pop(cls._SETTINGS)
-            return cls(folder, settings, found, options=options, stopped=stopped, begun=begun)
+            return cls(folder, settings, found, options=options, stopped=stopped, left=left, begun=begun)
         return None
 
     def can_go_on(self, project: Project) -> bool:
@@ -320,6 +326,10 @@ class Steps:
         """Remember the error that ended the run."""
         self._write(begun=self._begun, stopped=why)
 
+    def leave(self, why: str) -> None:
+        """Remember why the run is not gone on with."""
+        self._write(begun=self._begun, stopped=self.stopped, left=why)
+
     def end_job(self) -> None:
         """Remember that the run's job can never be done: the next run is a new one."""
         self._write(begun=self._JOB_IS_OVER)
@@ -330,13 +340,14 @@ class Steps:
         write_durably(self.folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         (self.folder / _PROGRESS).unlink(missing_ok=True)
 
-    def _write(self, *, begun: str | None, stopped: str = "") -> None:
-        self._begun, self.stopped = begun, stopped
+    def _write(self, *, begun: str | None, stopped: str = "", left: str = "") -> None:
+        self._begun, self.stopped, self.left = begun, stopped, left
         known = {
             self._SETTINGS: self._settings,
             self._OPTIONS: asdict(self.options),
             **({} if begun is None else {self._BEGUN: begun}),
             **({self._STOPPED: stopped} if stopped else {}),
+            **({self._LEFT: left} if left else {}),
             **self.done,
         }
         write_durably(self.folder / _PROGRESS, json.dumps(known).encode())
@@ -345,9 +356,11 @@ class Steps:
 def describe_next(project: Project, folder: Path) -> str:
     """Say what the project's next `run` does about a run that is not done, and why."""
     again = f"`adserver quickstart run {project.folder}`"
+    steps = Steps.read(folder)
     if folder != project.last_run():
-        return f"{LATER}: this one stays as it is"
-    if (steps := Steps.read(folder)) is None:
+        why = f"{steps.left}, so " if steps is not None and steps.left else ""
+        return f"{why}{LATER}: this one stays as it is"
+    if steps is None:
         return f"{again} begins a new run"
     if why := steps.why_not_on(project):
         return f"{why}: {again} {'replaces it' if steps.is_replaced else 'begins a new run'}"
@@ -355,8 +368,9 @@ def describe_next(project: Project, folder: Path) -> str:
 
 
 def _digest(project: Project) -> str:
-    """Return a digest of the settings and the table."""
+    """Return a digest of the table and of all settings but where servers listen, which no result shows."""
     # The table's bytes and not its name: a run must not go on with other rows than it began with.
     csv = project.settings.data.csv
     table = project.path(csv).read_bytes() if csv else b""
-    return sha256(encode(project.settings) + table).hexdigest()
+    sections = (getattr(project.settings, one.name) for one in fields(Settings) if one.name != "servers")
+    return sha256(b"".join((*map(encode, sections), table))).hexdigest()

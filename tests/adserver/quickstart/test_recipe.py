@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -647,6 +647,33 @@ def test_a_run_that_is_left_for_changed_settings_is_named_and_its_job_is_stopped
     cancelled = [one for one in commands.asked if one[:2] == ("job", "cancel")]
     assert cancelled == ([("job", "cancel", JOB)] if state == "running" else [])
     assert (told[1] == f"job {JOB[:12]} of run 1 is stopped") is (state == "running")
+
+
+def test_the_job_of_a_run_that_is_left_is_stopped_by_the_next_run_if_one_was_cut_off_before(
+    project: Project, commands: Commands
+) -> None:
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    change(project.folder, "# rounds = 120", "rounds = 61")
+    changed = Project.open(project.folder)
+    commands.failing = {"adserver job list": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(changed, lambda _: None).run()
+    commands.failing, commands.jobs = {}, [{"job_id": JOB, "task_id": TASK, "state": "running"}]
+    assert Recipe(changed, lambda _: None).run().run == "2"
+    assert ("job", "cancel", JOB) in commands.asked
+    why = describe_runs(changed)[0]["why"]
+    assert "lark.toml or the table has changed, so a later run was begun: this one stays as it is" in why
+
+
+def test_other_addresses_of_servers_leave_no_run(project: Project, commands: Commands) -> None:
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    commands.failing = {}
+    moved = replace(project.settings, servers=replace(project.settings.servers, dashboard="127.0.0.1:5"))
+    assert Recipe(replace(project, settings=moved), lambda _: None).run().run == "1"
 
 
 def test_a_job_that_ends_while_it_is_stopped_stops_no_run(project: Project, commands: Commands) -> None:

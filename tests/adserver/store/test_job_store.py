@@ -319,6 +319,15 @@ def test_cancelling_takes_the_job_from_its_worker(site: Site) -> None:
     assert refusal.value.reason is JobReason.WRONG_STATE
 
 
+def test_a_job_that_is_cancelled_while_it_waits_has_not_stopped_for_what_it_waited_for(site: Site) -> None:
+    job_id = submitted(site)
+    held = leases(site)
+    held.claim()
+    held.wait(job_id, Stop(reason="helper_unavailable", cause="helper 1 does not answer"))
+    site.store.cancel(job_id)
+    assert (site.store.get(job_id).state, site.store.get(job_id).stop) == (JobState.CANCELLED, None)
+
+
 def test_a_stopped_job_keeps_its_cause_until_it_is_resumed(site: Site) -> None:
     job_id = submitted(site)
     held = leases(site)
