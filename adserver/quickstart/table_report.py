@@ -371,8 +371,8 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
     filled, values = counts.total(), [float(cell) for cell in counts]
     if not all(value.is_integer() for value in values) or filled < FEWEST_ROWS:
         return Use.NUMBER, ""
-    # Before row numbers and identifiers: seconds are long, and mostly all different.
-    if are_unix_times(name, values):
+    # Before row numbers and identifiers: times are long, and mostly all different. Not if written as 1.7e9.
+    if are_unix_times(name, values) and dates.are_dates([*counts]):
         return Use.DATE, ""
     if why := why_identifiers(name, counts):
         return Use.LEFT_OUT, why

@@ -4,7 +4,7 @@ One that was fitted before, or one that is fitted to this table.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from decimal import Decimal, InvalidOperation
@@ -456,10 +456,12 @@ def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> N
                 )
 
 
-def _holds_dates(cells: Iterable[str | None]) -> bool:
-    """Return whether cells are dates, whichever of day and month stands first; not, if all are empty."""
-    filled = [cell for cell in cells if cell is not None]
-    return bool(filled) and all(map(dates.is_date, filled))
+def _holds_dates(cells: Sequence[str | None]) -> bool:
+    """Return whether `--date` is what helps: it reads the cells, or says what their dates lack."""
+    try:
+        return dates.are_dates(cells)
+    except InvalidTask:
+        return True
 
 
 def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:

@@ -27,8 +27,8 @@ NEARLY_ALL: Final = 0.95
 _DENSE: Final = 1.5
 # Nearly unique whole numbers from this size on are identifiers, such as telephone numbers
 _LONG_NUMBER: Final = 1e8
-# Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time
-_UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
+# Unix seconds of the years 2001 to 2033, and milliseconds
+_UNIX_YEARS: Final = (range(10**9, 2 * 10**9), range(10**12, 2 * 10**12))
 _TIME_NAME: Final = re.compile(r"(?i)time|date|seen|created|updated|epoch|unix|(?:^|[^a-z])(?:ts|at|on)$")
 # The share of filled cells that look like one kind of identifier from which the column is one
 _ANY_OF: Final = 0.01
@@ -98,10 +98,13 @@ def why_codes(column: str, cells: Iterable[str]) -> str:
 
 
 def are_unix_times(column: str, numbers: Collection[float]) -> bool:
-    """Return whether whole numbers are Unix seconds, by the column's name and their size."""
-    return bool(_TIME_NAME.search(column)) and all(
-        _UNIX_YEARS.start <= one < _UNIX_YEARS.stop for one in numbers
-    )
+    """Return whether whole numbers are Unix seconds or milliseconds, by the column's name and their size."""
+    return bool(_TIME_NAME.search(column)) and are_in_unix_years(numbers)
+
+
+def are_in_unix_years(numbers: Collection[float]) -> bool:
+    """Return whether whole numbers are as large as Unix seconds of today, or all as milliseconds."""
+    return any(all(years.start <= one < years.stop for one in numbers) for years in _UNIX_YEARS)
 
 
 def why_identifiers(column: str, counts: Counter[str]) -> str:
@@ -111,7 +114,7 @@ def why_identifiers(column: str, counts: Counter[str]) -> str:
         column: Its name.
         counts: How many rows have each of its numbers.
 
-    Edge cases: Unix seconds, which are long and mostly all different, are no identifiers.
+    Edge cases: Unix times, which are long and mostly all different, are no identifiers.
     """
     filled, values = counts.total(), [float(cell) for cell in counts]
     if filled < FEWEST_ROWS or not all(value.is_integer() for value in values):

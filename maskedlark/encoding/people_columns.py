@@ -12,7 +12,7 @@ from typing import Final
 
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.identifiers import FEWEST_ROWS, MOSTLY, find_kind, why_codes
+from maskedlark.encoding.identifiers import FEWEST_ROWS, MOSTLY, are_in_unix_years, find_kind, why_codes
 from maskedlark.encoding.table import Table
 from maskedlark.frozen import frozen
 
@@ -50,7 +50,6 @@ _LONG: Final = 6
 # Amounts are round more often than ids, of which one in ten ends in 0
 _ROUND: Final = 0.25
 _DAY: Final = re.compile("(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
-_UNIX_TIMES: Final = re.compile("1[0-9]{9}(?:[0-9]{3})?")
 # One word of digits and letters, such as `K-10442` and `a81f`; no amount or size, as `5kg` and `30x40`
 _ID: Final = re.compile(
     r"(?=.*[0-9])(?=.*[^\W\d_])(?![0-9.,]{1,5}[a-zA-Z%]{1,3}$)(?![0-9]+x[0-9]+$)[\w#@.:/+-]+"
@@ -123,6 +122,6 @@ def _are_long_numbers(words: Sequence[str]) -> bool:
     length = len(words[0])
     if length < _LONG or not all(len(word) == length and word.isdecimal() for word in words):
         return False
-    if all(_UNIX_TIMES.fullmatch(word) for word in words) or all(_DAY.fullmatch(word) for word in words):
+    if are_in_unix_years([*map(int, words)]) or all(_DAY.fullmatch(word) for word in words):
         return False
     return sum(word.endswith("0") for word in words) <= _ROUND * len(words)

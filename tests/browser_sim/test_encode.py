@@ -402,6 +402,15 @@ def test_a_fit_says_which_features_seem_to_name_people_and_how_to_leave_them_out
     assert json.loads(invoke(*fit, "--type", f"{name}={kind}").stdout)["notes"] == []
 
 
+def test_a_fit_names_no_option_for_dates_that_would_refuse_them(tmp_path: Path) -> None:
+    path = tmp_path / "ads.csv"
+    path.write_text(
+        "seen,y\n" + "".join(f"{'1795841400' if row % 3 else '2026-11-28'},{row % 2}\n" for row in range(60))
+    )
+    fit = ("encode", "--fit", path, "--label", "y", "--json")
+    assert json.loads(invoke(*fit).stdout)["notes"] == []
+
+
 @pytest.mark.parametrize("rows", [20, 300])
 def test_a_fit_says_which_words_are_dates(rows: int, tmp_path: Path) -> None:
     path, first = tmp_path / "ads.csv", date(2026, 1, 1)

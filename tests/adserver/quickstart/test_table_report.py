@@ -32,6 +32,7 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
         ("price", "{some}.5", Use.NUMBER, ""),
         ("colour", "colour {few}", Use.WORDS, ""),
         ("created_at", "1{unix}", Use.DATE, ""),
+        ("created_at", "1{unix}250", Use.DATE, ""),
         ("seen", "2026-11-{day} 10:00", Use.DATE, ""),
         ("seen", "{month}/{month}/2026", Use.LEFT_OUT, "day or the month stands first"),
         ("price", "{some}.{few} €", Use.NUMBER, "read without '€'"),
