@@ -25,6 +25,7 @@ FIELDS: Final = ("ad_server", "colluding")
 LABEL_FROM_LABEL: Final = "label: what is held costs so much to tell one real label of a report from another"
 NO_NOISE: Final = "this task adds no noise: nothing is private, and there is no budget"
 NOT_ADDITIVE: Final = "Each job's own epsilons are its cost alone; together, jobs cost less than the sum."
+MORE_THAN_LEFT: Final = "which is more than is left, since several epsilons compose to less than their sum"
 DISCOVERY: Final = (
     "(0) is a discovery of groups (aggregate --discover): helpers see keys without it, and its noise hides "
     "them from the ad server alone"
@@ -109,8 +110,11 @@ def use_lines(budget: DatasetBudget) -> list[str]:
 
 
 def next_line(budget: DatasetBudget) -> str:
-    """Say what a next job or query may ask for; empty where that was not found."""
-    found, owner = budget.next_epsilon, budget.dataset.task.unit.budget_owner
+    """Say what a next job or query may ask for, and why where it is more than is left.
+
+    Empty where that was not found.
+    """
+    found, left, owner = budget.next_epsilon, budget.ad_server.left, budget.dataset.task.unit.budget_owner
     if found is None:
         return ""
     if not found:
@@ -122,7 +126,10 @@ def next_line(budget: DatasetBudget) -> str:
     else:
         # Rounds of Laplace noise cost more together than one round of the same epsilon
         release = "a next query, or a job of one round of all reports,"
-    return f"{release} may ask for epsilon up to {number(found)} within both budgets"
+    # As they are shown, since the sentence would contradict two equal numbers
+    is_more = found > left and number(found) != number(left)
+    why = f", {MORE_THAN_LEFT}" if is_more else ""
+    return f"{release} may ask for epsilon up to {number(found)} within both budgets{why}"
 
 
 def forecast_line(forecast: Forecast) -> str:

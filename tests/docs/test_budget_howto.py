@@ -17,11 +17,13 @@ from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training.model_file import without_notes
 from helper.cli.main import app as helper_app
+from maskedlark.terminal.budget_view import MORE_THAN_LEFT
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
 from tests.helper.parties import Scene
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "budget.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to" / "budget.md").read_text()
 COMMANDS = [
     line
     for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -76,6 +78,12 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.chdir(tmp_path)
     yield Shell(site)
     site.engine.dispose()
+
+
+@pytest.mark.parametrize("page", ["how-to/budget.md", "how-to/dashboard.md", "tutorial/quickstart.md"])
+def test_pages_say_as_every_face_does_why_more_than_is_left_may_be_asked_for(page: str) -> None:
+    told = " ".join((DOCS / page).read_text().split())
+    assert re.search(f"may be more than is .?left.?, {MORE_THAN_LEFT.partition(', ')[2]}", told)
 
 
 @pytest.mark.page

@@ -24,6 +24,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.job import JobSpec
+from maskedlark.terminal.budget_view import MORE_THAN_LEFT
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
 from tests.builders import NOW
 
@@ -102,7 +103,8 @@ def test_what_a_next_job_may_ask_is_what_a_refusal_names(adserver: Adserver) -> 
     may_ask = budget(adserver)["next_epsilon"]
     # Not what is left: epsilons do not add up
     assert may_ask > budget(adserver)["ad_server"]["left"] > 1.9
-    assert f"may ask for epsilon up to {may_ask:.4g} within" in " ".join(adserver("budget").stdout.split())
+    told = f"may ask for epsilon up to {may_ask:.4g} within both budgets, {MORE_THAN_LEFT} "
+    assert told in " ".join(adserver("budget").stdout.split())
     full = SUBMIT.replace("--batch-size 20", "").split()
     refused = CliRunner().invoke(app, [*full, "--rounds", "1", "--epsilon", "7.9"])
     assert f"leave this job {may_ask:g}:" in str(refused.exception)

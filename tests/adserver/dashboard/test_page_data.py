@@ -16,6 +16,7 @@ from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import jobs
 from adserver.training.cost import job_epsilons
+from maskedlark.terminal.budget_view import next_line
 from tests.adserver.painted import OF, Painted, painted
 from tests.patience import HANGS_S
 
@@ -120,6 +121,16 @@ def test_a_jobs_page_has_a_loss_only_where_it_is_evaluated(figures: Figures) -> 
     told, tile = {**figures.job("01"), **unknown}, "of the latest evaluation</span>"
     assert tile in page("job.html", told)
     assert tile not in page("job.html", {**told, "eval_set_digest": None})
+
+
+def test_a_budget_says_of_a_next_release_what_every_face_says(of: Painted, figures: Figures) -> None:
+    dataset = OF.datasets[0].dataset_id
+    values = figures.budget(dataset.hex(), {})
+    [budget] = of.client.budgets(dataset=dataset.hex())
+    assert values["budget"]["next_line"] == next_line(budget)
+    assert f"{next_line(budget)[1:]}.</p>" in page("budget.html", values)
+    values["budget"] |= {"next_line": "a next query may ask for more", "next_epsilon": 1e9}
+    assert "A next query may ask for more.</p>" in page("budget.html", values)
 
 
 def test_a_budget_older_than_its_newest_round_says_so(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from adserver.views.budget import ShownBudget
 from maskedlark.releases.budget import BudgetedDataset, BudgetUse, DatasetBudget
-from maskedlark.terminal.budget_view import LABEL_FROM_LABEL, NO_NOISE, next_line, title_line
+from maskedlark.terminal.budget_view import LABEL_FROM_LABEL, MORE_THAN_LEFT, NO_NOISE, next_line, title_line
 from tests.builders import world
 from tests.maskedlark.query_specs import query
 
@@ -26,6 +26,11 @@ def test_a_notebook_shows_the_budgets_and_what_takes_of_them() -> None:
     assert f"<p>{next_line(budget)}</p>" in told
     assert f"<td>{(b'q' * 6).hex()}</td><td>answered</td><td>1/1</td><td>1,000</td>" in told
     assert LABEL_FROM_LABEL not in told
+    more = ShownBudget.show(replace(budget, next_epsilon=budget.ad_server.budget))
+    assert (
+        f"may ask for epsilon up to {more.ad_server.budget:.4g} within both budgets, {MORE_THAN_LEFT}</p>"
+        in more._repr_html_()
+    )
 
 
 def test_a_notebook_shows_no_budget_where_there_is_no_noise() -> None:

@@ -24,7 +24,14 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Measure
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_table import _bar, budget_table
-from maskedlark.terminal.budget_view import DISCOVERY, NO_NOISE, NOT_ADDITIVE, budget_json, next_line
+from maskedlark.terminal.budget_view import (
+    DISCOVERY,
+    MORE_THAN_LEFT,
+    NO_NOISE,
+    NOT_ADDITIVE,
+    budget_json,
+    next_line,
+)
 from tests import charge_builders
 from tests.builders import job_spec, world
 from tests.maskedlark.query_specs import discovery, query
@@ -196,7 +203,14 @@ def test_what_a_next_release_may_ask_is_said_of_the_jobs_for_which_it_holds() ->
         assert next_line(budget) == ""
         told = next_line(replace(budget, next_epsilon=1.25))
         assert told == f"{release} may ask for epsilon up to 1.25 within both budgets"
-    spent_up = replace(DatasetBudget.of(dataset(), []), next_epsilon=0.0)
+    whole = DatasetBudget.of(dataset(), [])
+    for left, why in ((1.5, ""), (1.25, ""), (1.24999, ""), (0.75, f", {MORE_THAN_LEFT}")):
+        standing = replace(
+            whole.ad_server, spent=whole.ad_server.budget - left, held=whole.ad_server.budget - left
+        )
+        line = next_line(replace(whole, ad_server=standing, next_epsilon=1.25))
+        assert line.partition(" within both budgets")[2] == why
+    spent_up = replace(whole, next_epsilon=0.0)
     assert next_line(spent_up) == "no next job or query fits: use another dataset"
 
 
