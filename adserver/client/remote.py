@@ -6,7 +6,7 @@ with RemoteAdServer(url="https://ads.example:8443", token=token, ca=Path("ads.cr
 
 import os
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
@@ -73,6 +73,7 @@ _ROUNDS: Final = 1_000
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _MessageT = TypeVar("_MessageT", bound=Message)
 _ItemT = TypeVar("_ItemT", bound=Message)
+_ResultT = TypeVar("_ResultT")
 _BodyT = TypeVar("_BodyT", bound=RequestBody)
 
 
@@ -321,9 +322,7 @@ class RemoteAdServer(ApiSession):
         lists = {"values": list(values), "histograms": list(histograms), "group_by": list(group_by)}
         # What was not asked keeps the API's default, also one that a newer server has
         given = {name: value for name, value in {**lists, **asked}.items() if value is not None}
-        sent = self._query(ResultMessage, "/queries", AskQuery, given, query_id)
-        with reading_answer():
-            return sent.value()
+        return self._query(ResultMessage.value, ResultMessage, "/queries", AskQuery, given, query_id=query_id)
 
     def evaluate(
         self,
@@ -349,9 +348,14 @@ class RemoteAdServer(ApiSession):
             "epsilon": epsilon,
             "dataset": dataset,
         }
-        sent = self._query(EvaluationMessage, "/evaluations", AskEvaluation, given, query_id)
-        with reading_answer():
-            return sent.value()
+        return self._query(
+            EvaluationMessage.value,
+            EvaluationMessage,
+            "/evaluations",
+            AskEvaluation,
+            given,
+            query_id=query_id,
+        )
 
     def repeat_aggregate(self, query: str) -> AggregateResult:
         """Return the stored answer to an earlier query again."""
@@ -429,22 +433,34 @@ class RemoteAdServer(ApiSession):
 
     def _query(
         self,
+        read: Callable[[_MessageT], _ResultT],
         kind: type[_MessageT],
         path: str,
         body: type[RequestBody],
         given: Mapping[str, Any],
+        *,
         query_id: str,
-    ) -> _MessageT:
+    ) -> _ResultT:
         """Repeat a query until an answer arrives, always under one id, so that it is charged once."""
         # Drawn here and not by the server, so that a lost answer can be asked for again
         named = query_id or os.urandom(QUERY_ID_BYTES).hex()
         try:
-            return self._repeat(kind, path, _parse_body(body, {**given, "query_id": named}))
+            sent = self._repeat(kind, path, _parse_body(body, {**given, "query_id": named}))
+            with reading_answer():
+                return read(sent)
         except HelperUnavailable as away:
             if named in str(away):  # the ad server has said so
                 raise
             raise HelperUnavailable(
                 f"{away}; repeat the same request with query id {named}: it is charged only once"
+            ) from None
+        except JobRefused as refusal:
+            if refusal.reason is not JobReason.BAD_ANSWER:
+                raise
+            # It may have been charged, and its answer kept
+            raise JobRefused(
+                JobReason.BAD_ANSWER,
+                f"{refusal}; the same request with query id {named} is charged only once",
             ) from None
 
 

@@ -1,9 +1,9 @@
 """Queries: in a list, as a client asks one, and their answers."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator, model_validator
 
 from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate, NoInterval
@@ -37,6 +37,8 @@ _THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin", "discover
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
 
 
+# Sums are of 64 bits, and so is their noise. Squares of much larger numbers, which tables add up, overflow.
+_MOST_NUMBER: Final = 1e30
 # A number that JSON has as null where it is not finite.
 _Known = Annotated[float, Field(allow_inf_nan=True), PlainSerializer(finite, return_type=float | None)]
 
@@ -64,6 +66,23 @@ class EstimateMessage(Message):
     def estimate(self) -> Estimate:
         """Return the estimate."""
         return Estimate(**dict(self))
+
+
+class CellMessage(EstimateMessage):
+    """One number of a cell: none that a sum of reports cannot have, since tables add cells up."""
+
+    @field_validator("value", "standard_error", "low", "high")
+    @classmethod
+    def _check_magnitude(cls, value: float, info: ValidationInfo) -> float:
+        """Refuse a number that is neither a sum nor what null stands for."""
+        is_unknown = math.isnan(value) or value == getattr(NOT_KNOWN, str(info.field_name))
+        return value if is_unknown else _check_number(value)
+
+
+def _check_number(value: float) -> float:
+    if not abs(value) <= _MOST_NUMBER:
+        raise ValueError(f"expected a number from -{_MOST_NUMBER:g} to {_MOST_NUMBER:g}")
+    return value
 
 
 class ReleaseMessage(Message):
@@ -113,7 +132,7 @@ class RowMessage(Message):
     group: dict[str, str]
     may_be_hidden: bool = False
     # Columns have the names of the task's values: of those fields only the type is known here.
-    __pydantic_extra__: dict[str, EstimateMessage]
+    __pydantic_extra__: dict[str, CellMessage]
 
 
 class ResultMessage(ReleaseMessage):
@@ -125,8 +144,31 @@ class ResultMessage(ReleaseMessage):
     # An older ad server sends none
     discovery_margin: float = 0.0
     where: dict[str, str] = Field({}, description="The word of each key that reports were to have.")
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...] = Field(min_length=1)
     rows: tuple[RowMessage, ...]
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        """Refuse columns that no table could show."""
+        for column in self.columns:
+            ends = (column.bucket, column.clipped_to, column.report_range)
+            for number in (column.noise_scale, *(end for pair in ends for end in pair or ())):
+                _check_number(number)
+            if column.parts_per_unit < 1:
+                raise ValueError("parts_per_unit of a column is below 1")
+        return self
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        """Refuse rows of which one has another number of values or other keys than the table has columns."""
+        names = {column.name for column in self.columns}
+        keys = [*self.rows[0].group] if self.rows else []
+        for place, row in enumerate(self.rows):
+            if row.__pydantic_extra__.keys() != names:
+                raise ValueError(f"row {place} does not have one value for each column")
+            if [*row.group] != keys:
+                raise ValueError(f"row {place} is of other keys than the first one")
+        return self
 
     @classmethod
     def of(cls, result: AggregateResult) -> Self:
@@ -149,11 +191,7 @@ class ResultMessage(ReleaseMessage):
         )
 
     def value(self) -> AggregateResult:
-        """Return the result.
-
-        Raises:
-            KeyError: a row has no estimate of a column.
-        """
+        """Return the result."""
         names = [column.name for column in self.columns]
         return AggregateResult(
             **self.release(),

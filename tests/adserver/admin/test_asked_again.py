@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.client import Client, api_session
+from adserver.client.api_session import ApiSession
 from adserver.client.local import LocalAdServer
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
@@ -184,6 +185,29 @@ def test_who_gives_up_is_told_the_id_that_asks_for_the_answer(there: There, drop
         query_id = str(lost.value).split("query id ")[1][:32]
         with there.client(ONCE) as later:
             assert later.aggregate("click", **asked, query_id=query_id).query_id == query_id
+
+
+def test_an_answer_that_no_table_can_show_is_refused_and_asked_for_again_under_its_id(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"epsilon": 0.1, "dataset": SHOP_DATASET.hex()}
+    exchange = ApiSession._exchange
+
+    def spoil(session: ApiSession, method: str, path: str, *rest: Any, **named: Any) -> tuple[int, bytes]:
+        status, content = exchange(session, method, path, *rest, **named)
+        said = json.loads(content)
+        if path == "/queries" and method == "POST":
+            said["rows"][0]["click"]["value"] = 1e308
+        return status, json.dumps(said).encode()
+
+    with there.charging(1), there.client(ONCE) as client:
+        with monkeypatch.context() as spoilt:
+            spoilt.setattr(ApiSession, "_exchange", spoil)
+            with pytest.raises(JobRefused, match=r"expected a number from -1e\+30 to 1e\+30; the") as refused:
+                client.aggregate("click", **asked)
+        assert refused.value.reason is JobReason.BAD_ANSWER
+        query_id = str(refused.value).split("query id ")[1][:32]
+        assert client.aggregate("click", **asked, query_id=query_id).query_id == query_id
 
 
 def test_two_who_ask_at_once_under_one_id_share_one_answer_and_one_charge(

@@ -6,10 +6,12 @@ import math
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate, NoInterval, spell
@@ -431,6 +433,46 @@ def test_a_notebook_and_a_shell_show_the_rows_and_figures_of_the_command(
         "<tbody><tr><td>a</td><td>3,207 ± 1,988</td></tr></tbody></table>"
         f"<p>{one.caption}</p><p>{left_out}</p>"
     )
+
+
+def test_an_answer_that_no_table_can_show_is_refused_as_it_is_read() -> None:
+    whole = result({"count": [5.0, 7.0], "paid": [9.0, 4.0]})
+    exact = replace(whole, rows=(replace(whole.rows[0], estimates=(NOT_KNOWN, estimate(9.0))), whole.rows[1]))
+    said = ResultMessage.of(exact).model_dump_json()
+    assert ResultMessage.model_validate_json(said).model_dump_json() == said
+
+    def spoil(*path: str | int, to: Any) -> str:
+        spoilt = json.loads(said)
+        *along, last = path
+        at = spoilt
+        for one in along:
+            at = at[one]
+        if to is None:
+            del at[last]
+        else:
+            at[last] = to
+        return json.dumps(spoilt)
+
+    of_first = json.loads(said)["rows"][0]["paid"]
+    for spoilt, why in (
+        *(
+            (spoil("rows", 0, "paid", one, to=1e31), "from -1e[+]30")
+            for one in of_first
+            if one != "no_interval"
+        ),
+        (spoil("rows", 0, "paid", "value", to=math.inf), "from -1e[+]30"),
+        (spoil("rows", 0, "paid", "low", to=math.inf), "from -1e[+]30"),
+        (spoil("columns", 0, "noise_scale", to=1e31), "from -1e[+]30"),
+        (spoil("columns", 0, "bucket", to=[0, 1e31]), "from -1e[+]30"),
+        (spoil("columns", 0, "parts_per_unit", to=0), "parts_per_unit"),
+        (spoil("columns", to=[]), "at least 1 item"),
+        (spoil("rows", 1, "paid", to=None), "row 1 does not have one value for each column"),
+        (spoil("rows", 1, "more", to=of_first), "row 1 does not have one value for each column"),
+        (spoil("columns", 1, to=json.loads(said)["columns"][0]), "row 0 does not have one value"),
+        (spoil("rows", 1, "group", to={"other": "a"}), "row 1 is of other keys"),
+    ):
+        with pytest.raises(ValidationError, match=why):
+            ResultMessage.model_validate_json(spoilt)
 
 
 def test_a_histogram_has_a_narrow_table_of_its_own_on_every_face(capsys: pytest.CaptureFixture[str]) -> None:
