@@ -5,6 +5,7 @@
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum, unique
 from typing import Final, assert_never
@@ -14,6 +15,8 @@ from maskedlark.privacy.mechanism import Mechanism
 
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
+FIGURES: Final = ("value", "standard_error", "low", "high")
+"""The numbers of an estimate, as attributes and at the end of the names of columns."""
 # Of half an interval: an estimate is so far from its middle where both ends are printed
 _UNEVEN: Final = 0.05
 
@@ -92,15 +95,6 @@ class Estimate:
             self.low == end > self.value - half or self.high == end < self.value + half for end in (0, 1)
         )
 
-    def as_columns(self, name: str) -> dict[str, float]:
-        """Return the four numbers as columns of a table."""
-        return {
-            name: self.value,
-            f"{name}_standard_error": self.standard_error,
-            f"{name}_low": self.low,
-            f"{name}_high": self.high,
-        }
-
     def within(self, least: float, most: float) -> "Estimate":
         """Return the estimate with an interval of possible numbers only, from `least` to `most`.
 
@@ -125,6 +119,11 @@ class Estimate:
             return cls(value=value, standard_error=standard_error, low=low, high=high)
         reason = NoInterval.RECORDS if mechanism is Mechanism.NONE else NoInterval.NOISE
         return replace(NOT_KNOWN, value=value, no_interval=reason)
+
+
+def figure_columns(names: Iterable[str]) -> list[str]:
+    """Return the names of columns, in files, frames and Arrow streams, of estimates with these names."""
+    return [f"{name} {figure}" for name in names for figure in FIGURES]
 
 
 NOT_KNOWN: Final = Estimate(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from adserver.measuring.estimate import Estimate
+from adserver.measuring.estimate import FIGURES, Estimate
 from adserver.measuring.evaluation_intervals import NoisyCounts
 from adserver.measuring.evaluation_metrics import Histogram, Numbers, SmoothedCounts, smooth
 from adserver.measuring.intervals import Interval
@@ -37,7 +37,7 @@ _LEARNED: Final = (
 )
 _COLUMN_TYPES: Final[ColumnTypes] = {
     "metric": str,
-    **dict.fromkeys(("value", "standard_error", "low", "high"), float),
+    **dict.fromkeys(FIGURES, float),
     "no_interval": str,
 }
 
@@ -133,8 +133,9 @@ class EvaluationResult(ReleasedResult):
         """Return a row for each metric: its estimate, standard error and 99 % interval.
 
         Where an interval is missing, its ends and the standard error are, too, and `no_interval` says why.
+        The frame's `attrs` have the caption.
         """
-        return frame(self._to_rows(), _COLUMN_TYPES)
+        return frame(self._to_rows(), _COLUMN_TYPES, self.caption)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""

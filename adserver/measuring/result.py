@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.cells import ANY, Column, ResultRow
-from adserver.measuring.estimate import NOT_KNOWN, Estimate
+from adserver.measuring.estimate import FIGURES, Estimate, figure_columns
 from adserver.measuring.group_table import align_estimates, result_tables
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.defaults import ALL, MAY_BE_HIDDEN
@@ -167,16 +167,17 @@ class AggregateResult(ReleasedResult):
         )
 
     def to_pandas(self, **statistics: Iterable[tuple[ResultRow, Estimate]]) -> "pd.DataFrame":
-        """Return a row for each cell.
+        """Return a row for each cell, whose columns have the names that files have.
 
-        Its keys, then each column's estimate, standard error and interval, then those of the statistics, then
-        whether it may be hidden and the word of each condition.
+        Its keys, then each column's estimate, standard error and interval, such as `price value` and `price
+        low`, then those of the statistics, then whether it may be hidden and the word of each condition. The
+        frame's `attrs` have the caption.
 
             result.to_pandas(mean_price=result.means("price"), median_age=result.quantiles("age", 0.5))
 
         Args:
-            statistics: Means and quantiles of this result, by the name that their column gets. One without an
-                interval, such as the mean of an empty group, is NaN.
+            statistics: Means and quantiles of this result, by the name that their columns begin with. One
+                without an interval, such as the mean of an empty group, is NaN.
 
         Raises:
             InvalidTask: pandas is not installed, or a statistic is of another result.
@@ -187,7 +188,7 @@ class AggregateResult(ReleasedResult):
             if tuple(row for row, _ in pairs) != self.rows:
                 raise InvalidTask(f"{name} is of another result: expected `means` or `quantiles` of this one")
             estimates[name] = [one for _, one in pairs]
-        return frame(self._to_rows(estimates), self._column_types(estimates))
+        return frame(self._to_rows(estimates), self._column_types(estimates), self.caption)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
@@ -195,8 +196,8 @@ class AggregateResult(ReleasedResult):
 
     def _column_types(self, statistics: Iterable[str] = ()) -> ColumnTypes:
         names = (*(column.name for column in self.columns), *statistics)
-        numbers = [number for name in names for number in NOT_KNOWN.as_columns(name)]
-        conditions = [f"where_{key}" for key, _ in self.where]
+        numbers = figure_columns(names)
+        conditions = [f"where {key}" for key, _ in self.where]
         distinct = distinct_names((*self.group_by, *numbers, MAY_BE_HIDDEN, *conditions))
         types = [str] * len(self.group_by) + [float] * len(numbers) + [bool] + [str] * len(conditions)
         return dict(zip(distinct, types, strict=True))
@@ -209,9 +210,9 @@ class AggregateResult(ReleasedResult):
         for place, row in enumerate(self.rows):
             further = (one[place] for one in statistics.values())
             numbers = [
-                number if estimate.no_interval is None else math.nan
+                getattr(estimate, figure) if estimate.no_interval is None else math.nan
                 for estimate in (*row.estimates, *further)
-                for number in estimate.as_columns("").values()
+                for figure in FIGURES
             ]
             yield dict(zip(names, (*row.group, *numbers, row.may_be_hidden, *words), strict=True))
 

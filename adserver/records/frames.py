@@ -15,8 +15,8 @@ ColumnTypes: TypeAlias = Mapping[str, type[int] | type[float] | type[str] | type
 """What each column holds, by its name: a result without rows has columns too."""
 
 
-def frame(rows: Iterable[Mapping[str, Any]], columns: ColumnTypes) -> "pd.DataFrame":
-    """Build a data frame with a row for each mapping and these columns.
+def frame(rows: Iterable[Mapping[str, Any]], columns: ColumnTypes, caption: str = "") -> "pd.DataFrame":
+    """Build a data frame with a row for each mapping and these columns, and a caption in its `attrs`.
 
     Raises:
         InvalidTask: pandas is not installed.
@@ -25,7 +25,10 @@ def frame(rows: Iterable[Mapping[str, Any]], columns: ColumnTypes) -> "pd.DataFr
         import pandas as pd  # an extra
     except ImportError:
         raise InvalidTask("to_pandas needs pandas: pip install 'masked-lark[notebook]'") from None
-    return pd.DataFrame(list(rows), columns=list(columns))
+    built = pd.DataFrame(list(rows), columns=list(columns))
+    if caption:
+        built.attrs["caption"] = caption
+    return built
 
 
 def arrow_stream(

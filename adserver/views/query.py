@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeAlias
 import typer
 
 from adserver.measuring.cells import Column, ResultRow
-from adserver.measuring.estimate import Estimate, spell
+from adserver.measuring.estimate import FIGURES, Estimate, figure_columns, spell
 from adserver.measuring.group_table import MOST_ROWS, align_estimates, result_tables
 from adserver.measuring.intervals import CONFIDENCE
 from adserver.measuring.result import AggregateResult, ReleasedResult
@@ -27,8 +27,6 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
 from maskedlark.reports.task_kinds import PrivacyUnit
 
-# Attributes of `Estimate` that a file has of each column of a result
-_FIGURES: Final = ("value", "standard_error", "low", "high")
 # What a file has in addition of a column whose numbers are clipped, the same in every row
 _BOUNDS: Final = ("clipped_low", "clipped_high")
 # And of the release: how many reports the numbers are over, and what the intervals and epsilons are
@@ -262,7 +260,7 @@ def _json(written: _Written) -> bytes:
 def _file_columns(written: _Written) -> dict[str, type]:
     """Return the columns of a file with what their cells are: text, numbers, or yes and no."""
     result, _ = written
-    figures = [f"{name} {figure}" for name in _names(*written) for figure in _FIGURES]
+    figures = figure_columns(_names(*written))
     bounds = [f"{column.name} {end}" for column in _clipped(result) for end in _BOUNDS]
     conditions = [f"where {key}" for key, _ in result.where]
     columns = [
@@ -287,7 +285,7 @@ def _file_rows(written: _Written) -> Iterator[list[Any]]:
     same = (*(word for _, word in result.where), *_released(result))
     for place, row in enumerate(result.rows):
         estimates = (*row.estimates, *(one[place] for one in derived))
-        figures = [_figure(estimate, figure) for estimate in estimates for figure in _FIGURES]
+        figures = [_figure(estimate, figure) for estimate in estimates for figure in FIGURES]
         yield [*row.group, *figures, *bounds, row.may_be_hidden, *same]
 
 

@@ -20,6 +20,7 @@ from adserver.measuring.evaluation_result import EvaluationResult, Metric, read
 from adserver.measuring.result import AggregateResult
 from adserver.records.html_table import html_table
 from adserver.records.round_figures import RoundFigures
+from adserver.views.query import csv_of
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -57,13 +58,13 @@ def test_sums_become_a_row_for_each_cell() -> None:
     table = result.to_pandas()
     assert list(table.columns) == [
         "month",
-        "count",
-        "count_standard_error",
-        "count_low",
-        "count_high",
+        "count value",
+        "count standard_error",
+        "count low",
+        "count high",
         "may_be_hidden",
     ]
-    assert table["count"].tolist() == [40.0, 7.0]
+    assert table["count value"].tolist() == [40.0, 7.0]
     assert table.loc[1].tolist() == ["5", 7.0, 1.0, 4.0, 10.0, False]
     shown = result._repr_html_()
     assert "<th>month</th><th>count</th>" in shown
@@ -77,20 +78,31 @@ def test_sums_become_a_row_for_each_cell() -> None:
     ]
 
 
+def test_frames_streams_and_files_have_columns_of_the_same_names_and_frames_the_caption() -> None:
+    one = replace(summed(), where=(("city", "Lima"),))
+    frame = one.to_pandas()
+    names = [*frame.columns]
+    head, *_ = csv_of(one, ()).decode().splitlines()
+    assert head.split(",")[: len(names)] == names
+    assert pyarrow.table(one).column_names == names
+    assert frame.attrs == {"caption": one.caption}
+    assert evaluated().to_pandas().attrs == {"caption": evaluated().caption}
+
+
 def test_a_frame_says_which_reports_it_is_of() -> None:
     table = replace(summed(), where=(("city", "Lima"),)).to_pandas()
-    assert table["where_city"].tolist() == ["Lima", "Lima"]
+    assert table["where city"].tolist() == ["Lima", "Lima"]
     assert table["may_be_hidden"].tolist() == [False, False]
 
 
 def test_columns_of_a_frame_have_names_of_their_own() -> None:
     one = summed()
-    ends = Column(name="count_low", value="count_low", bucket=None, noise_scale=1.0)
+    ends = Column(name="count low", value="count_low", bucket=None, noise_scale=1.0)
     rows = tuple(replace(row, estimates=(*row.estimates, estimate(9.0))) for row in one.rows)
-    table = replace(one, group_by=("count",), columns=(*one.columns, ends), rows=rows).to_pandas()
+    table = replace(one, group_by=("count value",), columns=(*one.columns, ends), rows=rows).to_pandas()
     assert list(table.columns) == [
-        "count", "count_2", "count_standard_error", "count_low", "count_high",
-        "count_low_2", "count_low_standard_error", "count_low_low", "count_low_high", "may_be_hidden",
+        "count value", "count value_2", "count standard_error", "count low", "count high",
+        "count low value", "count low standard_error", "count low low", "count low high", "may_be_hidden",
     ]  # fmt: skip
     assert table.loc[0].tolist() == ["3", 40.0, 1.0, 37.0, 43.0, 9.0, 1.0, 6.0, 12.0, False]
 
@@ -105,19 +117,19 @@ def test_a_frame_has_the_means_and_quantiles_that_it_is_given_and_nan_where_they
     result = replace(one, columns=(*one.columns, paid), rows=rows)
     table = result.to_pandas(mean_paid=result.means("paid"))
     assert [name for name in table.columns if "mean" in name] == [
-        "mean_paid", "mean_paid_standard_error", "mean_paid_low", "mean_paid_high",
+        "mean_paid value", "mean_paid standard_error", "mean_paid low", "mean_paid high",
     ]  # fmt: skip
     first, second = result.means("paid")
-    assert table.loc[0, "mean_paid"] == 2.0
-    assert table.loc[0, "mean_paid_low"] == first[1].low
+    assert table.loc[0, "mean_paid value"] == 2.0
+    assert table.loc[0, "mean_paid low"] == first[1].low
     assert second[1].no_interval is not None
-    assert table.loc[1, ["mean_paid", "mean_paid_low", "mean_paid_high"]].isna().all()
-    assert table["paid"].tolist() == [80.0, 80.0]
+    assert table.loc[1, ["mean_paid value", "mean_paid low", "mean_paid high"]].isna().all()
+    assert table["paid value"].tolist() == [80.0, 80.0]
     with pytest.raises(InvalidTask, match="mean_paid is of another result"):
         one.to_pandas(mean_paid=result.means("paid"))
     with pytest.raises(InvalidTask, match="mean_paid is of another result"):
         result.to_pandas(mean_paid=[])
-    assert "mean_paid" in replace(result, rows=()).to_pandas(mean_paid=[])
+    assert "mean_paid value" in replace(result, rows=()).to_pandas(mean_paid=[])
 
 
 def test_names_are_text_in_a_notebook() -> None:

@@ -591,7 +591,7 @@ def test_results_have_the_titles_and_units_that_the_task_declares_and_queries_ta
     assert at.value == pytest.approx(32.5 / 3)
     [median, _, _] = (one for _, one in result.quantiles(spend, 0.5, filled))
     assert median.low <= 12.5 <= median.high
-    assert [*result.to_pandas().columns[:2]] == ["Länder", "Ad spend €"]
+    assert [*result.to_pandas().columns[:2]] == ["Länder", "Ad spend € value"]
     assert ResultMessage.model_validate_json(ResultMessage.of(result).model_dump_json()).value() == result
     [mean] = means_in(result)
     assert mean.name == "mean of Ad spend € over rows with Ad spend €"
