@@ -272,7 +272,9 @@ class BaseRecipe(ABC, Generic[_Result]):
         path = self._steps.folder / "reported.csv"
         try:
             write_durably(path, self._written(division.reported))
-            sent = self._send(task, *self._source_of(path), "--user", self._settings.person)
+            keys = {f"{name}={of}": f"{name}={as_key}" for name, of, as_key in self._keys_as_words()}
+            source = (keys.get(one, one) for one in self._source_of(path))
+            sent = self._send(task, *source, "--user", self._settings.person)
         finally:
             path.unlink(missing_ok=True)
         left_out = Counter(division.left_out) + Counter(sent["left_out"])
@@ -355,9 +357,25 @@ class BaseRecipe(ABC, Generic[_Result]):
         values = self._settings.measure.values
         words = {one.column for one in values if one.word}
         summed = {one.column: side.numbers(one.column) for one in values if one.column not in words}
+        keys = {as_key: side.columns[of] for _, of, as_key in self._keys_as_words()}
         if self._settings.data.label:
             side = side.read_by(read_encoder(self._encoder.read_bytes()))
-        return write_table(replace(side, columns={**side.columns, **summed}))
+        return write_table(replace(side, columns={**side.columns, **summed, **keys}))
+
+    def _keys_as_words(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the key, the column and the column of its words for each one that is written as numbers, too.
+
+        A key groups by amounts as they are in the table, also where the model learns from their numbers.
+        """
+        if self._measured is None or not self._settings.data.label:
+            return
+        amounts = self._table.amounts_read_by(read_encoder(self._encoder.read_bytes()))
+        for name, column in self._measured.keys.items():
+            if column in amounts:
+                as_key = f"{column} as a key"
+                while as_key in self._table.columns:
+                    as_key += "'"
+                yield name, column, as_key
 
     def _encode(self, table: Path, out: Path) -> int:
         """Write a table's features and labels; return its number of rows."""

@@ -35,6 +35,7 @@ from browser_sim.source import RowCounts
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder, NumberColumn
+from maskedlark.encoding.table import parse_table
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -994,3 +995,26 @@ def test_rows_of_people_in_clear_are_deleted_and_sent_once_where_a_run_is_cut_of
     assert not (of_people.folder / "runs" / "1" / "reported.csv").exists()
     commands.failing = {}
     assert Recipe(of_people, lambda _: None).run().run == "2"
+
+
+def test_amounts_that_group_are_words_next_to_the_numbers_that_a_model_learns_from(
+    of_people: Project, commands: Commands
+) -> None:
+    lines = "".join(f"p{row % 100},{row % 5}.50 €,{row % 2}\n" for row in range(400))
+    (of_people.folder / "shop.csv").write_text("who,pages,bought\n" + lines, encoding="utf-8")
+    change(of_people.folder, 'values = [{column = "paid", most = 5}]', "values = []")
+    change(of_people.folder, "keys = []", 'keys = ["pages"]')
+    Recipe(Project.open(of_people.folder), lambda _: None).run()
+    folder = of_people.folder / "runs" / "1"
+    assert "--key pages=pages as a key" in asked(commands, "browser-sim run")
+    (folder / "again.csv").write_text(commands.sent_table)
+    source = load_table(
+        TableSettings(
+            path=folder / "again.csv", label="bought", keys={"pages": "pages as a key"}, person="who"
+        )
+    )
+    [key] = json.loads((folder / "measurement.json").read_text())["keys"]
+    assert {*source.cells["pages"].cells} == {*key["categories"]} == {f"{one}.50 €" for one in range(5)}
+    assert {*parse_table(commands.sent_table.encode(), "again.csv").columns["pages"]} == {
+        f"{one}.50" for one in range(5)
+    }
