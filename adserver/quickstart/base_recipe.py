@@ -135,8 +135,10 @@ class BaseRecipe(ABC, Generic[_Result]):
         try:
             result = self._run()
         except MaskedLarkError as error:
-            # For `status`: the terminal that showed it may be closed.
-            self._steps.stop(str(error))
+            # For `status`: the terminal that showed it may be closed. A disk that is full takes no note, and
+            # must not hide the error.
+            with suppress(OSError):
+                self._steps.stop(str(error))
             raise
         self._steps.finish(asdict(result))
         self._tell_warnings(result)

@@ -1,5 +1,6 @@
 """A run counts every row, goes on where it was interrupted, and says what refused in one line."""
 
+import errno
 import json
 import re
 import subprocess
@@ -24,7 +25,7 @@ from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.run_states import describe_runs
 from adserver.quickstart.running import RunningFleet
-from adserver.quickstart.runs import RunOptions, RunResult
+from adserver.quickstart.runs import RunOptions, RunResult, Steps
 from adserver.training import plain_twin
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import evaluate, predict
@@ -732,6 +733,20 @@ def test_a_refusal_has_a_text(
     status, out, err = ended
     commands.failing = {name: subprocess.CompletedProcess(name, status, out, err)}
     with pytest.raises(InvalidTask, match=why):
+        Recipe(project, lambda _: None).run()
+
+
+def test_an_error_that_cannot_be_noted_on_a_full_disk_is_said(
+    project: Project, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Steps, "stop", fail)
+    commands.failing = {
+        "adserver task create": subprocess.CompletedProcess("", 1, "", "InvalidTask: no room")
+    }
+    with pytest.raises(InvalidTask, match="InvalidTask: no room"):
         Recipe(project, lambda _: None).run()
 
 
