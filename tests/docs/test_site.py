@@ -160,6 +160,16 @@ def test_the_first_page_leads_to_every_tutorial_and_guide() -> None:
     assert not [page for page in pages if f"({page})" not in INDEX]
 
 
+def test_a_links_text_is_words_and_no_name_of_a_page() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = [
+        (page.name, link)
+        for page in pages
+        for link in re.findall(r"\[[^]]*\.md`?\]\(.*?\)", page.read_text())
+    ]
+    assert not named
+
+
 def test_navigation_begins_with_tutorials() -> None:
     assert re.search(r"^nav:\n  - index.md\n  - Tutorials:", (ROOT / "mkdocs.yml").read_text(), re.M)
 
