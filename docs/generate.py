@@ -57,11 +57,11 @@ NOTE = "<!-- Written by docs/generate.py (make docs). -->"
 
 
 def pages() -> dict[str, str]:
-    """Every generated page, by file name."""
+    """Every generated page, by its path in the reference."""
     return {
-        "cli-helper.md": cli("helper.cli.main", "lark-helper"),
-        "cli-adserver.md": cli("adserver.cli.main", "adserver"),
-        "cli-browser-sim.md": cli("browser_sim.cli", "browser-sim"),
+        "cli-helper.md": noted(cli("helper.cli.main", "lark-helper")),
+        **page_per_command("cli-adserver", cli("adserver.cli.main", "adserver")),
+        "cli-browser-sim.md": noted(cli("browser_sim.cli", "browser-sim")),
         "task.md": settings(),
         "strategies.md": strategies(),
         "errors.md": errors(),
@@ -79,7 +79,38 @@ def cli(module: str, name: str) -> str:
     command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 # our own modules
     text = re.sub(r"\n(?=\* )", "\n\n", shown.stdout.replace(str(Path.home()), "~"))
-    return noted(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+    return with_whole_summaries(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+
+
+def with_whole_summaries(text: str) -> str:
+    """Return a command line's help whose lists link each command and have its first sentence, uncut."""
+    sentences = dict(re.findall(r"^#+ `(.*)`\n\n((?:[^.]|\.(?!\s))*\.)", text, re.MULTILINE))
+    command = ""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if heading := re.match(r"#+ `(.*)`", line):
+            command = heading[1]
+        elif listed := re.fullmatch(r"\* `([a-z][a-z-]*)`: .*", line):
+            full_name = f"{command} {listed[1]}"
+            sentence = " ".join(sentences[full_name].split())
+            lines[number] = f"* [`{listed[1]}`](#{full_name.replace(' ', '-')}): {sentence}"
+    return "\n".join(lines) + "\n"
+
+
+def page_per_command(name: str, text: str) -> dict[str, str]:
+    """Split a command line's help: a page that lists its commands, and one for each of them in a folder.
+
+    Args:
+        name: The first page's name without `.md`, and the folder's.
+        text: The help of the whole command line.
+    """
+    head, *commands = re.split(r"^#(?=# )", text, flags=re.MULTILINE)
+    head = re.sub(r"^(\* \[`([a-z-]+)`\])\(.*?\)", rf"\1({name}/\2.md)", head, flags=re.MULTILINE)
+    pages = {f"{name}.md": noted(head.rstrip() + "\n")}
+    for command in commands:
+        page = re.sub(r"^#(?=#+ )", "", command, flags=re.MULTILINE).rstrip() + "\n"
+        pages[f"{name}/{page[: page.index('`', 3)].split()[-1]}.md"] = noted(page)
+    return pages
 
 
 def settings() -> str:
@@ -217,6 +248,11 @@ def follows(known: Contract) -> str:
 
 
 if __name__ == "__main__":
-    REFERENCE.mkdir(exist_ok=True)
-    for name, page in pages().items():
-        (REFERENCE / name).write_text(page)
+    written = pages()
+    for old in REFERENCE.rglob("*.md"):
+        if NOTE in old.read_text():
+            old.unlink()
+    for name, page in written.items():
+        path = REFERENCE / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(page)

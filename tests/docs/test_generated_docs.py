@@ -1,4 +1,5 @@
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,16 @@ def generated() -> dict[str, str]:
     return pages
 
 
-def test_the_reference_is_what_the_code_says() -> None:
-    for name, page in generated().items():
+def test_the_reference_is_what_the_code_says_and_the_site_lists_it() -> None:
+    nav = (DOCS.parent / "mkdocs.yml").read_text()
+    written = generated()
+    for name, page in written.items():
+        assert f"- reference/{name}\n" in nav, f"{name} is missing in the nav of mkdocs.yml"
         assert (DOCS / "reference" / name).read_text() == page, f"{name} is out of date: make docs"
         assert page.startswith("# "), f"{name} would be named by its file in the site's list of pages"
+        assert not re.search(r"^\* .*\.\.\.$", page, re.MULTILINE), f"{name} has a summary that is cut short"
+    noted = {path for path in (DOCS / "reference").rglob("*.md") if "docs/generate.py" in path.read_text()}
+    assert noted == {DOCS / "reference" / name for name in written}, "pages of what is gone: make docs"
 
 
 @pytest.mark.parametrize("reason", [*ReportReason, *ModelReason, *JobReason], ids=lambda reason: reason.value)
