@@ -10,7 +10,6 @@ import typer
 from adserver.cli.options import FreezeOption, JsonOption, OneJobOption, TrainOption
 from adserver.cli.target import server_of
 from adserver.records.exported_model import InputForm, ModelWeights
-from adserver.views.plan import describe_path
 from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
@@ -156,6 +155,7 @@ def _show_command(
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import declared_width, parse_chosen, read_model
     from adserver.training.pipeline import check_is_scaled, notes_of
+    from adserver.views.plan import describe_path
     from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
     from maskedlark.model.weights import length_in_bytes

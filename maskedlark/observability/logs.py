@@ -16,8 +16,6 @@ from enum import StrEnum, unique
 from time import monotonic
 from typing import Final, TextIO
 
-from opentelemetry import trace
-
 from maskedlark.escape import DELETE, SHOWN_DELETE, escape
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -62,6 +60,9 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        # Here, because `--help` of a server works without the extra of its party
+        from opentelemetry import trace
+
         # Public ids: they join a line to its trace.
         span = trace.get_current_span().get_span_context()
         if span.is_valid:

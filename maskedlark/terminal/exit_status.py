@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.escape import escape, escape_lines
 
-_HOUSES: Final = ("adserver", "browser_sim", "helper", "maskedlark")
+_HOUSES: Final = ("adserver", "browser_sim", "helper", "maskedlark", "protos")
 REFUSED: Final = 1
 """Something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
 UNAVAILABLE: Final = 75
@@ -43,11 +43,10 @@ def run(app: Callable[[], Any]) -> None:
         sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
         sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
     except ModuleNotFoundError as error:
-        needed_by = _module_of(error)
         # A module of our own that is missing is a bug, and no extra that could be installed.
-        if error.name is None or error.name.partition(".")[0] == needed_by.partition(".")[0]:
+        if error.name is None or error.name.partition(".")[0] in _HOUSES:
             _end_with_traceback()
-        sys.stderr.write(f"{escape(how_to_install(error.name, needed_by))}\n")
+        sys.stderr.write(f"{escape(how_to_install(error.name, _module_of(error)))}\n")
         sys.exit(REFUSED)
     except OSError as error:
         if error.filename is None:  # not about a file of the user's: a bug
@@ -64,12 +63,15 @@ def _end_with_traceback() -> NoReturn:
 
 
 def _module_of(error: BaseException) -> str:
-    """Return the name of the innermost module of ours in an error's traceback, or that of quickstart."""
+    """Return the innermost module of a party in an error's traceback, or that of quickstart.
+
+    Nothing if the traceback has none: what parties share has no extra of its own.
+    """
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     # Its parties are in the traceback too, but only its extra has what all of them need.
     if _ALL_PARTIES in modules:
         return _ALL_PARTIES
-    return next((one for one in reversed(modules) if one.partition(".")[0] in _HOUSES), "")
+    return next((one for one in reversed(modules) if one.partition(".")[0] in _ROOMS), "")
 
 
 def how_to_install(missing: str, needed_by: str, needs: str = "this command") -> str:

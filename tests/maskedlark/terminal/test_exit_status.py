@@ -4,7 +4,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,56 @@ def test_a_part_that_is_missing_is_named_with_the_extra_of_its_party(
     assert said == (
         "onnxruntime is not installed, and this command needs it: pip install 'masked-lark[adserver]'\n"
     )
+
+
+OF_EXTRAS = (
+    "alembic anyio fastapi grpc_health h11 httpx jinja2 numba onnx onnxruntime opentelemetry "
+    "prometheus_client scipy sqlalchemy starlette tenacity threadpoolctl uvicorn"
+)
+WITHOUT_EXTRAS = f"""
+import sys
+from importlib import import_module
+
+sys.modules.update(dict.fromkeys({OF_EXTRAS!r}.split()))
+module, *sys.argv[1:] = sys.argv[1:]
+import_module(module).main()
+"""
+RUNS = "--data", "{folder}", "--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure"
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("adserver.cli.main", ("serve", *RUNS), "adserver"),
+        ("adserver.cli.main", ("intake", "--database", "sqlite://", "--insecure"), "adserver"),
+        ("adserver.cli.main", ("status", *RUNS), "adserver"),
+        (
+            "helper.cli.main",
+            ("serve", "--data", "{folder}", "--listen", "127.0.0.1:0", "--insecure"),
+            "helper",
+        ),
+        ("helper.cli.main", ("warmup",), "helper"),
+        ("maskedlark.terminal.lark", ("adserver", "serve", *RUNS), "adserver"),
+    ],
+)
+def test_without_extras_a_command_names_the_extra_of_its_party(
+    module: str, words: Sequence[str], extra: str, tmp_path: Path
+) -> None:
+    asked = [word.format(folder=tmp_path) for word in words]
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, module, *asked], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == REFUSED
+    assert ran.stderr.endswith(f", and this command needs it: pip install 'masked-lark[{extra}]'\n"), (
+        ran.stderr
+    )
+    assert ran.stderr.count("\n") == 1
+
+
+def test_keys_are_made_without_extras(tmp_path: Path) -> None:
+    asked = ["keygen", "--data", str(tmp_path / "own"), "--origin", "https://ads.example"]
+    subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS, "adserver.cli.main", *asked], check=True)
+    assert (tmp_path / "own" / "tls.crt").is_file()
 
 
 @pytest.mark.parametrize(("missing", "name"), [("sqlalchemy", "Client"), ("onnx", "predict")])
