@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: the CLIs, the settings of tasks and strategies, and the errors.
+"""Writes docs/reference/ from the code: CLIs, extras, the settings of tasks and strategies, and errors.
 
 Run by `make docs`; a test holds them up to date.
 """
@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -53,6 +54,14 @@ from maskedlark.reports.updates import UpdateForm
 
 REFERENCE = Path(__file__).parent / "reference"
 REASONS_HEAD = "| reason | meaning | again | charged | what to do |\n|---|---|---|---|---|"
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PAGES_OF_COMMANDS = {
+    "demo": "#lark-demo",
+    "quickstart": "cli-adserver/quickstart.md",
+    "adserver": "cli-adserver.md",
+    "helper": "cli-helper.md",
+    "browser": "cli-browser-sim.md",
+}
 NOTE = "<!-- Written by docs/generate.py (make docs). -->"
 
 
@@ -62,6 +71,8 @@ def pages() -> dict[str, str]:
         "cli-helper.md": noted(cli("helper.cli.main", "lark-helper")),
         **page_per_command("cli-adserver", cli("adserver.cli.main", "adserver")),
         "cli-browser-sim.md": noted(cli("browser_sim.cli", "browser-sim")),
+        "cli-lark.md": lark(),
+        "extras.md": extras(),
         "task.md": settings(),
         "strategies.md": strategies(),
         "errors.md": errors(),
@@ -111,6 +122,40 @@ def page_per_command(name: str, text: str) -> dict[str, str]:
         page = re.sub(r"^#(?=#+ )", "", command, flags=re.MULTILINE).rstrip() + "\n"
         pages[f"{name}/{page[: page.index('`', 3)].split()[-1]}.md"] = noted(page)
     return pages
+
+
+def lark() -> str:
+    """Return the page of the command that has those of all parties: its own help, and where theirs is."""
+    whole, demo, *_ = cli("maskedlark.terminal.lark", "lark").split("\n## ")
+    # A command that has no page stops `make docs` here
+    linked = re.sub(r"\(#lark-([a-z]+)\)", lambda link: f"({PAGES_OF_COMMANDS[link[1]]})", whole)
+    return noted(f"{linked}\n## {demo.strip()}\n")
+
+
+def extras() -> str:
+    """Return the page of the package's extras: what each is for, and what it installs."""
+    text = PYPROJECT.read_text()
+    listed = text.partition("[project.optional-dependencies]\n")[2]
+    rows = []
+    for name, requirements in tomllib.loads(text)["project"]["optional-dependencies"].items():
+        found = re.search(rf"((?:^# .*\n)+){name} = ", listed, re.MULTILINE)
+        if found is None:
+            raise SystemExit(f"pyproject.toml: say in a comment above the extra {name} what it is for")
+        meaning = " ".join(found[1].removeprefix("# ").replace("\n# ", " ").split())
+        rows.append(f"| `{name}` | {meaning} | {brought(requirements)} |\n")
+    return noted(
+        "# Extras of the package\n\n`pip install` of the package alone brings what all parties share. An"
+        " extra in brackets brings what a party or a feature needs; commas separate several"
+        " ([install the package](../how-to/install.md)).\n\n| extra | for | brings |\n|---|---|---|\n"
+        + "".join(rows)
+    )
+
+
+def brought(requirements: list[str]) -> str:
+    """Return what an extra installs, as a cell: other extras, or names of packages without versions."""
+    if len(requirements) == 1 and (others := re.search(r"^masked-lark\[(.*)\]$", requirements[0])):
+        return "the extras " + ", ".join(f"`{one}`" for one in others[1].split(","))
+    return ", ".join(re.split(r"[\[=<>]", one)[0] for one in requirements)
 
 
 def settings() -> str:

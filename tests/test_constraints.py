@@ -116,12 +116,14 @@ def test_each_package_of_npm_has_its_hash() -> None:
     assert all(one["integrity"].startswith("sha512-") for one in packages.values())
 
 
-def forged(name: str, version: str, folder: Path) -> None:
-    """Put a package of this name there, which pip takes for whole."""
+def forged(name: str, version: str, folder: Path, metadata: str = "") -> None:
+    """Put a package of this name there, which pip takes for whole, with further lines of its metadata."""
     stem = f"{name}-{version}"
     files = {
         f"{name}/__init__.py": b"forged = True\n",
-        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{stem}.dist-info/METADATA": (
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}".encode()
+        ),
         f"{stem}.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(
