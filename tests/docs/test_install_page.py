@@ -31,12 +31,20 @@ def test_the_block_installs_what_the_lock_holds_and_nothing_else(tmp_path: Path,
     forged("masked_lark", "7.0", tmp_path, own)
     (packages := tmp_path / "packages").mkdir()
     forged("needed", "2.0", packages)
-    digest = sha256((packages / "needed-2.0-py3-none-any.whl").read_bytes()).hexdigest()
-    lock = f"needed==2.0 --hash=sha256:{digest if is_held else '0' * 64}\n"
-    (tmp_path / "masked_lark-7.0.lock.txt").write_text(lock)
+    forged("pip", "99.0", packages)
+    own_pip, needed = (
+        sha256((packages / f"{one}-py3-none-any.whl").read_bytes()).hexdigest()
+        for one in ("pip-99.0", "needed-2.0")
+    )
+    (tmp_path / "masked_lark-7.0.lock.txt").write_text(
+        f"needed==2.0 \\\n    --hash=sha256:{needed if is_held else '0' * 64}\n"
+        f"pip==99.0 \\\n    --hash=sha256:{own_pip}\n"
+    )
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    [block] = re.findall(r"^(    WHEEL=.*?\n)\n", PAGE, re.M | re.S)
+    [block] = re.findall(
+        r"^    \. /opt/maskedlark/bin/activate\n(.*)    lark-helper warmup$", PAGE, re.M | re.S
+    )
     ran = subprocess.run(
         ["/bin/sh", "-ec", block],
         cwd=tmp_path,
@@ -52,6 +60,8 @@ def test_the_block_installs_what_the_lock_holds_and_nothing_else(tmp_path: Path,
         check=False,
     )
     installed = {path.name for path in environment.glob("lib/python*/site-packages/*.dist-info")}
-    wanted = {"masked_lark-7.0.dist-info", "needed-2.0.dist-info"} if is_held else set()
+    wanted = {"pip-99.0.dist-info"} | (
+        {"masked_lark-7.0.dist-info", "needed-2.0.dist-info"} if is_held else set()
+    )
     assert (ran.returncode == 0, installed) == (is_held, wanted), ran.stderr
     assert is_held or "HASHES" in ran.stderr
