@@ -138,17 +138,20 @@ class HelperCore:
         self.budgets_left = BudgetsLeft(ledger)
         self.refused = RefusedActs(ledger.log)
 
-    def check_well(self) -> None:
+    def check_well(self, shown: bytes | None = None) -> None:
         """Return if calls can be answered.
 
         The ledger can be read, and knows every position that it was seen at; the disk has room.
+
+        Args:
+            shown: The receipt that a caller shows, if one asks.
 
         Raises:
             JobRefused(LEDGER_ROLLED_BACK)
             HelperUnavailable: the disk is full.
             SQLAlchemyError: the ledger cannot be read.
         """
-        self.witness.check(None)
+        self.witness.check(shown)
         self.counts()
         self.datasets.check_room()
 

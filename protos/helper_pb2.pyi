@@ -12,7 +12,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("name", "version", "verify_key", "agreement_key", "key_list", "numerics_digest", "tasks", "datasets", "open_jobs", "rounds_answered", "protocols")
+    __slots__ = ("name", "version", "verify_key", "agreement_key", "key_list", "numerics_digest", "tasks", "datasets", "open_jobs", "rounds_answered", "protocols", "not_well")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class StatusReply(_message.Message):
     OPEN_JOBS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_ANSWERED_FIELD_NUMBER: _ClassVar[int]
     PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
+    NOT_WELL_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     verify_key: bytes
@@ -35,7 +36,8 @@ class StatusReply(_message.Message):
     open_jobs: int
     rounds_answered: int
     protocols: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., verify_key: _Optional[bytes] = ..., agreement_key: _Optional[bytes] = ..., key_list: _Optional[bytes] = ..., numerics_digest: _Optional[bytes] = ..., tasks: _Optional[int] = ..., datasets: _Optional[int] = ..., open_jobs: _Optional[int] = ..., rounds_answered: _Optional[int] = ..., protocols: _Optional[_Iterable[int]] = ...) -> None: ...
+    not_well: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., verify_key: _Optional[bytes] = ..., agreement_key: _Optional[bytes] = ..., key_list: _Optional[bytes] = ..., numerics_digest: _Optional[bytes] = ..., tasks: _Optional[int] = ..., datasets: _Optional[int] = ..., open_jobs: _Optional[int] = ..., rounds_answered: _Optional[int] = ..., protocols: _Optional[_Iterable[int]] = ..., not_well: _Optional[str] = ...) -> None: ...
 
 class RegisterTaskRequest(_message.Message):
     __slots__ = ("task",)

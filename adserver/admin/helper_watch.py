@@ -51,8 +51,8 @@ class HelperHealth:
     Attributes:
         role: 0 or 1.
         address: host:port.
-        is_well: Whether it answered the last time; None before the first answer.
-        cause: Why it did not.
+        is_well: Whether it answered the last time, and refuses no calls; None before the first answer.
+        cause: Why it is not well.
         answered_at: When it last answered, in Unix seconds; None: never since this server started.
         latency_ms: How long that answer took.
         status: What it said.
@@ -132,8 +132,8 @@ class HelperWatch:
         seen = first_seen(self._engine, [key.public_key for key in keys], now_s=now_s)
         self._keep(
             role,
-            is_well=True,
-            cause="",
+            is_well=not status.not_well,
+            cause=status.not_well,
             answered_at=now_s,
             latency_ms=latency_ms,
             status=status,

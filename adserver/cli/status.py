@@ -9,16 +9,24 @@ from adserver.cli.options import JsonOption
 from adserver.cli.target import connected_server_of, server_of
 from adserver.views.printing import moment, print_json, print_table
 from maskedlark.escape import escape
+from maskedlark.terminal.exit_status import UNAVAILABLE
 from maskedlark.terminal.options import takes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from adserver.client.ad_server import AdServer
+    from adserver.records.summaries import HelperSummary, IntakeSummary
 
 
 # A status is asked for once, and computes nothing: a helper that is away is an answer
 @takes(server=connected_server_of, without=["round_deadline", "wait"])
 def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
-    """Show whether both helpers answer; with --url, also the intake's counts since the server started."""
+    """Show whether both helpers are well; with --url, also the intake's counts since the server started.
+
+    Exits with 75 unless both answer and are well: one that refuses calls, as after its ledger was rolled
+    back, answers and is not well.
+    """
     from adserver.client.local import LocalAdServer
 
     with server:
@@ -27,9 +35,15 @@ def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
         intake = None if isinstance(server, LocalAdServer) else server.intake()
     if as_json:
         print_json({"helpers": [asdict(one) for one in helpers], "intake": intake and asdict(intake)})
-        return
+    else:
+        _print_status(helpers, intake)
+    if not all(one.is_well for one in helpers):
+        raise typer.Exit(UNAVAILABLE)
+
+
+def _print_status(helpers: "Iterable[HelperSummary]", intake: "IntakeSummary | None") -> None:
     print_table(
-        ("helper", "address", "answers", "name", "version", "numerics", "keys until"),
+        ("helper", "address", "well", "name", "version", "numerics", "keys until"),
         [
             (
                 one.role,

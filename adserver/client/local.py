@@ -457,7 +457,8 @@ def _look_at(role: int, helper: "HelperClient") -> HelperSummary:
     return HelperSummary(
         role=role,
         address=helper.address,
-        is_well=True,
+        is_well=not status.not_well,
+        cause=status.not_well,
         answered_at=time.time(),
         latency_ms=1_000 * (time.monotonic() - begun),
         name=status.identity.name,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from maskedlark.canonical import build, decode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
+from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _DIGEST_BYTES: Final = 32
 _MOST_NAME: Final = 200
+_MOST_CAUSE: Final = 1_000
 _Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
 _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
@@ -45,6 +47,7 @@ class HelperStatus:
         datasets: How many it has committed.
         open_jobs: Started and not closed.
         rounds_answered: Of all jobs.
+        not_well: Why it refuses calls, if it says so, as on a ledger that was rolled back.
     """
 
     version: str
@@ -55,6 +58,7 @@ class HelperStatus:
     datasets: int | None
     open_jobs: int | None
     rounds_answered: int | None
+    not_well: str = ""
 
 
 @frozen
@@ -104,6 +108,11 @@ class Replies:
             identity=identity,
             keys=keys,
             numerics_digest=reply.numerics_digest,
+            not_well=(
+                f"helper at {self._peer} is not well: {escape(reply.not_well[:_MOST_CAUSE])}"
+                if reply.not_well
+                else ""
+            ),
             **{name: getattr(reply, name) if reply.HasField(name) else None for name in _COUNTS},
         )
 

@@ -74,8 +74,8 @@ class HelperSummary:
     Attributes:
         role: 0 or 1.
         address: host:port.
-        is_well: Whether it answered the last time; None before the first answer.
-        cause: Why it did not answer.
+        is_well: Whether it answered the last time, and refuses no calls; None before the first answer.
+        cause: Why it is not well.
         answered_at: Unix seconds of its last answer; None if it has not answered yet.
         latency_ms: The duration of that answer.
         name: Its name, as it states it.

@@ -64,5 +64,6 @@ def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
         "fingerprint": identity.fingerprint,
         "hpke_keys": keys,
         "numerics_digest": reply.numerics_digest.hex(),
+        "well": f"no: {reply.not_well}" if reply.not_well else "yes",
         **{name: getattr(reply, name) for name in _COUNTS if reply.HasField(name)},
     }

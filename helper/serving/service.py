@@ -108,7 +108,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
-        """Return this helper's identity to anyone, and what it holds to callers on this machine."""
+        """Return this helper's identity and health to anyone, and counts to callers on this machine."""
         with answering(context), database_at_hand("the helper"):
             status = self._core.status()
             # Public: peers compare these before they trust each other.
@@ -121,6 +121,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 numerics_digest=status.numerics,
                 protocols=PROTOCOLS,
             )
+            try:
+                self._core.check_well(find_receipt(context.invocation_metadata()))
+            except MaskedLarkError as error:
+                reply.not_well = str(error)
             # Without a certificate the caller is on this machine (plaintext is refused elsewhere): counts are
             # the operator's.
             if client_names(context) is None:

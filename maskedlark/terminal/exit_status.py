@@ -17,7 +17,7 @@ _HOUSES: Final = ("adserver", "browser_sim", "helper", "maskedlark", "protos")
 REFUSED: Final = 1
 """Something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
 UNAVAILABLE: Final = 75
-"""A helper did not answer; run the command again later (EX_TEMPFAIL)."""
+"""A helper did not answer, or is not well; run the command again later (EX_TEMPFAIL)."""
 _OURS: Final = "masked-lark"
 # The extra of each party, by the name of its folder; a project of quickstart starts all parties
 _ROOMS: Final = {"adserver": "adserver", "browser_sim": "browser", "helper": "helper"}

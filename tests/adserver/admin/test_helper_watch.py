@@ -26,6 +26,7 @@ class Watched:
         self.address = f"127.0.0.1:710{role}"
         self.role = role
         self.error: Exception | None = None
+        self.not_well = ""
         self.was_asked = Event()
 
     def status(self) -> HelperStatus:
@@ -41,6 +42,7 @@ class Watched:
             datasets=None,
             open_jobs=None,
             rounds_answered=None,
+            not_well=self.not_well,
         )
 
 
@@ -79,6 +81,14 @@ def test_a_helper_that_falls_silent_keeps_what_is_known_of_it(engine: Engine) ->
     helpers[1].error = None
     watch.look(1)
     assert (watch.sights()[1].is_well, watch.sights()[1].cause) == (True, "")
+
+
+def test_a_helper_that_says_that_it_refuses_calls_is_not_well(engine: Engine) -> None:
+    helpers, watch = watch_of(engine, SetClock())
+    helpers[0].not_well = "helper at 127.0.0.1:7100 is not well: this helper's ledger is older"
+    watch.look(0)
+    sight = watch.sights()[0]
+    assert (sight.is_well, sight.cause, sight.answered_at) == (False, helpers[0].not_well, NOW)
 
 
 def test_a_key_is_as_old_as_its_first_sight_also_after_a_restart(engine: Engine) -> None:

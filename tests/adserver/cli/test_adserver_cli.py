@@ -17,10 +17,13 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+import adserver.client.local
 from adserver.cli.main import app, main
 from adserver.collecting.task_settings import NO_LABELS
 from adserver.peers import retrying
+from adserver.peers.client import HelperClient
 from adserver.peers.retrying import ONCE
+from adserver.records.summaries import HelperSummary
 from adserver.store.database import default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
@@ -431,3 +434,20 @@ def test_status_says_below_its_table_why_a_helper_does_not_answer(
     assert shown.output.splitlines()[-2:] == [
         f"helper at 127.0.0.1:{port}: no server is listening there" for port in (1, 2)
     ]
+    assert shown.exit_code == UNAVAILABLE
+
+
+@pytest.mark.parametrize(("not_well", "status"), [("", 0), ("helper at 127.0.0.1:2 is not well: full", 75)])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_status_ends_with_75_unless_both_helpers_are_well(
+    not_well: str, status: int, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sight(role: int, helper: HelperClient) -> HelperSummary:
+        cause = not_well if role else ""
+        return HelperSummary(role=role, address=helper.address, is_well=not cause, cause=cause)
+
+    monkeypatch.setattr(adserver.client.local, "_look_at", sight)
+    helpers = ["--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure"]
+    shown = CliRunner().invoke(app, ["status", "--data", str(tmp_path), *helpers, *options])
+    assert shown.exit_code == status
+    assert not_well in shown.output

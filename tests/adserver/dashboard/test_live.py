@@ -88,7 +88,7 @@ def test_only_the_parts_that_changed_are_replaced(held: Visit) -> None:
     held.page.wait_for_timeout(1_000 * YOUNG_S)
     poll(held)
     held.page.wait_for_selector("text=Needs a look")
-    held.page.wait_for_selector(".state.silent")
+    held.page.wait_for_selector(".state.unwell")
     assert held.page.evaluate("document.querySelector('#waiting h2').mine") == "kept"
 
 

@@ -1,5 +1,6 @@
 """Yesterday's ledger is noticed, whoever brings it back and whatever else they bring back with it."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from sqlalchemy import Engine, create_engine, event
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables
 from adserver.store.receipts import ReceiptBook
+from helper.cli.status import fetch_status
 from helper.core import HelperCore
 from helper.ledger.ledger import Ledger
 from helper.ledger.witness import FILE_NAME, Witness
@@ -124,6 +126,30 @@ def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt
     with pytest.raises(JobRefused):
         core.check_well()  # so that /healthz says so
     assert refused(scene.parties[0].open())  # and after a restart
+
+
+def test_a_status_shows_the_receipt_too_and_says_that_the_ledger_was_rolled_back(
+    scene: Scene, tmp_path: Path
+) -> None:
+    spec, book = scene.job(scene.seal()), ReceiptBook()
+    yesterday = saved(scene, tmp_path / "yesterday")
+    with serving(scene.parties[0].open(), book) as client:
+        assert client.status().not_well == ""
+        client.start_job(spec, MODEL)
+        assert client.status().not_well == ""
+    core = brought_back(scene, yesterday)
+    core.check_well()  # nobody has shown it anything yet
+    with serving(core, book) as client:
+        said = client.status().not_well
+        assert re.fullmatch(
+            r"helper at \S+ is not well: .* ledger is older than its earlier answers: .*", said
+        )
+    with pytest.raises(JobRefused):
+        core.check_well()  # so that /healthz says so from then on
+    with served(core) as address:
+        assert str(fetch_status(address, None, deadline_s=HANGS_S)["well"]).startswith(
+            "no: this helper's ledger"
+        )
 
 
 def replace_below(core: HelperCore, data: Path, saved_at: Path) -> None:
