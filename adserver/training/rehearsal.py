@@ -34,7 +34,7 @@ from adserver.store.datasets import Dataset
 from adserver.training.default_network import DefaultNetwork, choose_default, submit_default
 from adserver.training.default_optimizer import choose_rate, epsilon_of_report, steps_at, why_no_rule
 from adserver.training.eval_set import EvalSet
-from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, area_error
+from adserver.training.inference import ERRORS_OF_99, OF_TWO_CLASSES, Evaluation, area_error
 from adserver.training.linear_model import can_fit, cross_fit_linear
 from adserver.training.merged_parameters import separate_parameters
 from adserver.training.model_file import check_loss_fits
@@ -47,7 +47,10 @@ from adserver.training.rehearsal_training import (
     PARTS,
     STEPS,
     RehearsalTraining,
+    Score,
     TrainingOutcome,
+    choose_test_rows,
+    score_evaluation,
     score_model,
 )
 from adserver.training.rehearsed import DEFAULT, METRIC_NAMES, WARM, Rehearsal, Rehearsed
@@ -193,22 +196,35 @@ def rehearse(
         # The start after those of the seeds is trained on all examples, so no seed could test it.
         warm_model=note_panel(starts[wish.seeds], examples) if is_warm else None,
         was_trained_on=was_trained_on(submission.model, examples),
-        as_given=score_model(submission.model, examples, loss).value if begun.is_trained else None,
-        linear=_score_linear(encoder, loss, examples, outputs=model.output_width),
+        as_given=_score_given(submission.model, loss, examples, seeds=wish.seeds)
+        if begun.is_trained
+        else None,
+        linear=_score_linear(encoder, loss, examples, outputs=model.output_width, seeds=wish.seeds),
     )
 
 
+def _score_given(model: bytes, loss: TrainedLoss, examples: EvalSet, *, seeds: int) -> Rehearsed:
+    """Return how the weights of a model do as they are, with the examples that test in each seed."""
+    parts = (examples.take(choose_test_rows(examples, seed)) for seed in range(seeds))
+    scores = [score_model(model, part, loss) for part in parts]
+    return Rehearsed.of_scores("the weights as they were given", scores)
+
+
 def _score_linear(
-    encoder: Encoder | None, loss: TrainedLoss, examples: EvalSet, *, outputs: int
-) -> float | None:
+    encoder: Encoder | None, loss: TrainedLoss, examples: EvalSet, *, outputs: int, seeds: int
+) -> Rehearsed | None:
     """Return how a linear model of the examples alone does, each fifth scored by one of the others.
 
-    None for heads and losses of numbers, and where it has no room for the outputs.
+    Each seed scores the examples that test in it, so that jobs are compared with it seed by seed. None for
+    heads and losses of numbers, and where it has no room for the outputs.
     """
     if isinstance(loss, Heads) or not _is_of_classes(loss) or not can_fit(encoder, outputs):
         return None
-    found = cross_fit_linear(encoder, loss, examples, outputs=outputs).evaluation
-    return found.accuracy if found.auc is None else found.auc
+    found = cross_fit_linear(encoder, loss, examples, outputs=outputs)
+    scores = list[Score]()
+    for rows in (choose_test_rows(examples, seed) for seed in range(seeds)):
+        scores.append(score_evaluation(Evaluation.of(found.outputs[rows], examples.labels[rows], found.loss)))
+    return Rehearsed.of_scores("a linear model of the examples alone", scores)
 
 
 def _is_of_classes(loss: TrainedLoss) -> bool:

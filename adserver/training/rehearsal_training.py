@@ -149,13 +149,25 @@ def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Sco
 
 def _split_examples(training: RehearsalTraining, share: float) -> "_SplitExamples":
     """Return a share of the examples that train, and those that test, of this seed."""
-    # After as many seeds as parts each has tested once: the examples are parted anew.
-    repeat, part = divmod(training.seed, PARTS)
-    parts = training.examples.parts(PARTS, np.random.default_rng(repeat))
-    test = training.examples.take(parts.pop(part))
+    test, others = _part_rows(training.examples, training.seed)
     random = np.random.default_rng([training.seed, len(training.examples)])
-    others = random.permutation(np.concatenate(parts))
-    return _SplitExamples(training.examples.take(others[: round(share * len(others))]), test, random)
+    others = random.permutation(others)
+    train = training.examples.take(others[: round(share * len(others))])
+    return _SplitExamples(train, training.examples.take(test), random)
+
+
+def choose_test_rows(examples: EvalSet, seed: int) -> NDArray[np.int64]:
+    """Return the rows of the examples that each training of a seed is tested with."""
+    return _part_rows(examples, seed)[0]
+
+
+def _part_rows(examples: EvalSet, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows that test in a seed, and the others."""
+    # After as many seeds as parts each has tested once: the examples are parted anew.
+    repeat, part = divmod(seed, PARTS)
+    parts = examples.parts(PARTS, np.random.default_rng(repeat))
+    test = parts.pop(part)
+    return test, np.concatenate(parts)
 
 
 class _SplitExamples(NamedTuple):
@@ -350,8 +362,12 @@ def score_model(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> S
         areas = [one.auc for one in inference.evaluate_heads(encoded_model, features, labels, loss).values()]
         known = [one for one in areas if one is not None]
         value = float(np.mean(known)) if known else -found.loss
-    elif found.auc is not None:
-        value = found.auc
-    else:
-        value = -found.loss if found.accuracy is None else found.accuracy
+        return Score(value=value, measured=value, loss=found.loss, mean_over_rate=found.mean_over_rate)
+    return score_evaluation(found)
+
+
+def score_evaluation(found: inference.Evaluation) -> Score:
+    """Return the score of an evaluation: the area, else the accuracy, else minus the loss."""
+    value = found.accuracy if found.auc is None else found.auc
+    value = -found.loss if value is None else value
     return Score(value=value, measured=value, loss=found.loss, mean_over_rate=found.mean_over_rate)

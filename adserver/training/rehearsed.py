@@ -7,9 +7,9 @@
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -102,6 +102,13 @@ class Rehearsed:
     sampling_error: float | None = None
     default: DefaultNetwork | None = None
 
+    @classmethod
+    def of_scores(cls, name: str, scores: Sequence[Score]) -> Self:
+        """Return what is no job and has scores of the same seeds: what jobs are compared with."""
+        return cls(
+            name=name, epsilon=None, costs=None, noise_multiplier=0.0, learning_rate=0.0, scores=tuple(scores)
+        )
+
     @property
     def is_default(self) -> bool:
         """Whether the default network was trained in place of the model."""
@@ -184,9 +191,9 @@ class Rehearsal:
         told: What was done to the model first; a job with these examples as its evaluation set does it too.
         optimizer: The job's.
         schedule: Its learning rate's.
-        as_given: The score on all examples of the weights that were given, if they know something of the
-            labels: what a job from them has to beat. None of others.
-        linear: The score of a linear model of the examples alone, by cross-validation; None where none was
+        as_given: The scores of the weights that were given, if they know something of the labels: what a job
+            from them has to beat. None of others.
+        linear: The scores of a linear model of the examples alone, by cross-validation; None where none was
             trained.
     """
 
@@ -197,8 +204,8 @@ class Rehearsal:
     told: str = ""
     optimizer: OptimizerKind = OptimizerKind.SGD
     schedule: ScheduleKind = ScheduleKind.CONSTANT
-    as_given: float | None = None
-    linear: float | None = None
+    as_given: Rehearsed | None = None
+    linear: Rehearsed | None = None
 
     def best(self, name: str) -> Rehearsed:
         """Return the setting of a name whose mean score is the highest, of those that were tried most often.
@@ -285,17 +292,10 @@ class Rehearsal:
             if (default := self.default_of(name)) is not None:
                 lines.append(self._compare_default(job, default, is_python=is_python))
             if self.linear is not None:
-                gain = job.value - self.linear
-                lines.append(
-                    f"{name}: {job.value:.4f}, {gain:+.4f} to a linear model of the examples alone, "
-                    f"{self.linear:.4f}"
-                )
+                lines.append(_compare(job, self.linear))
             if self.as_given is not None and not job.is_warm:
-                gain = job.value - self.as_given
-                advice = "" if gain > 0 else ": keep them, or try lower rates"
-                lines.append(
-                    f"{name}: {job.value:.4f}, {gain:+.4f} to the weights as they were given{advice}"
-                )
+                advice = "" if job.value > self.as_given.value else ": keep them, or try lower rates"
+                lines.append(_compare(job, self.as_given) + advice)
             over = job.mean_over_rate
             if over is not None and abs(over - 1) > OFF:
                 lines.append(
@@ -303,24 +303,15 @@ class Rehearsal:
                     + ("job.calibrate(panel=FILE)" if is_python else "`adserver model calibrate`")
                 )
             if job.is_warm:
-                cold = self.advised(name.removesuffix(WARM)).value
-                lines.append(
-                    f"{name}: {job.value:.4f}, {job.value - cold:+.4f} to the same from the given weights"
-                )
+                cold = self.advised(name.removesuffix(WARM))
+                lines.append(_compare(job, cold, "the same from the given weights"))
             lines += self._describe_rates(self.best(name))
             lines.append(f"{name}: {self._describe_job(job, is_python=is_python)}")
         return lines
 
     def _compare_default(self, job: Rehearsed, default: Rehearsed, *, is_python: bool) -> str:
         """Say how a job does next to the default network; how to take that, unless the job is better."""
-        line = (
-            f"{job.name}: {job.value:.4f}, {job.value - default.value:+.4f} to the default network, "
-            f"{default.value:.4f}"
-        )
-        if job.is_better_than(default):
-            return line
-        if not default.is_better_than(job):
-            line += f", which {plural(len(job.scores), 'seed')} cannot tell from chance"
+        line = _compare(job, default, "the default network")
         if job.value > default.value or default.default is None:
             return line
         clip, rate = default.default.network.clip_norm, default.learning_rate
@@ -401,6 +392,17 @@ class Rehearsal:
             if one.scores or one.refused
         ]
         return "\n".join([f"Rehearsal by {self.metric}", *lines, REFERENCES, *self.remarks(is_python=True)])
+
+
+def _compare(job: Rehearsed, other: Rehearsed, what: str = "") -> str:
+    """Say how far a job is above something else, and whether its seeds tell that from chance."""
+    line = (
+        f"{job.name}: {job.value:.4f}, {job.value - other.value:+.4f} to {what or other.name}, "
+        f"{other.value:.4f}"
+    )
+    if job.is_better_than(other) or other.is_better_than(job):
+        return line
+    return f"{line}, which {plural(len(job.scores), 'seed')} cannot tell from chance"
 
 
 def _describe_resolution(job: Rehearsed, other: Rehearsed, *, is_python: bool) -> str:

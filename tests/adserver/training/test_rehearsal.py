@@ -1,7 +1,7 @@
 """A rehearsal is the job: its plan, samples, noise and steps, without the helpers."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -43,6 +43,7 @@ from adserver.training.rehearsal_training import (
     _split_examples,
     _train_alone,
     _TrainingRun,
+    choose_test_rows,
     score_model,
 )
 from adserver.training.rehearsed import DEFAULT, WARM, Rehearsal, Rehearsed
@@ -250,7 +251,8 @@ def test_the_warm_model_is_trained_on_the_examples_alone(warm: Rehearsal, rehear
     assert warm.as_given is rehearsal.as_given is None  # fresh weights
     wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.02,), seeds=1)
     knowing = rehearse(replace(SUBMISSION, model=warm.warm_model), task_of(), examples(), wish)
-    assert knowing.as_given == pytest.approx(warm.best(ALONE).value, abs=0.05)
+    assert knowing.as_given is not None
+    assert knowing.as_given.value == pytest.approx(warm.best(ALONE).value, abs=0.05)
     before, after = (
         score_model(model, examples(2_000), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).value
         for model in (SUBMISSION.model, warm.warm_model)
@@ -459,6 +461,11 @@ def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
     assert scored.mean_over_rate == pytest.approx((1 / (1 + np.exp(-logits))).mean() / found.labels.mean())
 
 
+def scored(name: str, values: Iterable[float]) -> Rehearsed:
+    """What a job is compared with, with its scores, one a seed."""
+    return Rehearsed.of_scores(name, [Score(value=one, measured=one, loss=0.4) for one in values])
+
+
 def rehearsed(scores: Mapping[float, tuple[float, ...]], rule: float | None = None, **more: Any) -> Rehearsal:
     """A rehearsal at epsilon 1 with the scores of each rate, one a seed."""
     settings = [
@@ -641,30 +648,66 @@ def test_what_more_examples_gain_is_continued_and_the_loss_is_as_it_came_out() -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (0.6, "epsilon 1: 0.6500, +0.0500 to the weights as they were given"),
-        (0.7, "epsilon 1: 0.6500, -0.0500 to the weights as they were given: keep them, or try lower rates"),
+        ((0.6, 0.6), "+0.0500 to the weights as they were given, 0.6000"),
+        (
+            (0.5, 0.7),
+            "+0.0500 to the weights as they were given, 0.6000, which 2 seeds cannot tell from chance",
+        ),
+        (
+            (0.7, 0.7),
+            "-0.0500 to the weights as they were given, 0.7000: keep them, or try lower rates",
+        ),
         (None, None),
     ],
 )
 def test_a_job_is_compared_with_the_weights_that_it_begins_at_if_they_know_something(
-    given: float | None, said: str | None
+    given: tuple[float, ...] | None, said: str | None
 ) -> None:
-    remarks = rehearsed(SAME, 3.0, as_given=given).remarks()
+    """At the rule's rate both seeds score .65."""
+    as_given = None if given is None else scored("the weights as they were given", given)
+    said = None if said is None else f"epsilon 1: 0.6500, {said}"
+    remarks = rehearsed(SAME, 3.0, as_given=as_given).remarks()
     assert [line for line in remarks if "as they were given" in line] == ([] if said is None else [said])
 
 
 def test_a_job_is_compared_with_a_linear_model_of_the_examples_alone(rehearsal: Rehearsal) -> None:
     """The examples' label is a line's side, which a linear model finds."""
     found = examples()
-    fitted = cross_fit_linear(None, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, found, outputs=1).evaluation.auc
-    assert rehearsal.linear == fitted
-    assert fitted is not None
-    assert fitted > 0.9
-    advised = rehearsal.advised("epsilon 8")
-    gain = f"{advised.value - fitted:+.4f} to a linear model of the examples alone, {fitted:.4f}"
+    outputs = cross_fit_linear(None, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, found, outputs=1).outputs
+    fitted = []
+    for seed in range(WISH.seeds):
+        rows = choose_test_rows(found, seed)
+        above = outputs[rows][found.labels[rows] == 1], outputs[rows][found.labels[rows] == 0]
+        fitted.append(float((above[0] > above[1].T).mean()))
+    assert rehearsal.linear is not None
+    assert [one.value for one in rehearsal.linear.scores] == pytest.approx(fitted)
+    linear, advised = rehearsal.linear.value, rehearsal.advised("epsilon 8")
+    assert linear > 0.9
+    gain = f"{advised.value - linear:+.4f} to a linear model of the examples alone, {linear:.4f}"
     said = [line for line in rehearsal.remarks() if "linear" in line and line.startswith("epsilon 8:")]
-    assert said == [f"epsilon 8: {advised.value:.4f}, {gain}"]
+    assert len(said) == 1
+    assert said[0].startswith(f"epsilon 8: {advised.value:.4f}, {gain}")
     assert "linear" not in "".join(rehearsed(SAME, 3.0).remarks())
+
+
+def test_no_difference_to_a_linear_model_or_of_a_warm_start_is_shown_as_more_than_the_seeds_tell() -> None:
+    """Four seeds that scatter by .05 around -.0177 tell nothing; four that agree on it do."""
+    job = np.array([0.55, 0.6, 0.58, 0.5956])
+    chance, agreed = np.array([0.05, -0.05, 0.06, -0.06]), np.array([0.001, -0.001, 0.001, -0.001])
+    for scatter, ends in (
+        (
+            chance,
+            "-0.0177 to a linear model of the examples alone, 0.5991, which 4 seeds cannot tell from chance",
+        ),
+        (agreed, "-0.0177 to a linear model of the examples alone, 0.5991"),
+    ):
+        linear = scored("a linear model of the examples alone", job + 0.0177 + scatter)
+        found = rehearsed({1.0: tuple(job)}, 1.0, linear=linear)
+        assert [line for line in found.remarks() if "linear" in line] == [f"epsilon 1: 0.5814, {ends}"]
+        warm = replace(found.settings[0], name=f"epsilon 1{WARM}", is_warm=True, scores=linear.scores)
+        remarks = replace(found, linear=None, settings=(*found.settings, warm)).remarks()
+        said = [line for line in remarks if "from the given weights" in line]
+        assert said[0].endswith("chance") is (scatter is chance)
 
 
 @pytest.mark.usefixtures("alone_briefly")
