@@ -145,6 +145,7 @@ class Training(Connection):
             found = None if loss is None else _loss(loss, encoded)
             request = replace(request, model=encoded, loss=found)
         planned = self.server.plan(request)
+        planned = planned._replace(warnings=(*warn_of_modes(model), *planned.warnings))
         _tell((Remark(text=line, is_warning=True) for line in planned.warnings), False)
         return ShownPlan(planned, request)
 
@@ -281,7 +282,7 @@ class Training(Connection):
             # Last, since it takes seconds
             submission = _with_model(asked, as_onnx(model, task.num_features), loss)
             job, remarks = self._submit(submission)
-        _tell([*(Remark(text=line, is_warning=True) for line in warn_of_modes(model)), *remarks], progress)
+        _tell([*_remarks_of_modes(model), *remarks], progress)
         return job.wait(progress=progress) if wait else job
 
     def _submit_default(self, asked: Submission, task: Task) -> tuple[Job, list[Remark]]:
@@ -393,6 +394,7 @@ class Training(Connection):
         if asked is None:  # last, since it takes seconds
             submission = _with_model(submission, as_onnx(model, task.num_features), training["loss"])
         encoder = None if task.encoder is None else self._encoder_of(task.task_id)
+        _tell(_remarks_of_modes(model), progress)
         _tell(remarks_of_rehearsal(submission, task, found, encoder, seeds=seeds), progress)
         with training_progress("rehearsing", is_shown=progress) as show:
             return rehearse(submission, task, found, wish, show, encoder=encoder)
@@ -554,6 +556,11 @@ def _schedule(given: Schedule | str | None) -> Schedule | None:
     if isinstance(given, str):
         return Schedule(kind=choose(ScheduleKind, "schedule", given))
     return given
+
+
+def _remarks_of_modes(model: Any) -> list[Remark]:
+    """Return what a torch module does only while torch trains it."""
+    return [Remark(text=line, is_warning=True) for line in warn_of_modes(model)]
 
 
 def _tell(remarks: Iterable[Remark], progress: bool) -> None:

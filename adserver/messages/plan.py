@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field
 
 from adserver.budgets.comparison import Comparison
-from adserver.budgets.headroom import MOST_JOBS, Cost, JobLimits, Limit
+from adserver.budgets.headroom import MOST_JOBS, Cost, JobLimits, Limit, default_batch_size
 from adserver.budgets.planned_tests import MOST_TESTS, PlannedTests
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.base import File, Message, Whole
@@ -22,6 +22,7 @@ from adserver.records.defaults import MOMENTUM, TEST_SHARE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.records.training_plan import Schedule
+from adserver.training.defaults import ROUNDS
 from adserver.training.planning import MOST_REPORTS, GeneralPath, Planned
 from maskedlark.frozen import pick_attributes
 from maskedlark.model.limits import MOST_PARAMETERS
@@ -162,7 +163,12 @@ class PlanMessage(Message):
     compared: ComparisonMessage | None = None
     general_path: GeneralPathMessage | None = None
     refusal: str = Field("", description="Why a job of `epsilon_asked` is refused; empty if it is not.")
-    warnings: tuple[str, ...] = Field((), description="What may be wrong with the model, a line each.")
+    warnings: tuple[str, ...] = Field(
+        (), description="What may be wrong with the model and the learning rate, a line each."
+    )
+    rule_rate: float | None = Field(
+        None, description="The recommended job's learning rate if it names none; null where it has to."
+    )
 
     @classmethod
     def of(cls, planned: Planned, request: PlanRequest) -> Self:
@@ -187,6 +193,7 @@ class PlanMessage(Message):
             general_path=planned.general and GeneralPathMessage(**planned.general._asdict()),
             refusal=planned.refusal,
             warnings=planned.warnings,
+            rule_rate=planned.rule_rate,
         )
 
     def value(self, task: Task) -> Planned:
@@ -207,7 +214,7 @@ class PlanMessage(Message):
         )
         general = None if self.general_path is None else GeneralPath(**dict(self.general_path))
         compared = None if self.compared is None else self.compared.value()
-        return Planned(plan, room, compared, general, self.refusal, self.warnings)
+        return Planned(plan, room, compared, general, self.refusal, self.warnings, self.rule_rate)
 
 
 class PlanJob(SamplingRequest):
@@ -279,6 +286,8 @@ def submit_settings(option: Option, planned: Planned, request: PlanRequest) -> d
     """
     room, rate = planned.room, planned.plan.learning_rate
     settings: dict[str, object] = pick_attributes(option, ("rounds", "batch_size", "noise_multiplier"))
+    if option == planned.plan.recommended and planned.is_by_epsilon(request):
+        settings = _settings_by_epsilon(settings, planned, request)
     if option.carried:
         settings |= {"noise": StepNoise.CORRELATED.value, "carried": option.carried}
     if not room.is_allocated:
@@ -299,6 +308,24 @@ def submit_settings(option: Option, planned: Planned, request: PlanRequest) -> d
     if request.dataset:
         settings["dataset"] = request.dataset
     return settings
+
+
+def _settings_by_epsilon(
+    settings: dict[str, object], planned: Planned, request: PlanRequest
+) -> dict[str, object]:
+    """Return what gives the same job by its epsilon, without what a job has by itself."""
+    given: dict[str, object] = {"epsilon": request.epsilon}
+    # Without a model the plan does not know the rule's rounds, and with something else it does not go by it
+    is_of_rule = request.model is not None and request.gradient_norm is None
+    if (
+        not is_of_rule
+        or settings["rounds"] != ROUNDS
+        or (request.wish.rounds, request.wish.max_epochs) != (None, None)
+    ):
+        given["rounds"] = settings["rounds"]
+    if settings["batch_size"] != default_batch_size(planned.room.dataset_size):
+        given["batch_size"] = settings["batch_size"]
+    return given
 
 
 def schedule_settings(schedule: Schedule) -> dict[str, object]:

@@ -154,7 +154,12 @@ def warn_of_rate(submission: Submission, plan: TrainingPlan, *, parameters: int)
     epsilon = submission.epsilon or job_epsilons(plan, plan.job.rounds).ad_server
     of_report = epsilon_of_report(epsilon, plan.task)
     usual = choose_rate(submission, rows=plan.dataset_size, epsilon=of_report, parameters=parameters)
-    if (rate := submission.optimizer.learning_rate) <= _FAR * usual:
+    return describe_far_rate(submission.optimizer.learning_rate, usual)
+
+
+def describe_far_rate(rate: float, usual: float) -> str:
+    """Return a line if a rate is far above the rule's; else empty."""
+    if rate <= _FAR * usual:
         return ""
     return (
         f"learning rate {rate:g} is {rate / usual:,.0f} times the rule's, {usual:g}: noise is multiplied "

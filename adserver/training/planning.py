@@ -24,7 +24,13 @@ from adserver.records.training_plan import Optimizer
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.column_uses import warn_of_columns
-from adserver.training.default_optimizer import find_rounds
+from adserver.training.default_optimizer import (
+    choose_rate,
+    describe_far_rate,
+    epsilon_of_report,
+    find_rounds,
+    why_no_rule,
+)
 from adserver.training.defaults import ROUNDS
 from adserver.training.model_file import parse_chosen, prepare_model, require_fitting_loss, warn_of_loss
 from adserver.training.panel_note import is_noted_trained
@@ -64,7 +70,8 @@ class Planned(NamedTuple):
     Attributes:
         refusal: Why a job that asks for the whole epsilon is refused, in words, where the budgets leave it
             less; else empty.
-        warnings: What may be wrong with the model's columns and loss, a line each.
+        warnings: What may be wrong with the model's columns and loss, and with the rate, a line each.
+        rule_rate: The learning rate of the recommended job if it names none; None where the rule has none.
     """
 
     plan: Plan
@@ -73,6 +80,13 @@ class Planned(NamedTuple):
     general: GeneralPath | None = None
     refusal: str = ""
     warnings: tuple[str, ...] = ()
+    rule_rate: float | None = None
+
+    def is_by_epsilon(self, asked: PlanRequest) -> bool:
+        """Return whether the recommended job has the noise of one that names the epsilon asked for."""
+        is_shared = self.room.jobs > 1 or self.room.tests is not None
+        is_open = asked.wish.noise_multiplier is None and not self.plan.recommended.carried
+        return asked.epsilon is not None and is_open and not is_shared and not self.refusal
 
 
 class _Found(NamedTuple):
@@ -124,7 +138,26 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     if compared is not None and compared.better is not None and not sampling["is_sample_public"]:
         plan = plan.recommending(compared.better)
     general = GeneralPath(reasons, _noise_factor(room, plan.recommended)) if reasons else None
-    return Planned(plan, room, compared, general, _why_not_granted(room, plan.recommended), warnings)
+    refusal = _why_not_granted(room, plan.recommended)
+    planned = Planned(plan, room, compared, general, refusal, warnings)
+    rate = _rule_rate(asked, planned, num_parameters=planner.num_parameters)
+    if rate is not None and asked.learning_rate is not None:
+        warnings += tuple(filter(None, [describe_far_rate(asked.learning_rate, rate)]))
+    return planned._replace(warnings=warnings, rule_rate=rate)
+
+
+def _rule_rate(asked: PlanRequest, planned: Planned, *, num_parameters: int) -> float | None:
+    """Return the learning rate of the recommended job if it names none; None where the rule has none."""
+    room, best = planned.room, planned.plan.recommended
+    epsilon = asked.epsilon
+    if epsilon is None or not planned.is_by_epsilon(asked):
+        epsilon = best.cost.alone.ad_server
+    noise = StepNoise.CORRELATED if best.carried else StepNoise.INDEPENDENT
+    job = replace(_job_of(asked, room, epsilon), noise=noise)
+    if why_no_rule(job, room.task):
+        return None
+    of_report = epsilon_of_report(epsilon, room.task)
+    return choose_rate(job, rows=room.dataset_size, epsilon=of_report, parameters=num_parameters)
 
 
 def _fill(asked: PlanRequest, room: JobLimits, model: Model | None) -> PlanConstraints:
@@ -151,24 +184,30 @@ def _rounds_of_rule(asked: PlanRequest, room: JobLimits, model: Model | None) ->
         noise = room.noise_for(rounds=ROUNDS, batch_size=batch_size)
         cost = room.cost(rounds=ROUNDS, batch_size=batch_size, noise_multiplier=noise)
         epsilon = cost.alone.ad_server
-    job = Submission(
-        model=asked.model,
+    is_trained = is_noted_trained(asked.model)
+    job = _job_of(asked, room, epsilon)
+    return find_rounds(job, room.task, model, rows=room.dataset_size, is_trained=is_trained)
+
+
+def _job_of(asked: PlanRequest, room: JobLimits, epsilon: float) -> Submission:
+    """Return the job that is planned as the rules of rounds and rate take it."""
+    return Submission(
+        model=asked.model or b"",
         loss=asked.loss or "",
         rounds=None,
         batch_size=None,
         epsilon=epsilon,
         noise_multiplier=None,
-        # The rule goes by its momentum, whatever its rate
+        # The rules go by its momentum, whatever its rate
         optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=1.0, momentum=room.momentum),
         schedule=room.schedule,
         eval_set=None,
         eval_every=None,
+        clip_norm=room.clip_norm,
         train=asked.train,
         freeze=asked.freeze,
         **room.sampling(),
     )
-    is_trained = is_noted_trained(asked.model)
-    return find_rounds(job, room.task, model, rows=room.dataset_size, is_trained=is_trained)
 
 
 def _why_not_granted(room: JobLimits, option: Option) -> str:

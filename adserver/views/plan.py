@@ -118,6 +118,11 @@ def _describe_best(planned: Planned, request: PlanRequest, *, is_python: bool) -
     else:
         options = escape(submit_options(best, planned, request))
         yield f"{'submit it' if is_one else 'submit each'} with: {options}"
+    if planned.rule_rate is not None and planned.plan.learning_rate is None:
+        yield (
+            f"its learning rate is {planned.rule_rate:g}, by the rule for {room.dataset_size:,} reports, "
+            f"unless you name one ({_name_setting('learning_rate', is_python=is_python)})"
+        )
     if planned.refusal:
         asked = f"train(epsilon={room.epsilon:g})" if is_python else f"submit --epsilon {room.epsilon:g}"
         yield f"{asked} is refused: {escape(planned.refusal)}; the jobs here cost less"

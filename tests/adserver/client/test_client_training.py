@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -53,6 +54,7 @@ from tests.builders import NOW
 
 OF = sealed(expires_at=1 << 39)
 NOISE = {"mechanism": "gaussian", "epsilon": 16.0, "collusion_epsilon": 400.0, "delta": 1e-5}
+LOGITS = "binary_cross_entropy_with_logits"
 NOISED = sealed(expires_at=1 << 39, **NOISE)
 TASK: dict[str, Any] = {
     "name": "clicks",
@@ -689,6 +691,7 @@ def read_value(shown: ast.expr) -> Any:
         {"momentum": 0.5, "train": ["*weight*"], "check_columns": False},
         {"freeze": ["*bias*"], "dataset": NOISED.datasets[0].dataset_id.hex()},
         {"learning_rate": 0.2, "schedule": Schedule(kind=ScheduleKind.STEP, step_rounds=3)},
+        {"epsilon": 2.0},
     ],
 )
 def test_the_call_that_a_plan_shows_trains_the_job_that_was_planned(
@@ -728,10 +731,79 @@ def test_the_call_that_a_plan_shows_trains_the_job_that_was_planned(
     assert asked.freeze == tuple(chosen.get("freeze", ()))
     assert asked.are_columns_checked is chosen.get("check_columns", True)
     assert asked.dataset == chosen.get("dataset", "")
+    assert asked.epsilon == chosen.get("epsilon")
     assert plan.schedule == chosen.get("schedule", Schedule(kind=ScheduleKind.COSINE))
     if (momentum := chosen.get("momentum", 0.9)) != 0:
         assert plan.optimizer.momentum == momentum
     assert (plan.optimizer.kind == "momentum") is (momentum != 0)
+
+
+def test_a_plan_for_an_epsilon_shows_what_train_takes_of_it_and_the_rate_of_the_rule(tmp_path: Path) -> None:
+    add_dataset(one := Site(tmp_path / "noised", NOISED), NOISED)
+    with Client.of(LocalAdServer(data=one.data_dir)) as client:
+        call = "train it with: client.train(model, loss=..., eval_set=..., {})"
+        planned = client.plan(exported(), epsilon=2.0)
+        job = client.train(exported(), loss=LOGITS, epsilon=2.0, wait=False, progress=False).record.plan
+        assert isinstance(job, TrainingPlan)
+        rate = f"its learning rate is {job.optimizer.learning_rate:g}, by the rule for {RECORDS} reports"
+        shown = repr(planned).splitlines()
+        assert shown[1] == call.format("epsilon=2")
+        assert shown[2] == f"{rate}, unless you name one (learning_rate=)"
+        assert planned["rule_rate"] == job.optimizer.learning_rate
+        assert planned["recommended"]["submit"] == "--epsilon 2"
+        for how, given in (
+            ({"num_parameters": 5}, "epsilon=2, rounds=120"),  # a model with a hidden layer may take more
+            ({"model": exported(), "rounds": 120}, "epsilon=2, rounds=120"),
+            ({"model": exported(), "rounds": 1, "batch_size": 20}, "epsilon=2, rounds=1, batch_size=20"),
+        ):
+            assert repr(client.plan(epsilon=2.0, **how)).splitlines()[1] == call.format(given)
+        # Correlated noise has no rule of the rate, and its 64ths are of the noise that was found
+        correlated = client.plan(exported(), epsilon=2.0, rounds=8, batch_size=20)
+        assert "noise='correlated'" in repr(correlated)
+        assert "noise_multiplier=" in repr(correlated).splitlines()[1]
+        assert correlated["rule_rate"] is None
+    one.engine.dispose()
+
+
+def test_a_plan_warns_of_a_rate_far_above_the_rules_in_the_words_of_train(tmp_path: Path) -> None:
+    add_dataset(one := Site(tmp_path / "noised", NOISED), NOISED)
+    with Client.of(LocalAdServer(data=one.data_dir)) as client:
+        asked: dict[str, Any] = {"epsilon": 2.0, "learning_rate": 500.0}
+        planned = warnings_of(lambda: client.plan(exported(), **asked))
+        how = settings(progress=False, standardise=False, rounds=None, **asked)
+        trained = warnings_of(lambda: client.train(exported(), **how))
+        said = [str(one.message) for one in planned]
+        assert said == [text for one in trained if "times the rule" in (text := str(one.message))]
+        assert re.match(r"learning rate 500 is [\d,]+ times the rule's, .*mostly learns nothing", said[0])
+        client.plan(exported(), epsilon=2.0, learning_rate=500.0, schedule="constant")  # has no rule
+    one.engine.dispose()
+
+
+def test_plan_and_rehearse_say_what_a_module_does_only_in_training_mode_as_train_does(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_dataset(one := Site(tmp_path / "noised", NOISED), NOISED)
+    monkeypatch.setattr(rehearsal, "rehearse", lambda *_, encoder: None)
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    layers = (torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5), torch.nn.Linear(3, 1))
+    network, job = torch.nn.Sequential(*layers), settings(progress=False)
+    at_train = [str(one.message) for one in warnings_of(lambda: client.train(network, **job))]
+    with Client.of(LocalAdServer(data=one.data_dir)) as noised:
+        at_plan = [str(one.message) for one in warnings_of(lambda: noised.plan(network, rounds=8))]
+    del job["wait"]
+    at_rehearsal = warnings_of(lambda: client.rehearse(network, tmp_path / "panel.npz", **job))
+    assert at_plan == [str(one.message) for one in at_rehearsal][:2] == at_train[:2]
+    assert at_plan[0].startswith("dropout ('2') is not applied")
+    assert at_plan[1].startswith("batch norm ('1') has seen no record")
+    assert {one.filename for one in at_rehearsal} == {__file__}
+    one.engine.dispose()
+
+
+def warnings_of(ask: Callable[[], object]) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        ask()
+    return found
 
 
 def test_evaluation_sets_of_the_same_rows_are_one_however_they_are_written(
