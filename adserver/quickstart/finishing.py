@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.runs import REPORTED
 from adserver.records.exported_model import InputForm, ModelWeights
+from adserver.records.round_figures import has_risen
 from adserver.training.defaults import should_calibrate
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
@@ -62,6 +63,7 @@ class ModelFinisher:
         loss: What the model was trained with.
         is_own_model: Whether the network is the owner's, and not the default one.
         are_people: Whether the panel has several rows of a person, which nothing in it names.
+        is_rate_named: Whether [training] has a learning rate, and not the rule's.
         tell: Gets one line a step.
     """
 
@@ -71,6 +73,7 @@ class ModelFinisher:
     loss: Loss
     is_own_model: bool
     are_people: bool
+    is_rate_named: bool
     tell: Callable[[str], None]
 
     def test(self, model: Path) -> Any:
@@ -93,12 +96,12 @@ class ModelFinisher:
         first, name = self.test(untrained), "calibrated_loss"
         if first.get(name) is None or last.get(name) is None:
             name = "loss"
-        if last[name] <= first[name]:
+        if not has_risen(last[name], first[name]):
             return ()
+        lower = "lower [training] learning_rate, or " if self.is_rate_named else ""
         return (
             f"the {name.replace('_', ' ')} rose from {first[name]:.4f} before the first round to "
-            f"{last[name]:.4f} after the last one: lower [training] learning_rate, or train with more "
-            "reports or a larger epsilon",
+            f"{last[name]:.4f} after the last one: {lower}train with more reports or a larger epsilon",
         )
 
     def warn_of_little(self, chosen: int, rounds: int, tested: dict[str, Any]) -> tuple[str, ...]:

@@ -66,6 +66,11 @@ def is_as_good(loss: float, least: float) -> bool:
     return math.isfinite(loss) and loss <= least + _AS_GOOD * abs(least)
 
 
+def has_risen(last: float, first: float) -> bool:
+    """Return whether a loss is above the first one by more than records tell, and than figures print."""
+    return not is_as_good(last, first) and f"{last:.4f}" != f"{first:.4f}"
+
+
 def best_evaluated(figures: Iterable[RoundFigures]) -> RoundFigures | None:
     """Return the latest round that was as good as any before it: the weights that a job keeps as its best.
 

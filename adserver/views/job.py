@@ -10,7 +10,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import LEASED, STOPPED, JobState
 from adserver.records.local_plan import LocalPlan
-from adserver.records.round_figures import RoundFigures, best_evaluated
+from adserver.records.round_figures import RoundFigures, best_evaluated, has_risen
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
 from adserver.views.federated import rows_of_devices
@@ -25,6 +25,8 @@ _LONGEST_POLL_S: Final = 1.0
 _POLLS_GROW: Final = 1.2
 # An ad server takes a job, or renews its lease, within this time
 _SILENT_S: Final = 5.0
+# What helps where the rate is no higher than the rule's
+_MORE_SIGNAL: Final = "train with more reports or a larger epsilon"
 
 
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
@@ -61,11 +63,11 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     if evaluated := last_evaluated(history):
         rows.append((f"after {plural(evaluated.rounds_done, 'round')}", _evaluation(evaluated)))
     if isinstance(plan, TrainingPlan):
-        rows += _compare_evaluations(history)
+        rows += _compare_evaluations(history, plan)
     print_table(("", ""), rows)
 
 
-def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, object]]:
+def _compare_evaluations(history: tuple[RoundFigures, ...], plan: TrainingPlan) -> list[tuple[str, object]]:
     """Return the best weights, where the last ones are not, and whether training made the model worse."""
     first = next((one for one in history if one.loss is not None), None)
     last, best = last_evaluated(history), best_evaluated(history)
@@ -77,10 +79,13 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
         rows.append((f"best after {plural(best.rounds_done, 'round')}", f"{_evaluation(best)}; {to_export}"))
     # With steps too long for the noise, weights end worse than they began. Clipping alone, where labels are
     # rare, raises the plain loss of a model that learns.
-    if first.rounds_done == 0 and _loss_of(last) > _loss_of(first):
+    if first.rounds_done == 0 and has_risen(_loss_of(last), _loss_of(first)):
+        from adserver.training.default_optimizer import is_above_rule
+
         name = "loss" if last.calibrated_loss is None else "calibrated loss"
-        rose = f"the {name} rose from {_loss_of(first):.4f} before the first round: lower --learning-rate"
-        rows.append(("warning", rose))
+        rose = f"the {name} rose from {_loss_of(first):.4f} before the first round"
+        to_do = "lower --learning-rate" if is_above_rule(plan) else _MORE_SIGNAL
+        rows.append(("warning", f"{rose}: {to_do}"))
     return rows
 
 

@@ -317,7 +317,7 @@ def test_the_weights_that_did_best_on_the_panel_are_the_models_and_the_last_ones
     assert any("the loss rose from 0.7000" in line for line in told)
 
 
-@pytest.mark.parametrize(("after", "is_worse"), [(0.5, False), (0.65, True)])
+@pytest.mark.parametrize(("after", "is_worse"), [(0.5, False), (0.605, False), (0.65, True)])
 def test_a_plain_loss_that_calibration_mends_is_no_rise(
     after: float, *, is_worse: bool, project: Project, commands: Commands
 ) -> None:
@@ -328,6 +328,8 @@ def test_a_plain_loss_that_calibration_mends_is_no_rise(
     warnings = Recipe(project, lambda _: None).run().warnings
     assert any("the calibrated loss rose from 0.6000" in one for one in warnings) == is_worse
     assert not any("the loss rose" in one for one in warnings)
+    # The rule chose the rate
+    assert not any("rose" in one and "learning_rate" in one for one in warnings)
 
 
 @pytest.mark.parametrize(
@@ -510,6 +512,7 @@ def test_the_interval_and_not_the_two_figures_decides_whether_the_panel_alone_do
         loss=Loss.CROSS_ENTROPY,
         is_own_model=False,
         are_people=False,
+        is_rate_named=False,
         tell=print,
     )
     compared = {"metric": "auc", "difference": (low + high) / 2, "low": low, "high": high}

@@ -429,6 +429,17 @@ def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
     assert "rose" not in capsys.readouterr().out
     print_job(job, tuple(replace(one, calibrated_loss=None) for one in history))
     assert "the loss rose" in " ".join(capsys.readouterr().out.split())
+    with monkeypatch.context() as patched:
+        patched.setattr("adserver.training.default_optimizer.is_above_rule", lambda _: False)
+        print_job(job, history)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rose from" in said
+    assert "before the first round: train with more reports or a larger epsilon" in said
+    # Some records do not tell losses apart that differ by 1 %, and figures no less than they print
+    for first, last in ((0.4743, 0.47434), (0.4743, 0.478), (0.00102, 0.00104)):
+        ends = tuple(replace(history[at], calibrated_loss=loss) for at, loss in ((0, first), (-1, last)))
+        print_job(job, ends)
+        assert "rose" not in capsys.readouterr().out
 
 
 def test_without_an_evaluation_no_weights_are_the_best(site: Site, quiet: Sealed) -> None:
