@@ -11,8 +11,8 @@ from typing import Any, Final
 from mkdocs.exceptions import PluginError
 
 _DOCS: Final = Path(__file__).parent
-_BOOST_OF_DECISIONS: Final = 0.2
-"""Decisions use the words of the how-to guides more often than these do, and came before them in a search."""
+_BOOSTS: Final = {"tutorial": 1.5, "how-to": 1.5, "reference": 0.6, "spec": 0.3, "adr": 0.15}
+"""By folder: instructions come before definitions and decisions, which use the same words more often."""
 _LINK: Final = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#]+)(#[^)]*)?\)")
 _CODE: Final = re.compile(r"<code>[^<]*</code>")
 _OPTION: Final = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
@@ -20,8 +20,7 @@ _OPTION: Final = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Called by MkDocs with each page's text."""
-    if page.file.src_uri.startswith("adr/"):
-        page.meta["search"] = {"boost": _BOOST_OF_DECISIONS}
+    page.meta["search"] = {"boost": _BOOSTS.get(page.file.src_uri.partition("/")[0], 1)}
     folder = (_DOCS / page.file.src_uri).parent
 
     def named(link: re.Match[str]) -> str:

@@ -30,6 +30,26 @@ FIRST_FOUND = {
 }
 """What someone types, and words of what comes first: a page that says what to do, before a decision."""
 
+FOUND_EARLY = {
+    "revenue by campaign": ["tutorial/sums"],
+    "run a helper": ["how-to/containers", "how-to/operations"],
+    "who can read my data": ["explanation/threat-model"],
+    "what is protected": ["explanation/threat-model", "explanation/privacy"],
+    "deploy two helpers": ["how-to/containers", "how-to/kubernetes"],
+    "pytorch model": ["how-to/onnx"],
+    "federated learning": ["tutorial/federated"],
+    "how much budget is left": ["how-to/budget"],
+    "restore after a crash": ["how-to/backup"],
+    "--min-batch-size-floor": ["reference/cli-helper"],
+    "min batch size floor": ["reference/cli-helper"],
+    "--trusted-proxy": ["reference/cli-adserver/serve", "reference/cli-adserver/intake"],
+    "trusted-proxy": ["reference/cli-adserver/serve", "reference/cli-adserver/intake"],
+    "--csv": ["reference/cli-browser-sim", "reference/cli-adserver/quickstart"],
+}
+"""What someone types who has a goal or an option, and pages: one is among the first four found."""
+OF_OPTIONS = ("tutorial/measurement", "how-to/operations", "reference/cli-adserver/job")
+PICTURE = (ROOT / "docs" / "img" / "system.svg").read_text()
+
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
@@ -108,6 +128,40 @@ def test_search_finds_versions_are_listed_and_the_dark_can_be_chosen(page: Page)
 
 @pytest.mark.page
 @pytest.mark.slow
+def test_a_goal_or_an_option_finds_its_page_among_the_first_four(page: Page) -> None:
+    page.goto(page.url.split("/1.0.0/")[0] + "/1.0.0/index.html")
+    page.keyboard.press("/")
+    ready = page.locator(".md-search-result__meta").filter(has_text="Type to start")
+    typed = page.locator("input.md-search__input")
+    first_four = page.locator(".md-search-result__item:nth-child(-n + 4)")
+    for words, pages in FOUND_EARLY.items():
+        for text, awaited in (("", ready), (words, first_four.first)):
+            typed.fill(text)
+            typed.press("End")  # Material searches when a key is let go
+            awaited.wait_for(state="attached")
+        links = ", ".join(f"a.md-search-result__link[href*='{one}.html']" for one in pages)
+        first_four.locator(links).first.wait_for(state="attached")
+    typed.fill("revenue by campaigns zebra")  # "by" is not searched for, and "campaign" is found
+    typed.press("End")
+    missing = first_four.first.locator(".md-search-result__terms").first
+    missing.filter(has_text=re.compile(r"^Missing: zebra$")).wait_for()
+
+
+@pytest.mark.page
+@pytest.mark.slow
+def test_an_option_stands_on_one_line_and_nothing_is_wider_than_the_page(page: Page) -> None:
+    site = page.url.split("/1.0.0/")[0] + "/1.0.0"
+    for name in OF_OPTIONS:
+        page.goto(f"{site}/{name}.html")
+        lines = page.locator("article code .option").evaluate_all(
+            "all => all.map(one => one.getClientRects().length)"
+        )
+        assert set(lines) == {1}
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+@pytest.mark.page
+@pytest.mark.slow
 def test_no_link_of_the_built_site_is_broken_and_cards_have_a_picture(folder: Path) -> None:
     site = folder / "1.0.0"
     pages = {path: path.read_text() for path in site.rglob("*.html")}
@@ -158,6 +212,14 @@ def test_the_first_page_leads_to_every_tutorial_and_guide() -> None:
         for path in (docs / kind).glob("*.md")
     ]
     assert not [page for page in pages if f"({page})" not in INDEX]
+
+
+def test_the_picture_has_each_of_its_colours_in_a_light_and_a_dark_form() -> None:
+    light, dark = PICTURE.split("@media (prefers-color-scheme: dark)")
+    drawn = dark[dark.index("</style>") :]
+    forms = [set(re.findall(r"\.([a-z-]+)(?=[,{ ])", part)) for part in (light, dark.split("</style>")[0])]
+    assert set(re.findall(r'class="([a-z-]+)"', drawn)) == forms[0] == forms[1]
+    assert not re.search(r'(fill|stroke)="#', drawn)
 
 
 def test_a_links_text_is_words_and_no_name_of_a_page() -> None:
