@@ -58,7 +58,7 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 PAGES_OF_COMMANDS = {
     "demo": "#lark-demo",
     "quickstart": "cli-adserver/quickstart.md",
-    "adserver": "cli-adserver.md",
+    "adserver": "cli-adserver/index.md",
     "helper": "cli-helper.md",
     "browser": "cli-browser-sim.md",
 }
@@ -109,15 +109,15 @@ def with_whole_summaries(text: str) -> str:
 
 
 def page_per_command(name: str, text: str) -> dict[str, str]:
-    """Split a command line's help: a page that lists its commands, and one for each of them in a folder.
+    """Split a command line's help: `index.md`, which lists its commands, and a page of each, in one folder.
 
     Args:
-        name: The first page's name without `.md`, and the folder's.
+        name: The folder's name.
         text: The help of the whole command line.
     """
     head, *commands = re.split(r"^#(?=# )", text, flags=re.MULTILINE)
-    head = re.sub(r"^(\* \[`([a-z-]+)`\])\(.*?\)", rf"\1({name}/\2.md)", head, flags=re.MULTILINE)
-    pages = {f"{name}.md": noted(head.rstrip() + "\n")}
+    head = re.sub(r"^(\* \[`([a-z-]+)`\])\(.*?\)", r"\1(\2.md)", head, flags=re.MULTILINE)
+    pages = {f"{name}/index.md": noted(head.rstrip() + "\n")}
     for command in commands:
         page = re.sub(r"^#(?=#+ )", "", command, flags=re.MULTILINE).rstrip() + "\n"
         pages[f"{name}/{page[: page.index('`', 3)].split()[-1]}.md"] = noted(page)
