@@ -12,6 +12,7 @@ import typer
 from browser_sim.commands import reporting_errors
 from browser_sim.options import (
     JsonOption,
+    UserOption,
     load_encoder,
     table_of,
 )
@@ -43,6 +44,7 @@ def _encode_command(
         option("The output file: the encoder as JSON, or features and labels as .npz.", "--out", "-o"),
     ] = None,
     table: "Callable[[Path], TableSettings]",
+    user: UserOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fit an encoder to a table (--fit) or images, or apply one (--encoder) to a table (--csv) or images.
@@ -64,7 +66,7 @@ def _encode_command(
         )
     elif fit is not None:
         # Rows whose label is not learned are told here, before browsers leave them out.
-        fitted = fit_counting(table(fit))
+        fitted = fit_counting(replace(table(fit), person=user))
         _write(fitted.encoder, out)
         told = _of_encoder(fitted.encoder) | {"rows": _of_rows(fitted.rows), "notes": list(fitted.notes)}
         if (wanted := _predicted(fitted.encoder)) is not None and not as_json:
@@ -73,7 +75,7 @@ def _encode_command(
         reader = load_encoder(encoder)
         # Else rows with a measured value would be read without a label, which the output is of
         check_labelled(reader)
-        source = load_table(replace(table(csv), encoder=reader))
+        source = load_table(replace(table(csv), encoder=reader, person=user))
         if out is not None:
             source.records.save(out, source.label_kind)
         told = _of_table(source)

@@ -29,6 +29,13 @@ _protection = panel("Protection")
 
 CsvOption = Annotated[Path | None, _source("csv: a table with a header.", "--csv")]
 LabelOption = Annotated[str | None, _source("csv: the label column.", "--label")]
+UserOption = Annotated[
+    str | None,
+    _source(
+        "csv: the column that identifies the person, whose browser reports all of the person's rows; it "
+        "is no feature."
+    ),
+]
 IgnoreOption = Annotated[list[str] | None, _source("csv: a column to leave out; repeatable.", "--ignore")]
 MnistDirOption = Annotated[
     Path | None, _source("mnist: folder with idx files; default: $MASKEDLARK_DATA/mnist.", "--mnist-dir")
@@ -164,13 +171,7 @@ def source_settings(
         bool,
         _source("csv: a row without a measured number reports 0; default: it is left out.", "--gaps-as-zero"),
     ] = False,
-    user: Annotated[
-        str | None,
-        _source(
-            "csv: the column that identifies the person, whose browser reports all of the person's rows; it "
-            "is no feature."
-        ),
-    ] = None,
+    user: UserOption = None,
     mnist_dir: MnistDirOption = None,
     synthetic_features: Annotated[int, _source("synthetic: number of features.", min=1, max=65_536)] = 8,
     synthetic_rows: Annotated[int, _source("synthetic: number of records.", min=1)] = 10_000,

@@ -124,7 +124,8 @@ class SourceRecords:
         `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
 
         With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V); of an encoder also its
-        digest, `encoder` u8 (32,); of a table also `lines` int64 (n,) of its file.
+        digest, `encoder` u8 (32,); of a table also `lines` int64 (n,) of its file, and where its people are
+        known `people` int64 (n,), equal for rows of one person.
         """
         labels = self.labels if kind is LabelKind.VALUES else self.labels.astype(np.int64)
         arrays: dict[str, Any] = {"features": self.features, "labels": labels}
@@ -134,6 +135,8 @@ class SourceRecords:
             arrays["encoder"] = np.frombuffer(self.encoder, np.uint8)
         if self.lines is not None:
             arrays["lines"] = self.lines
+        if self.people is not None:
+            arrays["people"] = self.people
         path.parent.mkdir(parents=True, exist_ok=True)
         # savez adds a suffix to names, not to files
         with replacing(path, path.with_name(f".{path.name}.unfinished")) as file:

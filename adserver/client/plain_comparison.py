@@ -45,7 +45,6 @@ def compare_plain(
     panel: str | Path,
     encoder: Encoder | Mapping[str, Any] | str | Path | None = None,
     loss: str | None = None,
-    are_people: bool = False,
     progress: bool = True,
 ) -> "PlainComparison":
     """Compare a private model with training in the clear: on the same rows, and on the panel alone.
@@ -59,12 +58,11 @@ def compare_plain(
         model: The network before training, as it was given to `train`; it is centred and scaled by the panel
             as there.
         people: An .npz of features and labels of the rows that reported.
-        panel: The .npz that was the job's `eval_set`.
+        panel: The .npz that was the job's `eval_set`. Where people have several rows in it, `browser-sim
+            encode --user COLUMN` says whose each is, and all of a person are in one fifth.
         encoder: That of both files, if the model holds none. Without one each byte is a number to the linear
             model, also a code's.
         loss: What the private model was trained with, for a file that does not say it.
-        are_people: Whether the panel has several rows of a person. Then nothing is trained on the panel
-            alone, whose rows would be scored by what learned from others of the same person.
         progress: Show a bar on a terminal or in a notebook.
 
     Returns:
@@ -116,6 +114,5 @@ def compare_plain(
             reported,
             examples,
             encoder=columns,
-            are_people=are_people,
             progress=show,
         )

@@ -345,7 +345,7 @@ class BaseRecipe(ABC, Generic[_Result]):
         rows = self._steps.folder / "panel.csv"
         write_durably(rows, self._written(self._division.panel))
         try:
-            return self._encode(rows, panel)
+            return self._encode(rows, panel, "--user", self._settings.person)
         finally:
             # In clear, and no longer needed.
             rows.unlink()
@@ -379,10 +379,10 @@ class BaseRecipe(ABC, Generic[_Result]):
                     as_key += "'"
                 yield name, column, as_key
 
-    def _encode(self, table: Path, out: Path) -> int:
+    def _encode(self, table: Path, out: Path, *options: str) -> int:
         """Write a table's features and labels; return its number of rows."""
         arguments = ("--csv", str(table), "--encoder", str(self._encoder), "-o", str(out))
-        return int(self._commands.read("browser-sim", "encode", *arguments)["rows"])
+        return int(self._commands.read("browser-sim", "encode", *arguments, *options)["rows"])
 
     @cached_property
     def _table(self) -> Table:

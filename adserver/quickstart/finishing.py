@@ -62,7 +62,6 @@ class ModelFinisher:
         panel: The rows that nobody reports, as features and labels.
         loss: What the model was trained with.
         is_own_model: Whether the network is the owner's, and not the default one.
-        are_people: Whether the panel has several rows of a person, which nothing in it names.
         is_rate_named: Whether [training] has a learning rate, and not the rule's.
         tell: Gets one line a step.
     """
@@ -72,7 +71,6 @@ class ModelFinisher:
     panel: Path
     loss: Loss
     is_own_model: bool
-    are_people: bool
     is_rate_named: bool
     tell: Callable[[str], None]
 
@@ -154,7 +152,6 @@ class ModelFinisher:
             read_eval_set(self.panel.read_bytes()),
             encoder=encoder_from(encoder),
             is_linear=_is_default_without_layers(network, is_own=self.is_own_model),
-            are_people=self.are_people,
             tell=self.tell,
         )
         for remark in found.remarks:

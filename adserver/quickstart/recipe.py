@@ -57,7 +57,6 @@ class Recipe(BaseRecipe[Trained]):
             panel=self._panel,
             loss=loss,
             is_own_model=bool(self._settings.model.onnx),
-            are_people=bool(self._settings.person),
             is_rate_named=self._settings.training.learning_rate is not None,
             tell=self._tell,
         )

@@ -67,8 +67,8 @@ class Trained:
             privacy, with loss, accuracy, auc, auc_interval, `kind` (network or linear) and what the panel
             chose: learning_rate, weight_decay and epochs, or penalty and are_numbers_in_bins; None unless it
             was asked for. `panel_alone` in it has the same figures of training on the panel alone, each of
-            whose rows was scored by training on four fifths that it is not in; None where people are named,
-            since a person's rows would be on both sides. Each has `private_minus_this`: the metric (auc, or
+            whose rows was scored by training on four fifths that it, and all of its person's, is not in; None
+            for rows of fewer than five people. Each has `private_minus_this`: the metric (auc, or
             accuracy of more classes), the private model's less this one's, and `low` and `high` of its 95 %
             interval, paired on the same rows of the panel; None of numbers, and where a class has too few
             rows. It holds no noise of training: another run may differ by more. `verdict` says it in words.

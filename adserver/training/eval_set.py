@@ -2,8 +2,9 @@
 
 It never leaves the ad server.
 
-The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim run --holdout` writes it; and
-where an encoder made the features, its digest `encoder` u8 (32,).
+The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim run --holdout` writes it;
+where an encoder made the features, its digest `encoder` u8 (32,); and where people have several rows,
+`people` int64 (n,), equal for rows of one person.
 """
 
 import math
@@ -43,11 +44,14 @@ class EvalSet:
 
     Attributes:
         encoder: The digest of the encoder that made the features; None: the file does not say it.
+        people: Shape (n,), equal for rows of one person; None: the file does not say it, and each row is of a
+            person of its own.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
     labels: NDArray[Any] = field(repr=False)
     encoder: bytes | None = None
+    people: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -58,7 +62,13 @@ class EvalSet:
 
     def take(self, rows: NDArray[np.integer]) -> "EvalSet":
         """Return these rows, in this order."""
-        return replace(self, features=self.features[rows], labels=self.labels[rows])
+        people = None if self.people is None else self.people[rows]
+        return replace(self, features=self.features[rows], labels=self.labels[rows], people=people)
+
+    @property
+    def num_people(self) -> int:
+        """The number of people whose rows these are."""
+        return len(self) if self.people is None else len(np.unique(self.people))
 
     def parts(self, count: int, random: np.random.Generator) -> list[NDArray[np.intp]]:
         """Divide the rows at random into parts of one size, to within a row, with each label in each part."""
@@ -67,8 +77,14 @@ class EvalSet:
         return [order[start::count] for start in range(count)]
 
     def folds(self) -> list[tuple[NDArray[np.intp], "EvalSet"]]:
-        """Return the rows of each of `FOLDS` parts, always the same, with the records that are not in it."""
-        held = self.parts(FOLDS, np.random.default_rng(0))
+        """Return the rows of each of `FOLDS` parts, always the same, with the records that are not in it.
+
+        All rows of a person are in one part: what learned from some of them would be flattered by the others.
+        """
+        random = np.random.default_rng(0)
+        held = (
+            self.parts(FOLDS, random) if self.people is None else _parts_of_people(self.people, FOLDS, random)
+        )
         return [(rows, self.take(np.setdiff1d(np.arange(len(self)), rows))) for rows in held]
 
     def check_fits(self, model: Model, loss: TrainedLoss) -> None:
@@ -119,6 +135,7 @@ def read_eval_set(encoded: bytes) -> EvalSet:
             features, labels = _array(archive, "features"), _array(archive, "labels")
             is_named = "encoder.npy" in archive.namelist()
             encoder = _array(archive, "encoder").tobytes() if is_named else None
+            people = _array(archive, "people") if "people.npy" in archive.namelist() else None
     except _NOT_NPZ as error:
         raise _reject_malformed(
             f"is not an .npz file with features and labels ({type(error).__name__}): `browser-sim encode "
@@ -135,7 +152,26 @@ def read_eval_set(encoded: bytes) -> EvalSet:
         )
     if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
         raise _reject_malformed("has labels that are not finite numbers: correct or remove those records")
-    return EvalSet(features=features, labels=labels, encoder=encoder)
+    if people is not None and (people.shape != labels.shape or people.dtype != np.int64):
+        raise _reject_malformed(
+            f"has people of {people.dtype} {people.shape}: expected int64 {labels.shape}, a number for each "
+            "record"
+        )
+    return EvalSet(features=features, labels=labels, encoder=encoder, people=people)
+
+
+def _parts_of_people(
+    people: NDArray[np.int64], count: int, random: np.random.Generator
+) -> list[NDArray[np.intp]]:
+    """Divide rows at random into parts with all rows of a person in one, of about as many rows each."""
+    names, person_of, sizes = np.unique(people, return_inverse=True, return_counts=True)
+    order = random.permutation(len(names))
+    order = order[np.argsort(-sizes[order], kind="stable")]  # the largest first, so that small ones fill up
+    part_of, filled = np.empty(len(names), np.intp), np.zeros(count, np.int64)
+    for name in order:
+        part_of[name] = np.argmin(filled)
+        filled[part_of[name]] += sizes[name]
+    return [np.flatnonzero(part_of[person_of] == part) for part in range(count)]
 
 
 def _array(archive: ZipFile, name: str) -> NDArray[Any]:

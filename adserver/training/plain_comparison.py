@@ -57,8 +57,7 @@ class PlainComparison:
         loss: What the outputs of `plain` are for.
         by_plain: The private model minus `plain` on the panel; None where rows do not tell, as of numbers.
         by_network: The private model minus the same network, where `plain` is the linear model.
-        alone: The better of both, trained on the panel alone; None for fewer than five rows, or where rows of
-            one person would be on both sides of a division.
+        alone: The better of both, trained on the panel alone; None for rows of fewer than five people.
         by_alone: The private model minus `alone`.
         are_people: Whether the panel has several rows of a person.
         remarks: Why models are not compared, if so.
@@ -115,7 +114,6 @@ def compare_plain(
     *,
     encoder: Encoder | None,
     is_linear: bool = False,
-    are_people: bool = False,
     tell: Callable[[str], None] = lambda _: None,
     progress: "OnProgress" = lambda _done, _all: None,
 ) -> PlainComparison:
@@ -134,7 +132,6 @@ def compare_plain(
         encoder: Of the features; None: each byte is a number.
         is_linear: Whether the network adds up what columns say, as the linear model does, so that the panel
             alone need not be given the network: without a penalty it learns so few rows by heart.
-        are_people: Whether the panel has several rows of a person, which nothing in it names.
         tell: Gets one line a step.
         progress: As of a rehearsal.
 
@@ -146,7 +143,7 @@ def compare_plain(
     """
     tell("training the same network, and a linear model, on the same rows without privacy")
     outputs = parse(separate_parameters(network), num_features=panel.features.shape[1]).output_width
-    has_linear, has_alone = can_fit(encoder, outputs), not are_people and len(panel) >= FOLDS
+    has_linear, has_alone = can_fit(encoder, outputs), panel.num_people >= FOLDS
     has_network_alone = has_alone and not (has_linear and is_linear)
     done, of = count(1), TWIN_TRAININGS + has_network_alone * PANEL_TRAININGS
 
@@ -158,7 +155,6 @@ def compare_plain(
     linear = fit_linear(encoder, loss, reported, panel, outputs=outputs) if has_linear else None
     plain, scores = _better(linear, twin), predict(private, panel.features)
     alone: PanelAlone | LinearFit | None = None
-    # Rows of one person on both sides of a division would flatter what is trained on one of them.
     if has_alone:
         tell("training them on the panel alone, which you have without asking anyone")
         alone = cross_fit_linear(encoder, loss, panel, outputs=outputs) if has_linear else None
@@ -196,7 +192,7 @@ def compare_plain(
         by_network=by_network,
         alone=alone,
         by_alone=by_alone,
-        are_people=are_people,
+        are_people=panel.num_people < len(panel),
         remarks=tuple(remarks),
     )
 

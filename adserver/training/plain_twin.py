@@ -150,12 +150,12 @@ def cross_fit_panel(
     Raises:
         InvalidModel: no model that a job could train.
         JobRefused(MALFORMED): records do not fit the model.
-        ValueError: the panel has fewer than `FOLDS` rows.
+        ValueError: the panel has rows of fewer than `FOLDS` people.
     """
     from maskedlark.autodiff.one_thread import one_thread
 
-    if len(panel) < FOLDS:
-        raise ValueError(f"the panel has {len(panel)} rows: expected at least {FOLDS}")
+    if panel.num_people < FOLDS:
+        raise ValueError(f"the panel has rows of {panel.num_people} people: expected at least {FOLDS}")
     encoded = separate_parameters(encoded_model)
     model = parse(encoded, num_features=panel.features.shape[1])
     panel.check_fits(model, loss)
@@ -172,7 +172,7 @@ def cross_fit_panel(
                 )
                 for _, others in folds
             ]
-            # Folds differ by a row, so one may be tested once more than another.
+            # Folds differ by some rows, so one may be tested once more than another.
             for moments in zip(*trainings, strict=False):
                 outputs = np.empty((len(panel), model.output_width))
                 for (rows, _), (_, weights) in zip(folds, moments, strict=True):

@@ -511,7 +511,6 @@ def test_the_interval_and_not_the_two_figures_decides_whether_the_panel_alone_do
         panel=tmp_path,
         loss=Loss.CROSS_ENTROPY,
         is_own_model=False,
-        are_people=False,
         is_rate_named=False,
         tell=print,
     )
@@ -908,6 +907,7 @@ def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, 
     assert summary["encoder"].endswith("encoder.json")
     assert "--ignore who" in " ".join(commands.asked[0])
     assert "--updates 31 --frac-bits 24 --max-dataset-size 80" in asked(commands, "adserver task create")
+    assert any("panel.csv" in " ".join(words) and words[-2:] == ("--user", "who") for words in commands.asked)
     assert "--outputs 2 --word-tables-only" in asked(commands, "adserver model create")
     assert "--trainer torch" in asked(commands, "browser-sim devices")
     assert asked(commands, "adserver model evaluate").endswith("--loss cross_entropy --json")

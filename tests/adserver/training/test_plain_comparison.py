@@ -1,5 +1,7 @@
 """A private model next to training in the clear: the same rows, the panel alone, and what they tell."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -89,11 +91,25 @@ def test_more_classes_are_paired_by_accuracy_and_numbers_not_at_all() -> None:
 
 
 def test_rows_of_one_person_are_on_no_two_sides_of_a_division() -> None:
-    found = compare_plain(
-        MODEL, MODEL, LOGITS, records(100, 1), records(100, 2), encoder=None, are_people=True
-    )
-    assert (found.alone, found.by_alone) == (None, None)
+    panel, people = records(100, 2), np.arange(100) // 3
+    named = replace(panel, people=people)
+    for held, others in named.folds():
+        assert others.people is not None
+        assert not set(people[held]) & set(others.people)
+        assert len(held) + len(others) == 100
+        assert 18 <= len(held) <= 22
+    assert sorted(row for held, _ in named.folds() for row in held) == list(range(100))
+    found = compare_plain(MODEL, MODEL, LOGITS, records(100, 1), named, encoder=None)
+    assert found.by_alone is not None
     assert "Several rows of one person" in found.verdict
+    # Nothing of whose rows they are, and nothing to divide
+    assert (
+        "Several rows"
+        not in compare_plain(MODEL, MODEL, LOGITS, records(100, 1), panel, encoder=None).verdict
+    )
+    of_four = replace(panel, people=np.arange(100) % 4)
+    found = compare_plain(MODEL, MODEL, LOGITS, records(100, 1), of_four, encoder=None)
+    assert (found.alone, found.by_alone) == (None, None)
 
 
 def test_rows_that_do_not_tell_leave_the_figures_and_a_remark() -> None:

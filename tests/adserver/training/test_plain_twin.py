@@ -78,5 +78,5 @@ def test_a_panel_alone_shows_what_can_be_learned_from_it(monkeypatch: pytest.Mon
 
 
 def test_a_panel_too_small_to_be_divided_is_refused() -> None:
-    with pytest.raises(ValueError, match="has 4 rows: expected at least 5"):
+    with pytest.raises(ValueError, match="has rows of 4 people: expected at least 5"):
         cross_fit_panel(MODEL, LOGITS, records(FOLDS - 1, 2))
