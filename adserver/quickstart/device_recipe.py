@@ -129,8 +129,11 @@ class DeviceRecipe(Recipe):
             # With no round left, after an interruption, this only counts devices and rows again.
             *("--rounds", str(max(1, left)), "--idle", str(_IDLE_S if left else 0.1)),
         )
+        before = f", after {plural(job['rounds_done'], 'round')} before it was interrupted" * (
+            left < job["rounds"]
+        )
         self._tell(
-            f"{plural(told['devices'], 'device')} answered {plural(told['rounds'], 'round')}: "
+            f"{plural(told['devices'], 'device')} answered {plural(told['rounds'], 'round')}{before}: "
             "helpers got the two shares of a "
             "clipped update from each, and no row"
         )

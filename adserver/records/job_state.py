@@ -35,7 +35,7 @@ class JobState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     WAITING = "waiting"
-    """A helper is down: the round in flight is asked for again, with backoff."""
+    """A helper is down, and the round in flight is asked for again; or too few devices have answered one."""
     DONE = "done"
     REFUSED = "refused"
     """A helper, or the comparison of both helpers' answers, refused a round.
@@ -72,8 +72,8 @@ class JobEvent(StrEnum):
     """What happens to a job."""
 
     START = "start"
-    HELPER_DOWN = "helper_down"
-    HELPER_BACK = "helper_back"
+    WAIT = "wait"
+    GO_ON = "go_on"
     RELEASE = "release"
     """The worker stops, or its lease has run out: the job is left to the next one."""
     FINISH = "finish"
@@ -93,7 +93,7 @@ STOPPED: Final = FINAL | {JobState.REFUSED, JobState.FAILED, JobState.CLOSED}
 """States in which nothing happens until somebody asks."""
 
 _AT_A_WORKER: Final = {
-    JobEvent.HELPER_DOWN: JobState.WAITING,
+    JobEvent.WAIT: JobState.WAITING,
     JobEvent.RELEASE: JobState.QUEUED,
     JobEvent.REFUSE: JobState.REFUSED,
     JobEvent.FAIL: JobState.FAILED,
@@ -104,7 +104,7 @@ _STOPPED_EARLY: Final = {JobEvent.CANCEL: JobState.CANCELLED, JobEvent.RESUME: J
 _AFTER: Final[Mapping[JobState, Mapping[JobEvent, JobState]]] = {
     JobState.QUEUED: {JobEvent.START: JobState.RUNNING, JobEvent.CANCEL: JobState.CANCELLED},
     JobState.RUNNING: {**_AT_A_WORKER, JobEvent.FINISH: JobState.DONE},
-    JobState.WAITING: {**_AT_A_WORKER, JobEvent.HELPER_BACK: JobState.RUNNING},
+    JobState.WAITING: {**_AT_A_WORKER, JobEvent.GO_ON: JobState.RUNNING},
     JobState.REFUSED: _STOPPED_EARLY,
     JobState.FAILED: _STOPPED_EARLY,
     JobState.DONE: {},

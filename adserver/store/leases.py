@@ -109,12 +109,12 @@ class JobLeases:
             return changed.rowcount == 1
 
     def wait(self, job_id: bytes, stop: Stop) -> None:
-        """Record that a helper is down and the job waits."""
-        self._change(job_id, JobEvent.HELPER_DOWN, stop)
+        """Record that the job waits, and for what."""
+        self._change(job_id, JobEvent.WAIT, stop)
 
     def go_on(self, job_id: bytes) -> None:
-        """Record that the helper is back."""
-        self._change(job_id, JobEvent.HELPER_BACK, None)
+        """Record that what the job waited for is there."""
+        self._change(job_id, JobEvent.GO_ON, None)
 
     def let_go(self, job_id: bytes, event: JobEvent, stop: Stop | None = None) -> None:
         """End the lease: the job is finished, refused, failed, or released for the next worker."""

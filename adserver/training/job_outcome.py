@@ -20,6 +20,7 @@ from maskedlark.runtime.database import is_away
 _LOG = logging.getLogger(__name__)
 
 HELPER_UNAVAILABLE: Final = "helper_unavailable"
+FEW_DEVICES: Final = "few_devices"
 INVALID_TASK: Final = "invalid_task"
 INTERNAL_ERROR: Final = "internal_error"
 BUDGET_SPENT: Final = "budget_spent"

@@ -11,7 +11,13 @@ from typing import Final
 
 from adserver.ingest.json_error import INTERNAL
 from adserver.store.leases import WORKERS_LOST
-from adserver.training.job_outcome import BUDGET_SPENT, HELPER_UNAVAILABLE, INTERNAL_ERROR, INVALID_TASK
+from adserver.training.job_outcome import (
+    BUDGET_SPENT,
+    FEW_DEVICES,
+    HELPER_UNAVAILABLE,
+    INTERNAL_ERROR,
+    INVALID_TASK,
+)
 from maskedlark.error_contract import Charged, Contract, contract
 from maskedlark.errors import JobReason, ModelReason
 from maskedlark.frozen import frozen
@@ -69,6 +75,15 @@ JOB_STOPS: Final[Mapping[str, FurtherReason]] = {
             is_retryable=True,
             charged=Charged.ONCE,
             remedy="nothing while it waits; then have the helper started, and resume",
+        ),
+    ),
+    FEW_DEVICES: FurtherReason(
+        meaning="a round's window is over and too few devices have answered it: the job waits for more",
+        follows=Contract(
+            is_retryable=True,
+            remedy=(
+                "nothing while devices come; if none do, see that they reach the ad server, or cancel the job"
+            ),
         ),
     ),
     INVALID_TASK: FurtherReason(

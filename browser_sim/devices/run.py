@@ -77,6 +77,10 @@ class Told:
     @property
     def sentence(self) -> str:
         """The same for people."""
+        if not self.rounds:
+            return (
+                f"{plural(self.devices, 'device')} saw no round: `adserver job list` says what jobs wait for"
+            )
         answers = _listed(self.outcomes) or "no answers"
         why = f" ({_listed(self.reasons)})" if self.reasons else ""
         return f"{plural(self.devices, 'device')} saw {plural(self.rounds, 'round')}: {answers}{why}"

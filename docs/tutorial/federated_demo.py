@@ -86,7 +86,11 @@ def run(out: Path, folder: Path | None, size: Size) -> dict[str, Any]:
     with Fleet(folder=out / "parties", is_no_noise=True, helper_options=HELPER_OPTIONS) as fleet:
         noisy, told, model = trained(fleet, out, folder, size, is_no_noise=False)
         accuracy = tested(model, test.features, test.labels)
-        say(f"with noise: test accuracy {accuracy:.3f}, epsilon {noisy['epsilon_spent']:.2f} a person")
+        guessed = float(np.unique(test.labels, return_counts=True)[1].max() / len(test.labels))
+        say(
+            f"with noise: test accuracy {accuracy:.3f} (always the most frequent digit: {guessed:.3f}), "
+            f"epsilon {noisy['epsilon_spent']:.2f} a person"
+        )
         quiet, _, _ = trained(fleet, out, folder, size, is_no_noise=True)
     is_equal = network_state(out, quiet) == simulated_state(folder, size)
     which = "the same" if is_equal else "another"

@@ -130,15 +130,15 @@ def check_fits(task: Task, strategy: Strategy, model: DenseModel | GraphModel) -
     if form is None:
         raise InvalidTask("the task declares no updates: its reports contain masked labels")
     pairs = (
-        ("the model's parameters", model.size, form.num_parameters),
-        ("bound.frac_bits", bound.frac_bits, task.frac_bits),
-        ("bound.is_weight_summed", bound.is_weight_summed, form.has_weight),
-        ("bound.is_counted", bound.is_counted, form.has_clip_count),
-        ("cover_rate", strategy.cover_rate, form.cover),
+        ("the number of parameters of the model", model.size, form.num_parameters),
+        ("the strategy's bound.frac_bits", bound.frac_bits, task.frac_bits),
+        ("the strategy's bound.is_weight_summed", bound.is_weight_summed, form.has_weight),
+        ("the strategy's bound.is_counted", bound.is_counted, form.has_clip_count),
+        ("the strategy's cover_rate", strategy.cover_rate, form.cover),
     )
     for name, asked, held in pairs:
         if asked != held:
-            raise InvalidTask(f"{name} of the strategy is {asked}, but the task requires {held}")
+            raise InvalidTask(f"{name} is {asked}, but the task requires {held}")
     if bound.clip_norm > task.clip_norm:
         raise InvalidTask(
             f"bound.clip_norm is {bound.clip_norm:g}, but the task allows at most {task.clip_norm:g}"

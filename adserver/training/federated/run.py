@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from adserver.peers.pair import HelperPair
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_record import Stop
 from adserver.records.round_figures import RoundFigures
 from adserver.store.database import Clock
 from adserver.store.job_files import JobFiles
@@ -30,6 +31,7 @@ from adserver.store.schema import HANDLE_BYTES
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
 from adserver.training.federated.model import first_parameters, scores
+from adserver.training.job_outcome import FEW_DEVICES
 from adserver.training.trainer import BestWeights
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
@@ -41,8 +43,11 @@ from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateRound, UpdateSpec, form_of
 from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id
+from maskedlark.terminal.plural import plural
 
 _POLL_S: Final = 0.05
+# Past its window a round is given so long before the job says that it waits: devices are often a little late
+_LATE_S: Final = 10.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -149,17 +154,34 @@ class FederatedRun:
         return self.rounds.open(one, asked.encode(), now_s=self.clock())
 
     def _await_devices(self, stored: DeviceRound) -> None:
-        """Wait until all devices have answered, or the window is over and enough have."""
+        """Wait until all devices have answered, or the window is over and enough have.
+
+        A job says that it waits while too few have long after the window.
+        """
         strategy, _ = read_instructions(self.plan.job)
+        job_id, is_waiting = self.plan.job.job_id, False
         while True:
             received = self.rounds.count(stored.round.round_id)
-            is_over = self.clock() >= stored.opened_at + self.plan.window_s
+            late_s = self.clock() - stored.opened_at - self.plan.window_s
             # More than a dataset holds would be cut off, so there is nothing to wait for.
             most = min(strategy.devices, self.plan.task.max_dataset_size)
-            if received >= most or (is_over and received >= self.plan.least_devices):
+            if received >= most or (late_s >= 0 and received >= self.plan.least_devices):
+                if is_waiting:
+                    self.leases.go_on(job_id)
                 return
+            if late_s > _LATE_S and not is_waiting:
+                self.leases.wait(job_id, self._too_few(stored))
+                is_waiting = True
             if self.pair.interrupted.wait(_POLL_S):
                 raise JobRefused(JobReason.CANCELLED, "interrupted while devices answered")
+
+    def _too_few(self, stored: DeviceRound) -> Stop:
+        least = plural(self.plan.least_devices, "device")
+        return Stop(
+            reason=FEW_DEVICES,
+            cause=f"fewer than {least} answered round {stored.round.round_index + 1} of "
+            f"{self.plan.job.rounds} within {self.plan.window_s:g} s: it stays open until so many have",
+        )
 
     def _read_sealed(self, stored: DeviceRound) -> tuple[NDArray[np.bool_], bytes] | None:
         """Return what both helpers hold of the round: which updates, and the dataset's id.

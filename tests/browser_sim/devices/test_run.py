@@ -1,5 +1,6 @@
 """Devices and an ad server that is away for a while."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -96,6 +97,7 @@ def test_a_report_that_was_taken_is_answered_though_its_copy_comes_late(tmp_path
 def test_what_became_of_answers_is_told_in_words() -> None:
     told = Told(devices=3, rounds=2)
     assert told.sentence == "3 devices saw 2 rounds: no answers"
+    assert replace(told, rounds=0).sentence.startswith("3 devices saw no round: `adserver job list`")
     told.outcomes.update({"answered": 4, "late": 1})
     told.reasons["round_over"] += 1
     assert told.sentence == "3 devices saw 2 rounds: 4 answered, 1 late (1 round over)"

@@ -16,12 +16,14 @@ from rich.console import Console
 from adserver.budgets.reservations import Budgets
 from adserver.records.exported_model import ModelWeights
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobState
 from adserver.store.rounds import DeviceRound
 from adserver.training.export import export_job
 from adserver.training.federated import run as federated_run
 from adserver.training.federated.model import write_trained_file
 from adserver.training.inference import Evaluation
+from adserver.training.job_outcome import FEW_DEVICES
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.local_training import Parameters
 from maskedlark.model.onnx_file import parse
@@ -30,6 +32,7 @@ from maskedlark.reports.updates import UpdateForm
 from maskedlark.rpc.wire import decode_report
 from maskedlark.terminal.budget_table import budget_table
 from tests.federated_site import DEVICES, MODEL, ROUNDS, SETTINGS, Killed, Site
+from tests.patience import HANGS_S
 
 
 def test_a_noise_off_job_trains_the_very_model_of_the_simulation(tmp_path: Path) -> None:
@@ -109,6 +112,30 @@ def test_a_round_stays_open_until_enough_devices_have_answered(tmp_path: Path) -
 
     assert site.run(few_at_first).state is JobState.DONE
     assert counts == [(0, 2)] * 4
+
+
+def test_a_job_with_a_round_that_few_devices_answered_says_that_it_waits(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.submit(least_devices=5, window_s=1.0)
+    seen: list[JobRecord] = []
+
+    def few_until_it_waits(stored: DeviceRound) -> None:
+        job = site.store.get(site.job_id)
+        seen.append(job)
+        if job.state is JobState.WAITING or len(seen) > 10 * HANGS_S:
+            site.devices_answer(stored)
+        elif stored.round.round_index == 0:
+            site.devices_answer(stored, dies_after=2)
+            site.now_s = stored.opened_at + 12.0
+
+    done = site.run(few_until_it_waits)
+    assert (done.state, done.stop) == (JobState.DONE, None)
+    [waiting] = {one.stop for one in seen if one.state is JobState.WAITING}
+    assert waiting == Stop(
+        reason=FEW_DEVICES,
+        cause=f"fewer than 5 devices answered round 1 of {ROUNDS} within 1 s: it stays open until so many "
+        "have",
+    )
 
 
 def test_a_job_stops_with_the_budget_of_its_task(tmp_path: Path) -> None:
