@@ -81,13 +81,19 @@ class Floors:
     peers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Refuse what can be no fingerprint.
+        """Refuse limits that no task could keep, and what can be no fingerprint.
 
-        So that a misspelled list is noticed before it refuses every task.
+        So that a mistake is noticed before it refuses every task.
 
         Raises:
             InvalidTask: naming it.
         """
+        for name in ("max_epsilon", "max_collusion_epsilon", "max_delta"):
+            if not getattr(self, name) > 0:  # which not-a-number is not either
+                raise InvalidTask(
+                    f"--{name.replace('_', '-')} is {getattr(self, name):g}, which would refuse everything: "
+                    "expected more than 0"
+                )
         for one in self.peers:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
                 raise InvalidTask(

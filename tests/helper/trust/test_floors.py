@@ -142,11 +142,12 @@ def test_no_noise_is_accepted_only_where_the_operator_said_so(parties: tuple[Par
     replace(FLOORS, is_noise_optional=True).check(task(parties, mechanism="none"))
 
 
+@pytest.mark.parametrize("value", [0.0, -3.0, float("nan")])
 @pytest.mark.parametrize("limit", ["max_epsilon", "max_collusion_epsilon", "max_delta"])
-def test_a_limit_that_is_no_number_allows_nothing(parties: tuple[Party, Party], limit: str) -> None:
-    no_number: dict[str, Any] = {limit: float("nan")}
-    with refused(JobReason.TASK_REFUSED, "nan"):
-        replace(FLOORS, **no_number).check(task(parties))
+def test_a_limit_that_allows_nothing_is_noticed_when_the_helper_starts(limit: str, value: float) -> None:
+    never: dict[str, Any] = {limit: value}
+    with pytest.raises(InvalidTask, match=f"--{limit.replace('_', '-')} is {value:g}.* more than 0"):
+        replace(FLOORS, **never)
 
 
 def test_split_noise_is_refused_unless_the_operator_allows_it(parties: tuple[Party, Party]) -> None:
