@@ -113,7 +113,10 @@ class HelperKeys(NeverPickled):
                 f"cannot read {path}: {error.strerror}; create one with `lark-helper keygen`"
             ) from None
         check_secret_file(path)
-        file = decode(_KeyFile, encoded)
+        try:
+            file = decode(_KeyFile, encoded)
+        except InvalidTask:  # whose words are of a program, and may have some of the content
+            raise InvalidTask(f"{path} is damaged: restore it from the backup of the keys") from None
         ring = Ring(file.opening_keys)
         _check_ring(path, ring)
         return cls(

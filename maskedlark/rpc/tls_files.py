@@ -8,7 +8,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -133,19 +133,16 @@ class TlsFiles:
                 authority_names=self.authority_names.read_bytes() if self.authority_names.exists() else b"",
             )
         except OSError as error:
-            raise InvalidTask(f"cannot read a TLS file: {error.strerror}") from None
-        try:
+            raise InvalidTask(f"cannot read {error.filename}: {error.strerror}") from None
+        with _naming(self.certificate, "this party's certificate in PEM"):
             own = x509.load_pem_x509_certificates(contents.certificate)[0].public_key()
+        with _naming(self.private_key, "the certificate's private key in PEM, without a password"):
             held = load_pem_private_key(contents.private_key, None).public_key()
-            if contents.trusted_authorities.strip():
+        if contents.trusted_authorities.strip():
+            with _naming(self.trusted_authorities, "the peers' certificates in PEM"):
                 x509.load_pem_x509_certificates(contents.trusted_authorities)
-        except (ValueError, TypeError):
-            raise InvalidTask(
-                "the TLS files are not valid: expected a PEM certificate, its key without a "
-                "password, and PEM authorities"
-            ) from None
         if own != held:
-            raise InvalidTask("the TLS certificate does not belong to the TLS private key")
+            raise InvalidTask(f"{self.certificate} does not belong to the private key {self.private_key}")
         return contents
 
     def stamp(self) -> _Stamp:
@@ -199,6 +196,15 @@ class Reloaded(Generic[_Made]):
         _LOG.info("reloaded the TLS files")
         contents.warn_of_end()
         return True
+
+
+@contextmanager
+def _naming(path: Path, expected: str) -> Iterator[None]:
+    """Refuse a file whose content is not what it is for; the error has nothing of it."""
+    try:
+        yield
+    except (ValueError, TypeError):
+        raise InvalidTask(f"{path} is not valid: expected {expected}") from None
 
 
 def time_left(certificate: x509.Certificate) -> str:

@@ -68,7 +68,7 @@ def read_secret(path: Path) -> bytes:
         OSError: the file cannot be read.
     """
     content = path.read_bytes()
-    envelope = _decode(content)
+    envelope = _decode(path, content)
     if envelope is None:
         return content
     try:
@@ -88,7 +88,7 @@ def keeper_of(path: Path) -> str:
         InvalidTask: the file cannot be read, or is a damaged envelope.
     """
     try:
-        envelope = _decode(path.read_bytes())
+        envelope = _decode(path, path.read_bytes())
     except OSError as error:
         raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
     return PLAIN if envelope is None else envelope["keeper"]
@@ -133,7 +133,7 @@ def wrap_file(path: Path, keeper: str) -> None:
         raise InvalidTask(f"cannot wrap {path}: {error.strerror}") from None
 
 
-def _decode(content: bytes) -> Mapping[str, str] | None:
+def _decode(path: Path, content: bytes) -> Mapping[str, str] | None:
     """Return an envelope's fields, or None for a plain secret."""
     if _FORMAT.encode() not in content[: len(_FORMAT) + 64]:
         return None
@@ -146,7 +146,7 @@ def _decode(content: bytes) -> Mapping[str, str] | None:
         or found.keys() != _FIELDS
         or not all(isinstance(one, str) for one in found.values())
     ):
-        raise InvalidTask("an envelope of a secret is damaged: restore the file")
+        raise InvalidTask(f"{path} is damaged: restore it from a backup")
     return found
 
 

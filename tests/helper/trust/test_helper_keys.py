@@ -109,10 +109,12 @@ def test_a_damaged_key_file_is_a_typed_error_that_shows_no_secret(tmp_path: Path
     path = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path)
     secrets = secrets_of(tmp_path)
     assert len(secrets) == 4
-    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
-    with pytest.raises(InvalidTask) as caught:
-        HelperKeys.read(tmp_path)
-    assert not any(secret.decode() in str(caught.value) for secret in secrets)
+    whole = path.read_bytes()
+    for damaged in (whole.replace(b'"version":1', b'"version":2'), whole[:-9], b"", b"\xff" + whole):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidTask, match=r"keys\.json is damaged: restore it from the backup") as caught:
+            HelperKeys.read(tmp_path)
+        assert not any(secret.decode() in str(caught.value) for secret in secrets)
 
 
 def test_a_secret_of_the_wrong_length_is_found_when_the_file_is_read(tmp_path: Path) -> None:
