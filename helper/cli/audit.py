@@ -1,11 +1,11 @@
 """`lark-helper audit`: the log of acts at this helper and their actors, from its ledger; it only reads."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from helper.cli.options import DatabaseOption, DataOption, JsonOption
+from helper.cli.options import DatabaseOption, DataOption, JsonOption, OptionalDataOption
 from maskedlark.terminal.audit_commands import (
     AfterOption,
     FileArgument,
@@ -17,14 +17,10 @@ from maskedlark.terminal.audit_commands import (
     read_lines,
     write_lines,
 )
-from maskedlark.terminal.options import option
 
 if TYPE_CHECKING:
     from helper.ledger.audit_report import AuditReport
 
-OptionalDataOption = Annotated[
-    Path | None, option("Folder of this helper's ledger.", "--data", envvar="HELPER_DATA")
-]
 audit_app = typer.Typer(no_args_is_help=True, help="Show, export and verify the log of who did what.")
 
 

@@ -71,7 +71,7 @@ def _keygen_command(
         )
 
 
-@takes(tls=tls_of, without=["data"])
+@takes(tls=tls_of)
 def _status_command(
     *,
     address: Annotated[str, option("host:port of the helper.", metavar="HOST:PORT")],

@@ -13,6 +13,9 @@ _tls = panel("TLS")
 DataOption = Annotated[
     Path, option("Folder of this helper's keys, ledger and datasets.", "--data", envvar="HELPER_DATA")
 ]
+OptionalDataOption = Annotated[
+    Path | None, option("Folder of this helper's keys, ledger and datasets.", "--data", envvar="HELPER_DATA")
+]
 DatabaseOption = Annotated[
     str | None,
     option(
@@ -24,14 +27,13 @@ JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar
 
 def tls_of(
     *,
-    data: Path | None = None,
+    data: OptionalDataOption = None,
     insecure: Annotated[bool, _tls("No TLS; loopback addresses only.", "--insecure")] = False,
     tls_cert: Annotated[Path | None, _tls("PEM: this helper's certificate chain.")] = None,
     tls_key: Annotated[Path | None, _tls("PEM: the certificate's private key.")] = None,
     tls_ca: Annotated[Path | None, _tls("PEM: the authorities that sign peers' certificates.")] = None,
 ) -> "TlsFiles | None":
     """Return the TLS files that the options name, or those in --data; see `tls_files`."""
-    # Without a folder, as in `status`, which runs anywhere, all files are named.
     from maskedlark.terminal.tls_options import tls_files
 
     return tls_files(

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.core import TyperOption
 from typer.testing import CliRunner
 
+from helper.cli import status as helper_status
 from helper.cli.main import COMMANDS, app
 from helper.ledger.ledger import LEDGER_FILE
 from helper.ledger.schema import TASKS
@@ -159,6 +160,29 @@ def test_a_helper_whose_ledger_cannot_be_read_says_that_it_is_not_well(data: Pat
             ledger.execute(f"ALTER TABLE {TASKS.name} RENAME TO elsewhere")
         told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S)
     assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_status_finds_the_tls_files_in_the_data_folder_as_serve_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TlsFiles.in_folder(tmp_path)
+    for path in (files.certificate, files.private_key, files.trusted_authorities):
+        path.touch()
+    asked: list[TlsFiles | None] = []
+    monkeypatch.setattr(
+        helper_status,
+        "fetch_status",
+        lambda _address, tls, deadline_s: asked.append(tls) or {"name": "north"},
+    )
+    command = ["status", "--address", "127.0.0.1:1"]
+    for options, environment in (
+        (["--data", str(tmp_path)], {}),
+        ([], {"HELPER_DATA": str(tmp_path)}),
+        (["--insecure"], {"HELPER_DATA": str(tmp_path)}),
+    ):
+        shown = CliRunner().invoke(app, [*command, *options], env=environment)
+        assert shown.exit_code == 0, shown.output
+    assert asked == [files, files, None]
 
 
 def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> None:
