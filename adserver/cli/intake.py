@@ -45,8 +45,8 @@ def _intake_tls(
 
 intake_of: Final = making(
     IntakeSettings,
-    grpc_listen=option("host:port of the gRPC intake; port 0 picks a free port."),
-    http_listen=option("host:port of the HTTP intake; port 0 picks a free port."),
+    grpc_listen=option("host:port of the gRPC intake; port 0 picks a free port.", metavar="HOST:PORT"),
+    http_listen=option("host:port of the HTTP intake; port 0 picks a free port.", metavar="HOST:PORT"),
     addresses_file=option("Write the addresses to this file as JSON once both intakes answer."),
     metrics_listen=watching("host:port to serve /metrics and /healthz on.", metavar="HOST:PORT"),
     metrics_access=watching(

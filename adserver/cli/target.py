@@ -129,13 +129,17 @@ def _reach_of(
     ] = ROUND_DEADLINE_S,
     wait: WaitOption = False,
 ) -> _Reach:
-    """Return how helpers are reached; raise typer.BadParameter as `tls_files`."""
+    """Return how helpers are reached; raise typer.BadParameter as `tls_files`, or if both are one."""
 
     # Later than the options are read: of a remote ad server neither TLS files nor helpers are looked for
     def reach(data: Path, helper_0: str, helper_1: str) -> "Peers":
         from adserver.peers.connect import Peers
         from maskedlark.terminal.tls_options import tls_files
 
+        if helper_0 == helper_1:
+            raise typer.BadParameter(
+                f"--helper-0 and --helper-1 are both {helper_0}: name two helpers of two operators"
+            )
         tls = tls_files(
             insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
         )

@@ -21,6 +21,12 @@ def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, 
     """
     # Both answer before either signs, because each signs a task that names both.
     statuses = [helper.status() for helper in helpers]
+    first, second = (status.identity for status in statuses)
+    if first.verify_key == second.verify_key:
+        raise InvalidTask(
+            f"{helpers[0].address} and {helpers[1].address} are one helper, {first.name!r} with fingerprint "
+            f"{first.fingerprint}: name two helpers of two operators with --helper-0 and --helper-1"
+        )
     task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
     # Its second budget would end each job before the first is spent, and no message would say so.
     if task.collusion_epsilon < task.epsilon:
@@ -29,8 +35,8 @@ def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, 
             "that joins the ad server never sees less than the ad server alone; raise the first or lower "
             "the second"
         )
-    first, second = (helper.register_task(task) for helper in helpers)
-    bundle = TaskBundle(task=task, signatures=(first, second), key_lists=(statuses[0].keys, statuses[1].keys))
+    signatures = (helpers[0].register_task(task), helpers[1].register_task(task))
+    bundle = TaskBundle(task=task, signatures=signatures, key_lists=(statuses[0].keys, statuses[1].keys))
     # Before it is stored: browsers verify it again, and would refuse it only once it is served.
     bundle.verify()
     return bundle

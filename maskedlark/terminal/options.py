@@ -13,6 +13,9 @@ from typing import Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 
 _T = TypeVar("_T")
+ADDRESS: Final = "HOST:PORT"
+"""The metavar of an option whose value is one, which is checked."""
+_PORTS: Final = 1 << 16
 Declare = Callable[..., Any]
 """Declares an option, to stand in `Annotated`: its help, its names if they are not the parameter's, and
 what else `typer.Option` takes."""
@@ -22,6 +25,8 @@ def panel(title: str | None = None) -> Declare:
     """Declare options of one panel of the help; without a title, of the first."""
 
     def declare(about: str, *names: str, **settings: Any) -> Any:
+        if settings.get("metavar") == ADDRESS:
+            settings["callback"] = _check_address
         shown = about.replace("[", r"\[")  # what stands in brackets is no markup
         return typer.Option(*names, help=shown, rich_help_panel=title, **settings)
 
@@ -29,6 +34,17 @@ def panel(title: str | None = None) -> Declare:
 
 
 option: Final = panel()
+
+
+def _check_address(address: str | None) -> str | None:
+    """Return an option's value, or refuse it: without its host, a port would be taken for a host's name."""
+    host, _, port = (address or "").rpartition(":")
+    if address is not None and not (host and port.isdecimal() and int(port) < _PORTS):
+        raise typer.BadParameter(
+            f"{address!r} is not {ADDRESS}, such as 127.0.0.1:8443: "
+            + ("HOST: is missing" if address.strip(":").isdecimal() else "expected a port from 0 to 65535")
+        )
+    return address
 
 
 def making(made: type[_T], **options: Any) -> Callable[..., _T]:

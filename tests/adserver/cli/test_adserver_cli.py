@@ -437,6 +437,20 @@ def test_status_says_below_its_table_why_a_helper_does_not_answer(
     assert shown.exit_code == UNAVAILABLE
 
 
+@pytest.mark.parametrize("command", ["serve", "status"])
+def test_one_helper_at_both_addresses_is_refused(command: str, tmp_path: Path) -> None:
+    helpers = ["--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:1", "--insecure"]
+    shown = CliRunner().invoke(app, [command, "--data", str(tmp_path), *helpers], env={"COLUMNS": "200"})
+    assert (shown.exit_code, "both 127.0.0.1:1" in shown.output) == (2, True)
+
+
+def test_one_helper_at_two_addresses_is_named_as_one_when_a_task_is_made(shell: Shell) -> None:
+    shell.fakes[1].keys = shell.fakes[0].keys
+    first, second = (shell.environment[f"ADSERVER_HELPER_{role}"] for role in (0, 1))
+    with pytest.raises(InvalidTask, match=f"{first} and {second} are one helper, 'helper 0' with"):
+        shell.create()
+
+
 @pytest.mark.parametrize(("not_well", "status"), [("", 0), ("helper at 127.0.0.1:2 is not well: full", 75)])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_status_ends_with_75_unless_both_helpers_are_well(

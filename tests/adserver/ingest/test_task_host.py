@@ -75,7 +75,7 @@ def test_a_helpers_new_key_reaches_the_bundle_that_browsers_are_served(engine: E
 
 def test_the_same_operator_twice_is_no_task() -> None:
     fake = FakeHelper(role=0)
-    with serving(fake, fake) as (first, second), pytest.raises(InvalidTask, match="different keys"):
+    with serving(fake, fake) as (first, second), pytest.raises(InvalidTask, match="are one helper"):
         create_task((first, second), settings())
     assert fake.registered == {}
 

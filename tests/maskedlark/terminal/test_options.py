@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -42,6 +43,32 @@ def test_what_stands_in_brackets_in_a_help_text_is_shown() -> None:
         typer.echo(of)
 
     assert "[values]" in CliRunner().invoke(made, ["--help"], env={"COLUMNS": "200"}).output
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("127.0.0.1:0", ""),
+        ("[::1]:65535", ""),
+        ("helper.example:8443", ""),
+        ("28443", "HOST: is missing"),
+        (":28443", "HOST: is missing"),
+        ("helper.example", "expected a port"),
+        ("helper.example:65536", "expected a port"),
+        ("helper.example:http", "expected a port"),
+    ],
+)
+def test_an_address_without_its_host_or_port_is_refused(given: str, told: str) -> None:
+    made = typer.Typer()
+
+    @made.command()
+    def show(*, listen: Annotated[str | None, option("Where.", metavar="HOST:PORT")] = None) -> None:
+        typer.echo(listen)
+
+    shown = CliRunner().invoke(made, ["--listen", given], env={"COLUMNS": "200"})
+    assert shown.exit_code == (2 if told else 0)
+    assert (told or given) in shown.output
+    assert CliRunner().invoke(made, []).output == "\n"
 
 
 def test_an_option_that_is_out_of_range_makes_no_value() -> None:
