@@ -88,11 +88,14 @@ def _intake_command(
     An intake keeps no files, needs no helpers and runs no jobs. The ad server creates and migrates the
     tables: start its `serve` of the same version first.
     """
+    from adserver.cli.main import app
     from adserver.serving.replica import serve_intake
     from adserver.store.database import check_tables
     from maskedlark.runtime.database import open_database
+    from maskedlark.terminal.unknown_variables import warn_of_unknown_variables
 
     configure_logging(log_format)
+    warn_of_unknown_variables(app, "ADSERVER_")
     with stop_on_signals() as stop:
         engine = open_database(database)
         # A replica makes no tables: `serve` does, and must be of the same version

@@ -74,11 +74,14 @@ def _serve_command(
     traces: TracesOption = Traces.NONE,
 ) -> None:
     """Receive reports over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
+    from adserver.cli.main import app
     from adserver.serving.server import serve
     from adserver.store.database import open_store
     from maskedlark.observability.tracing import tracing
+    from maskedlark.terminal.unknown_variables import warn_of_unknown_variables
 
     configure_logging(log_format)
+    warn_of_unknown_variables(app, "ADSERVER_")
     # Signals first: one that comes while the server starts ends it as cleanly as later ones
     with stop_on_signals() as stop, tracing("adserver", traces):
         settings = AdserverSettings(

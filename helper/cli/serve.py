@@ -190,10 +190,14 @@ def _serve_command(
 ) -> None:
     """Serve the ad server until SIGTERM, then finish the calls in progress."""
     # what serves takes a second to import: its help does without
+    from helper.cli.main import app
     from helper.serving.server import HelperSettings, serve
     from maskedlark.observability.tracing import tracing
+    from maskedlark.terminal.unknown_variables import warn_of_unknown_variables
 
     configure_logging(log_format)
+    # The other one is of workers on Ray, which may run on this machine too
+    warn_of_unknown_variables(app, "HELPER_", {"HELPER_WORKER_TLS"})
     settings = HelperSettings(
         data=data,
         listen=listen,

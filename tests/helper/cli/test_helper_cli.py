@@ -169,11 +169,12 @@ def test_status_finds_the_tls_files_in_the_data_folder_as_serve_does(
     for path in (files.certificate, files.private_key, files.trusted_authorities):
         path.touch()
     asked: list[TlsFiles | None] = []
-    monkeypatch.setattr(
-        helper_status,
-        "fetch_status",
-        lambda _address, tls, deadline_s: asked.append(tls) or {"name": "north"},
-    )
+
+    def fetch(_address: str, tls: TlsFiles | None, **_: float) -> dict[str, str]:
+        asked.append(tls)
+        return {"name": "north"}
+
+    monkeypatch.setattr(helper_status, "fetch_status", fetch)
     command = ["status", "--address", "127.0.0.1:1"]
     for options, environment in (
         (["--data", str(tmp_path)], {}),
