@@ -146,6 +146,7 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path, host: str) -> None
     if host:
         run(f"adserver keygen --origin https://ads.example{host}")
         (tmp_path / "helper" / "trusted.names").write_text("# nobody yet\n")
+    (tmp_path / "helper" / "witness").write_bytes(b"where the ledger stood")
     (tmp_path / "adserver").mkdir(mode=0o700, exist_ok=True)
     run("adserver task list")
     local = '"local": {"epochs": 1, "batch_size": 5, "learning_rate": 0.5}'
@@ -164,6 +165,7 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path, host: str) -> None
         shown = run("lark-helper certificate show").stdout
         assert shown == run("lark-helper certificate show --data restored-helper").stdout
         assert (tmp_path / "restored-helper" / "trusted.names").exists()
+    assert (tmp_path / "restored-helper" / "witness").read_bytes() == b"where the ledger stood"
     assert (tmp_path / "restored-helper").stat().st_mode & 0o077 == 0
     assert (tmp_path / "restored-helper" / "keys.json").stat().st_mode & 0o077 == 0
     assert (tmp_path / "helper-keys.tar").stat().st_mode & 0o077 == 0
