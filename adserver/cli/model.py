@@ -150,7 +150,7 @@ def _show_command(
     """
     from adserver.collecting.task_settings import encoder_from
     from adserver.collecting.task_settings import num_features as width_of
-    from adserver.training.any_records import take_any_records, takes_one_record
+    from adserver.training.any_records import TAKES_ONE_RECORD, take_any_records, takes_one_record
     from adserver.training.column_uses import check_vocabulary, warn_of_columns
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import declared_width, parse_chosen, read_model
@@ -222,10 +222,7 @@ def _show_command(
     for line in describe_path(reasons):
         typer.echo(line)
     if takes_one_record(take_any_records(encoded)):
-        typer.echo(
-            "the file takes one record a run, and so do files that a job of it exports, since its layers fix "
-            "that: export it with an open first axis (dynamic_shapes, dynamic_axes)"
-        )
+        typer.echo(TAKES_ONE_RECORD)
     for warning in warnings:
         typer.echo(f"warning: {escape(warning)}", err=True)
 
@@ -469,6 +466,7 @@ def _export_command(
     from adserver.client.job import Job
     from adserver.collecting.task_settings import encoder_from
     from adserver.messages.job import calibrate_command
+    from adserver.training.any_records import TAKES_ONE_RECORD, takes_one_record
     from maskedlark.runtime.durable_file import write_durably
 
     if with_encoder and with_bytes:
@@ -489,6 +487,8 @@ def _export_command(
     is_local = found.plan.task is None
     after = found.progress if is_local else f"{made.rounds_done} of {plural(found.rounds or 0, 'round')}"
     typer.echo(f"exported the weights after {after}; the graph takes {shown[form]}")
+    if takes_one_record(made.encoded):
+        typer.echo(TAKES_ONE_RECORD)
     if (command := calibrate_command(found)) is not None:
         # The calibrated file is to take and hold what this one does
         command += f" --takes {form.value}" if form is not InputForm.SCALED and encoder is None else ""

@@ -27,6 +27,13 @@ _ROUNDING: Final = 1e-6
 _MIXED: Final = 0.01
 
 
+TAKES_ONE_RECORD: Final = (
+    "the file takes one record a run, and so do files that a job of it exports, since its layers fix that: "
+    "export it with an open first axis (dynamic_shapes, dynamic_axes)"
+)
+"""What people read of a file that stays so."""
+
+
 def takes_one_record(encoded: bytes) -> bool:
     """Return whether a file fixes the first axis of its features at 1."""
     return any(_is_fixed(one) for one in _entries(onnx.ModelProto.FromString(encoded).graph))

@@ -238,6 +238,7 @@ def remarks_of_job(
         is_python: Name arguments of `Client.train` instead of options.
         is_default: Whether the job trains the default network, at a rate by its own rule.
     """
+    from adserver.training.any_records import TAKES_ONE_RECORD, take_any_records, takes_one_record
     from adserver.training.default_optimizer import warn_of_rate
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import parse_chosen
@@ -288,6 +289,8 @@ def remarks_of_job(
     yield _remark_of_path(model, plan)
     yield from _remarks_of_labels(submission, plan, model.output_width, is_python)
     yield from _remarks_of_layers(file, model)
+    if takes_one_record(take_any_records(file)):
+        yield Remark(text=TAKES_ONE_RECORD)
     yield from remarks_of_columns(file, plan.task, find_encoder)
 
 

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 
 from adserver.training.merged_parameters import separate_parameters
@@ -15,7 +17,7 @@ from maskedlark.model.operators.table import OPERATORS
 from tests.docs.reading import run_mixed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "operators.md").read_text()
-EXACT_FILES = ("embedded", "wide-and-deep", "normalised", "seen", "chosen")
+EXACT_FILES = ("embedded", "wide-and-deep", "folded", "normalised", "seen", "chosen")
 
 
 def operators_of_row(name: str) -> set[str]:
@@ -42,3 +44,11 @@ def test_every_block_runs_and_what_is_called_exact_is(
         encoded = separate_parameters(read_model(tmp_path / f"{name}.onnx"))
         lower(parse(encoded, num_features=14), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     assert "the operator Gelu: use Relu, Elu or SiLU" in shown[-1]
+    for name in (*EXACT_FILES, "gelu"):
+        session = onnxruntime.InferenceSession(tmp_path / f"{name}.onnx")
+        features = {session.get_inputs()[0].name: np.zeros((5, 14), np.float32)}
+        (outputs,) = session.run(None, features)
+        assert outputs.shape == (5, 1), name
+    # Scale and shift of batch norm are parameters only where no linear layer is before it to hold them
+    folded, normalised = (shown[EXACT_FILES.index(name)] for name in ("folded", "normalised"))
+    assert [said.count(".weight") for said in (folded, normalised)] == [2, 3]

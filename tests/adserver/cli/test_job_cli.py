@@ -10,6 +10,7 @@ from threading import Event
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
@@ -22,6 +23,7 @@ from adserver.store.queries import QueryStore
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training import plain_training
+from adserver.training.any_records import TAKES_ONE_RECORD
 from adserver.training.inference import predict
 from adserver.training.plain_training import RATES
 from adserver.training.trainer import Checkpoint
@@ -34,6 +36,7 @@ from maskedlark.releases.job import JobSpec
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES, RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
+from tests.torch_models import export
 
 OF = sealed(mechanism="gaussian", expires_at=1 << 39)
 Adserver = Callable[..., Result]
@@ -223,6 +226,29 @@ def test_a_jobs_name_is_the_ad_servers_alone_and_jobs_are_compared(site: Site, a
     assert "4 of 4 rounds" in adserver("model export named.onnx --job wide-").stdout
     with pytest.raises(InvalidTask, match="name has 101 characters"):
         adserver(f"{SUBMIT} --name {'n' * 101}")
+
+
+def test_submit_and_export_say_of_a_file_for_one_record_a_run_what_show_says(
+    site: Site, adserver: Adserver, tmp_path: Path
+) -> None:
+    class Joined(torch.nn.Module):
+        """One row with a number of its own is put next to the one record."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = torch.nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.last(torch.cat([x[:, :3], torch.ones(1, 1)], 1))
+            return found
+
+    for module, is_told in ((Joined(), True), (torch.nn.Linear(4, 1), False)):
+        (tmp_path / "one.onnx").write_bytes(export(module, 4, 1, dynamo=False))
+        made = adserver(SUBMIT.replace("model.onnx", "one.onnx"))
+        site.worker().run_one()
+        exported = adserver(f"model export out.onnx --job {made.stdout.strip()}").stdout
+        shown = adserver("model show one.onnx").stdout
+        assert [TAKES_ONE_RECORD in said for said in (made.stderr, exported, shown)] == [is_told] * 3
 
 
 def test_an_exported_model_holds_the_trained_weights_and_runs(
