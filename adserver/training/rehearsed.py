@@ -39,6 +39,8 @@ METRIC_NAMES: Final = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss"
 """What people call the metrics of `Rehearsal.metric`."""
 # Of Student's t: 95 % between both sides.
 _CONFIDENCE: Final = 0.975
+# Of an area or an accuracy: all that there is between chance and certainty
+_NOTHING: Final = 0.5
 # So many more than were asked for are named, with what they would tell.
 _MORE_SEEDS: Final = 8
 
@@ -147,6 +149,14 @@ class Rehearsed:
             return None
         error = math.hypot(self.sampling_error, 0.0 if math.isnan(self.spread) else self.spread)
         return max(0.0, self.value - ERRORS_OF_99 * error), min(1.0, self.value + ERRORS_OF_99 * error)
+
+    @property
+    def interval_text(self) -> str:
+        """The interval as it is printed; empty without one."""
+        if self.interval is None:
+            return ""
+        low, high = self.interval
+        return "says nothing" if high - low > _NOTHING else f"{low:.3f} to {high:.3f}"
 
     def is_better_than(self, other: "Rehearsed") -> bool:
         """Return whether this setting scores higher than another one by more than chance.
@@ -384,7 +394,7 @@ class Rehearsal:
         advised = [self.advised(name) for name in self.names()]
         lines = [
             f"{one.name}: {one.value:.4f} at rate {one.learning_rate:g}"
-            + ("" if one.interval is None else f" (99 %: {one.interval[0]:.3f} to {one.interval[1]:.3f})")
+            + (f" (99 %: {one.interval_text})" if one.interval_text else "")
             + ("" if math.isnan(one.spread) else f", deviation over seeds {one.spread:.4f}")
             if one.scores
             else f"{one.name}: refused: {one.refused}"
@@ -410,6 +420,9 @@ def _describe_resolution(job: Rehearsed, other: Rehearsed, *, is_python: bool) -
     least, more = job.least_gain_over(other), len(job.scores) + _MORE_SEEDS
     if not 0 < least < math.inf:
         return ""
+    if least > _NOTHING and job.sampling_error is not None:
+        told = f": {plural(len(job.scores), 'seed')} tell nothing here"
+        return f"{told}: use {PARTS}" if len(job.scores) < PARTS else f"{told}: label more examples"
     return (
         f": here a gain of less than {least:.2g} looks like chance, of less than "
         f"{job.least_gain_over(other, seeds=more):.2g} with {'seeds=' if is_python else '--seeds '}{more}"

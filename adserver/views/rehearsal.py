@@ -96,7 +96,7 @@ def _row(one: Rehearsed, mark: str) -> tuple[str, ...]:
         f"{one.learning_rate:g}",
         f"{one.value:.4f}",
         "" if math.isnan(one.spread) else f"{one.spread:.4f}",
-        "" if one.interval is None else f"{one.interval[0]:.3f} to {one.interval[1]:.3f}",
+        one.interval_text,
         f"{one.loss:.4f}",
         "" if over is None else f"{over:.2f}",
         "" if one.clipped is None else f"{one.clipped:.0%}",

@@ -535,6 +535,34 @@ def test_what_cannot_be_told_from_the_examples_alone_says_what_gain_would_be() -
 
 
 @pytest.mark.parametrize(
+    ("job", "alone", "said"),
+    [
+        ((0.5, 0.8), (0.7, 0.7), "by 2 seeds: 2 seeds tell nothing here: use 4"),
+        (
+            (0.2, 0.9, 0.3, 0.9),
+            (0.9, 0.2, 0.9, 0.2),
+            "by 4 seeds: 4 seeds tell nothing here: label more examples",
+        ),
+    ],
+)
+def test_seeds_that_leave_all_open_say_so_and_no_numbers(
+    job: tuple[float, ...], alone: tuple[float, ...], said: str
+) -> None:
+    both = [
+        replace(one, scores=scored("", values).scores, sampling_error=0.01)
+        for one, values in zip(rehearsed({0.3: (0.5,)}).settings, (job, alone), strict=True)
+    ]
+    found = Rehearsal(metric="roc_auc", settings=tuple(both))
+    assert any(line.endswith(said) for line in found.remarks())
+    assert "looks like chance" not in repr(found)
+    assert f"epsilon 1: {both[0].value:.4f} at rate 0.3 (99 %: says nothing)" in repr(found)
+    assert both[0].interval_text == "says nothing"
+    # A loss has no such scale
+    losses = tuple(replace(one, sampling_error=None) for one in both)
+    assert "looks like chance" in repr(replace(found, settings=losses))
+
+
+@pytest.mark.parametrize(
     ("loss", "labels", "said"),
     [
         # By Hanley and McNeil's formula, and by the binomial one.
