@@ -1,5 +1,6 @@
 """`adserver evaluate`: how good a model is on a dataset's reports, by one private release."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ from adserver.cli.target import connected_server_of, trace
 from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
 from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts, print_json
-from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.escape import escape
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
@@ -100,6 +101,7 @@ def _evaluate_command(
             file = None if model is None else read_model(model)
             # A head reads labels in its own way, of which the forecast knows nothing
             if not head:
+                _check_exact(server, file, job=job, weights=weights, dataset=charged["dataset"])
                 # What is wrong with the request itself, the evaluation refuses
                 try:
                     typer.echo(repr(Client.of(server).forecast_evaluation(**shared)), err=True)
@@ -114,3 +116,23 @@ def _evaluate_command(
     print_evaluation(result)
     for warning in result.warnings():
         typer.echo(f"warning: {warning}", err=True)
+
+
+def _check_exact(
+    server: "AdServer", file: bytes | None, *, job: str, weights: ModelWeights, dataset: str
+) -> None:
+    """Refuse what no helper evaluates before its cost is forecast."""
+    from adserver.measuring.evaluator import check_is_exact
+    from adserver.training.model_file import without_notes
+    from adserver.training.pipeline import without_encoder
+    from maskedlark.model.onnx_file import parse
+
+    task = server.task(server.dataset(dataset).task_id.hex()).stored.bundle.task
+    if file is None:
+        # Of a job whose weights are not to be had the evaluation says so
+        with suppress(MaskedLarkError):
+            file = server.export(server.job(job).job_id, weights=weights).encoded
+    if file is None:
+        return
+    alone = without_encoder(without_notes(file), num_features=task.num_features, encoder=task.encoder)
+    check_is_exact(parse(alone, num_features=task.num_features))

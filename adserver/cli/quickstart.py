@@ -24,6 +24,7 @@ from adserver.cli.quickstart_output import (
 )
 from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
+from maskedlark.terminal.lazy_commands import NearGroup
 from maskedlark.terminal.options import option
 from maskedlark.terminal.plural import plural
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from maskedlark.encoding.table import Table
 
 quickstart_app = typer.Typer(
+    cls=NearGroup,
     no_args_is_help=True,
     help="Run both helpers and an ad server on this machine from one project folder, with your table "
     "and model.",

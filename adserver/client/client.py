@@ -221,6 +221,7 @@ class Client(Measuring, Training):
             default_label=default_label,
             encoder=fitted,
             is_measured=measured is not None,
+            is_python=True,
         )
         fields = task_fields(
             {**given, "epsilon": epsilon, **more},

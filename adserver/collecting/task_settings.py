@@ -19,6 +19,7 @@ from maskedlark.reports.task_kinds import LabelKind
 
 NO_LABELS: Final = LabelSpace(kind=LabelKind.CLASSES, size=2, default_label=0)
 """The label space of reports that are measured alone: each holds label 0, since there are two at least."""
+_KINDS: Final = "--classes and --max-value"
 _MOST_NAMED: Final = 10
 
 
@@ -38,29 +39,34 @@ def label_space(
     default_label: int | str | None,
     encoder: Encoder | None = None,
     is_measured: bool = False,
+    is_python: bool = False,
 ) -> LabelSpace:
     """Return the label space of --classes, or of --max-value and --num-buckets, or the encoder's.
 
     The default label is a label, or the name of one of the encoder's classes. With an encoder that has no
     label, and none of these, it is `NO_LABELS` if the task has a measurement. Pages that give labels as
-    numbers need no label in the encoder.
+    numbers need no label in the encoder. With `is_python` errors name arguments instead of options.
 
     Raises:
         InvalidTask: both kinds or none, a number is out of range, the encoder's labels are others, or the
             default label is none of them.
     """
-    classes = _num_classes(classes, max_value, encoder)
-    default_label = _default_label(default_label, encoder)
+    kinds = "classes" if is_python else _KINDS
+    classes = _num_classes(classes, max_value, encoder, named=kinds)
+    named = "default_label" if is_python else "--default-label"
+    default_label = _default_label(default_label, encoder, named=named)
     is_unlabelled = encoder is not None and encoder.label is None
     if is_unlabelled and classes is max_value is num_buckets is default_label is None:
         if is_measured:
             return NO_LABELS
         raise InvalidTask(
             "the encoder was fitted without a label, and the task declares no labels and no measurement: fit "
-            "the encoder with --label COLUMN to train, or declare what is measured (--measurement)"
+            "the encoder with --label COLUMN to train, or declare what is measured "
+            f"({'measurement=' if is_python else '--measurement'})"
         )
     if (classes is None) == (max_value is None):
-        raise InvalidTask("the label space is not defined: give exactly one of --classes and --max-value")
+        give = "give classes" if is_python else f"give exactly one of {kinds}"
+        raise InvalidTask(f"the label space is not defined: {give}")
     if max_value is None:
         settings = {
             "kind": LabelKind.CLASSES,
@@ -154,7 +160,9 @@ def encoder_from(path: Path | None) -> Encoder | None:
         raise InvalidTask(f"cannot read the encoder {path}: {error.strerror}") from None
 
 
-def _num_classes(typed: int | None, max_value: int | None, encoder: Encoder | None) -> int | None:
+def _num_classes(
+    typed: int | None, max_value: int | None, encoder: Encoder | None, *, named: str = _KINDS
+) -> int | None:
     """Return the number of classes: as typed, or the encoder's.
 
     Raises:
@@ -166,13 +174,11 @@ def _num_classes(typed: int | None, max_value: int | None, encoder: Encoder | No
     of_encoder = len(label.classes) if isinstance(label, ClassLabel) else None
     if typed not in (None, of_encoder) or (max_value is None) != isinstance(label, ClassLabel):
         said = f"{of_encoder} classes" if of_encoder else "real values"
-        raise InvalidTask(
-            f"the encoder's labels are {said}: leave out --classes and --max-value, or give the same"
-        )
+        raise InvalidTask(f"the encoder's labels are {said}: leave out {named}, or give the same")
     return of_encoder
 
 
-def _default_label(typed: int | str | None, encoder: Encoder | None) -> int | None:
+def _default_label(typed: int | str | None, encoder: Encoder | None, *, named: str) -> int | None:
     """Return the default label as a number.
 
     Raises:
@@ -188,7 +194,7 @@ def _default_label(typed: int | str | None, encoder: Encoder | None) -> int | No
         expected = (
             f"{known}{more}, or a class's name" if classes else "a number, without an encoder of classes"
         )
-        raise InvalidTask(f"--default-label is {typed!r}: expected {expected}")
+        raise InvalidTask(f"{named} is {typed!r}: expected {expected}")
     return typed
 
 

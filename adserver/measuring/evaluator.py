@@ -8,10 +8,12 @@ from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
+from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model import weights
+from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
-from maskedlark.model.heads import Head, classes_scored
+from maskedlark.model.heads import Head, TrainedLoss, classes_scored
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import ROWS, UNITS, EvaluationSpec, loss_to_evaluate
@@ -47,7 +49,7 @@ def plan_evaluation(
     """
     dataset.check_usable(task.task_id)
     parsed = parse(model, num_features=task.num_features)
-    loss_to_evaluate(task, parsed, head)
+    check_is_exact(parsed, loss_to_evaluate(task, parsed, head))
     spec = build(
         EvaluationSpec,
         {
@@ -64,6 +66,19 @@ def plan_evaluation(
     planned = fitting(task, spec, epsilon=query_epsilon(epsilon, task))
     planned.check(task, records=dataset.size)
     return PlannedQuery(spec=planned, beside=model)
+
+
+def check_is_exact(model: Model, loss: TrainedLoss | None = None) -> None:
+    """Refuse a model on the general path, whose score bins helpers would not agree on.
+
+    Raises:
+        InvalidModel(UNKNOWN_OPERATOR)
+    """
+    if reasons := why_general(model, loss):
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR,
+            f"{'; '.join(reasons)}: only models with an exact form are evaluated",
+        )
 
 
 def weights_digest_of(model: Model) -> bytes:

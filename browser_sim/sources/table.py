@@ -488,6 +488,9 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
         # A column that is no feature may still be named as one of words, as it may among the dates
         return {name: one for name, one in named.items() if name not in left_out}
 
+    # Here, since the encoder's columns are not all of the table's, which a message should list
+    named = (*of_features(settings.kinds), *of_features(settings.words), *of_features(settings.hashed))
+    _check_columns(table, [one for one in named if one not in columns])
     how = FitSettings(
         label=label,
         is_label_a_value=settings.label_kind is LabelKind.VALUES,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeGuard
+from typing import Annotated, Any, Final, NamedTuple, TypeGuard
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -66,7 +66,22 @@ def _is_called(statement: ast.stmt, name: str) -> TypeGuard[ast.FunctionDef]:
     return isinstance(statement, ast.FunctionDef) and statement.name == name
 
 
-class _LazyGroup(TyperGroup):
+# What other programs call commands of these names, which are spelled nothing like them
+_CALLED: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("stop", "abort", "kill"), ("cancel", "down"))
+
+
+class NearGroup(TyperGroup):
+    """A group that knows its commands by the names that other programs have for them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name; of one that others call so, name it."""
+        meant = [one for one in _CALLED.get(args[0] if args else "", ()) if one in self.commands]
+        if meant and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+
+class _LazyGroup(NearGroup):
     """A group whose commands are stubs with one line of help until they are looked up."""
 
     sources: Mapping[str, Lazy] = {}

@@ -290,6 +290,16 @@ def test_a_column_of_dates_that_nobody_named_is_told_its_option(tmp_path: Path) 
         assert ("--date 'seen'" in made.output) is is_told
 
 
+def test_a_mistyped_column_is_answered_with_those_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("id,seen,pages,y\n1,2026-11-27 09:30,2,0\n2,2026-11-28 21:00,3,1\n")
+    given = ("--label", "y", "--date", "seen", "--ignore", "id", "--type", "paegs=number")
+    refused = invoke("encode", "--fit", path, *given)
+    assert refused.exit_code == 1
+    said = "visits.csv has no column 'paegs'; did you mean 'pages'? It has id, seen, pages, y"
+    assert said in " ".join(refused.output.split())
+
+
 def test_dates_become_numbers_and_words_for_every_later_table(tmp_path: Path) -> None:
     path, out = tmp_path / "visits.csv", tmp_path / "encoder.json"
     path.write_text("seen,y\n2026-11-27 09:30,0\n28.11.2026 21:00,1\n,0\n")

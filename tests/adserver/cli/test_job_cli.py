@@ -29,7 +29,7 @@ from adserver.training.plain_training import RATES
 from adserver.training.trainer import Checkpoint
 from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
@@ -356,6 +356,29 @@ def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
     monkeypatch.setattr(EvaluationResult, "shows_mean", True)
     assert json.loads(adserver(f"{calibrate} --json").stdout)["scale"] > 0
     assert (tmp_path / "calibrated.onnx").exists()
+
+
+def test_a_model_that_no_helper_evaluates_is_refused_before_its_cost_is_forecast(
+    site: Site, adserver: Adserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helpers = {
+        f"127.0.0.1:{role}": MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=1)
+        for role in (0, 1)
+    }
+    monkeypatch.setattr(connect, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
+    monkeypatch.setattr(
+        "adserver.client.client.Client.forecast_evaluation",
+        lambda *_, **__: pytest.fail("a forecast was asked for"),
+    )
+    (tmp_path / "general.onnx").write_bytes(dense_network([NUM_FEATURES, 3, 1], "gelu", seed=1))
+    with pytest.raises(
+        InvalidModel, match=r"Relu, Elu or SiLU.*: only models with an exact form are evaluated"
+    ):
+        adserver(
+            "evaluate --insecure --helper-0 127.0.0.1:0 --helper-1 127.0.0.1:1 --epsilon 2 "
+            "--model general.onnx"
+        )
+    assert not any(helper.models for helper in helpers.values())
 
 
 def test_a_created_model_is_what_show_says(adserver: Adserver, tmp_path: Path) -> None:

@@ -356,6 +356,10 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
             twice: dict[str, Any] = {**TASK, "labels": task.labels, name: 1}
             with pytest.raises(InvalidTask, match="leave out classes and default_label"):
                 client.create_task(encoder=encoder, **twice)
+        with pytest.raises(InvalidTask, match=r"^default_label is 'maybe': expected 0 \(no\), 1 \(yes\)"):
+            client.create_task(encoder=encoder, default_label="maybe", **TASK)
+        with pytest.raises(InvalidTask, match="labels are 2 classes: leave out classes, or give the same"):
+            client.create_task(encoder=encoder, classes=3, **TASK)
         with pytest.raises(InvalidTask, match=r"collusion_epsilon is 0\.5, below epsilon, 1"):
             client.create_task(encoder=encoder, **{**TASK, "epsilon": 1.0, "collusion_epsilon": 0.5})
         assert task.measurement is not None

@@ -141,6 +141,14 @@ def test_a_command_that_does_not_exist_is_refused_with_those_that_are_near() -> 
     assert "serve" in result.output
 
 
+def test_a_command_that_other_programs_call_otherwise_is_named() -> None:
+    for words, meant in (("job stop", "cancel"), ("job kill", "cancel"), ("quickstart stop", "down")):
+        result = CliRunner().invoke(adserver.cli.main.app, words.split())
+        assert result.exit_code == 2
+        assert f"Did you mean '{meant}'?" in result.output
+    assert "cancel" not in CliRunner().invoke(adserver.cli.main.app, ["stop"]).output
+
+
 def test_groups_and_single_commands_keep_the_name_that_people_type() -> None:
     known = {name: lazy.load(name) for name, lazy in adserver.cli.main.COMMANDS.items()}
     assert {name: command.name for name, command in known.items()} == {name: name for name in known}
