@@ -11,6 +11,7 @@ from adserver.admin.queries import show_query
 from adserver.client.local import LocalAdServer
 from adserver.dashboard.pages import PAGES
 from adserver.records.access import Scope
+from adserver.records.defaults import MOST_JOB_NAME
 from adserver.records.exported_model import ExportedModel
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
@@ -18,6 +19,7 @@ from adserver.views.query import means_in, print_groups, quantiles_in, write_res
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.terminal.budget_view import next_line
+from tests.adserver.dashboard.conftest import UNBROKEN
 from tests.adserver.painted import SHOP_OF
 from tests.adserver.visits import PATHS, Shown, Visit
 
@@ -200,6 +202,10 @@ def test_a_narrow_page_scrolls_down_only(shown: Shown, browser: Browser) -> None
 CUT: Final = """() => [...document.querySelectorAll("main *")]
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible")
     .map((one) => `${one.tagName} ${one.id}: ${one.scrollWidth} of ${one.clientWidth}`)"""
+TEXT_WIDTHS: Final = """(cells) => cells.map((cell) => {
+    const style = getComputedStyle(cell);
+    return cell.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+})"""
 
 
 def test_a_wide_page_cuts_no_table(shown: Shown, browser: Browser) -> None:
@@ -333,6 +339,38 @@ def test_a_page_of_jobs_has_all_of_them_side_by_side(
         assert violations(visit) == []
     finally:
         context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_names_and_notes_without_spaces_wrap(of_two_datasets: Shown, browser: Browser, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    try:
+        visit = of_two_datasets.visit(context)
+        jobs = [f"/jobs/{job_id.hex()}" for job_id in UNBROKEN]
+        for path in ("/", "/jobs", *jobs, PATHS["dataset"], PATHS["budget"]):
+            visit.open(path)
+            for letter, _ in UNBROKEN.values():
+                is_there = letter * MOST_JOB_NAME in visit.page.inner_text("main")
+                assert is_there or path in jobs, path
+            assert visit.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            assert visit.page.evaluate(CUT) == [], path
+        visit.open("/jobs")
+        # Not one letter below the other
+        cells = visit.page.locator("#compared td:first-child").evaluate_all(TEXT_WIDTHS)
+        assert min(cells) > 100, cells
+    finally:
+        context.close()
+
+
+def test_a_wide_list_has_the_names_of_tasks_in_one_line(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 1280, "height": 800})
+    for name in ("overview", "jobs", "budgets", "datasets", "tasks"):
+        visit.open(PATHS[name])
+        heights = visit.page.locator(".name", has_text="newsletter clicks").evaluate_all(
+            "(all) => all.map((one) => one.offsetHeight)"
+        )
+        assert heights, name
+        assert max(heights) < 30, name
 
 
 def test_queries_in_a_list_have_both_epsilons_and_an_evaluation_names_its_model(visit: Visit) -> None:
