@@ -17,6 +17,7 @@ from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, RunResult, describe_next
 from adserver.quickstart.settings import Settings
 from adserver.records.job_state import JobState
+from adserver.records.submissions import check_label
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.exit_status import how_to_install
 from maskedlark.terminal.plural import plural
@@ -32,9 +33,10 @@ def run_project(
     It may be asked for while the run lasts.
 
     Raises:
-        InvalidTask: a setting is wrong, an extra is missing, or another process runs the project; nothing was
-            started.
+        InvalidTask: the name, the note or a setting is wrong, an extra is missing, or another process runs
+            the project; nothing was started.
     """
+    check_label(options.name, options.note)
     checked = check(project)
     checked.require()
     if options.compare_plain and project.settings.is_measured_alone:

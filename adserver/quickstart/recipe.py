@@ -16,7 +16,6 @@ from adserver.quickstart.model_check import choose_loss, usual_outputs
 from adserver.quickstart.people import count_use
 from adserver.quickstart.runs import REPORTED, Rows, Trained
 from adserver.quickstart.settings import DataSettings
-from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.exported_model import ModelWeights
 from adserver.training.defaults import Network, choose_learning_rate, choose_network, creation_options
 from maskedlark.errors import InvalidTask
@@ -332,7 +331,7 @@ class Recipe(BaseRecipe[Trained]):
     def _label(self) -> tuple[str, ...]:
         """The options of `job submit` by which the job has the run's name and note."""
         asked = self._steps.options
-        return ("--name", asked.name[:MOST_JOB_NAME], "--note", asked.note[:MOST_JOB_NOTE])
+        return ("--name", asked.name, "--note", asked.note)
 
     def _submit(self, task: str, dataset: dict[str, Any], model: Path, loss: Loss) -> str:
         """Submit the job, unless an interrupted run has done so; return its id."""

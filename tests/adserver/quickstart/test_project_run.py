@@ -9,12 +9,14 @@ from sqlalchemy import update
 from adserver.quickstart import project_run
 from adserver.quickstart.check import check
 from adserver.quickstart.project import Project, new_project
-from adserver.quickstart.project_run import _how_to_go_on
+from adserver.quickstart.project_run import _how_to_go_on, run_project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.running import RunningFleet, Server
-from adserver.quickstart.runs import NOTHING_ASKED, Steps
+from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, Steps
+from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
+from maskedlark.errors import InvalidTask
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.adserver.quickstart.test_project import SETTINGS
 
@@ -22,6 +24,17 @@ from tests.adserver.quickstart.test_project import SETTINGS
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return new_project(tmp_path / "play", SETTINGS)
+
+
+@pytest.mark.parametrize("asked", [{"name": "a" * (MOST_JOB_NAME + 1)}, {"note": "a" * (MOST_JOB_NOTE + 1)}])
+def test_a_name_or_note_that_no_job_takes_is_refused_before_anything_is_started(
+    project: Project, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project_run, "check", lambda _: interrupt())
+    [(what, given)] = asked.items()
+    said = f"the job's {what} has {len(given)} characters: at most {len(given) - 1} are kept"
+    with pytest.raises(InvalidTask, match=said):
+        run_project(project, pytest.fail, RunOptions(**asked))
 
 
 def interrupt() -> None:
