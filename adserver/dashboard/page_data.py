@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from adserver.admin.admin_context import AdminContext
 from adserver.admin.jobs import curves_of, show_record
@@ -46,6 +46,7 @@ from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
+from adserver.store.jobs import JobStamp
 from adserver.store.paging import PageMarker
 from adserver.training.cost import job_epsilons
 from adserver.views.job_comparison import job_figures, why_not_comparable
@@ -92,7 +93,7 @@ _STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
 # After so long a page is drawn anew though no mark has changed: for the words of a cause, say
 _ANYHOW_S: Final = 30.0
 BUDGETS_S: Final = 10.0
-"""So long a budget is shown before it is computed anew, whatever has changed."""
+"""So long a budget is shown before it is computed anew, though rounds were done meanwhile."""
 PLANS_S: Final = 60.0
 """The same for the plan of a budget to divide."""
 # One that is computed, for up to some seconds, and the next: everyone who may read can ask for any
@@ -121,6 +122,29 @@ class Mark:
     budgets: Hashable
 
 
+@frozen
+class _BudgetStamp:
+    """What changes with a budget.
+
+    Attributes:
+        uses: With a job or query that comes or ends.
+        rounds: With a round.
+    """
+
+    uses: Hashable
+    rounds: Hashable
+
+    @classmethod
+    def of(cls, jobs: Mapping[tuple[bytes, bytes | None], JobStamp], queries: Hashable = None) -> Self:
+        """Return the stamp of a budget that these jobs and queries share."""
+        # By `repr`, since jobs on devices have None for a dataset, which does not compare with bytes
+        in_order = sorted(jobs.items(), key=repr)
+        return cls(
+            uses=(tuple((key, one.uses) for key, one in in_order), queries),
+            rounds=tuple(one.rounds for _, one in in_order),
+        )
+
+
 class Figures:
     """The values of every page."""
 
@@ -129,7 +153,8 @@ class Figures:
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
-        self._epsilons: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
+        # No cost is fresh by its age: it stands next to the rounds that are done
+        self._epsilons: TtlCache[Values] = TtlCache(lasts_s=0.0, threads=1)
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
         # A cache of this object's own: one on the class would keep every `Figures` alive
         self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
@@ -405,7 +430,7 @@ class Figures:
             ("people", stored.task_id),
             lambda: self.site.budgets.of_people(stored.bundle.task),
             wait_s=_PATIENCE_S,
-            stamp=tuple(sorted(self.site.jobs.stamps([stored.task_id]).items(), key=repr)),
+            stamp=_BudgetStamp.of(self.site.jobs.stamps([stored.task_id])),
         )
         return self._budget_shown(stored.task_id, told, self.site.jobs.of_task(stored.task_id, [None]))
 
@@ -430,37 +455,40 @@ class Figures:
             "queries": {one.spec.query_id.hex(): _plain(item(self.site, one)) for one in asked},
         }
 
-    def _budget(self, dataset: Dataset, wait_s: float, stamp: Hashable) -> Values | None:
+    def _budget(self, dataset: Dataset, wait_s: float, stamp: _BudgetStamp) -> Values | None:
         return self._keep_budget(
             dataset.handle, lambda: self.site.budgets.of(dataset), wait_s=wait_s, stamp=stamp
         )
 
     def _keep_budget(
-        self, key: Hashable, read: Callable[[], DatasetBudget], *, wait_s: float, stamp: Hashable
+        self, key: Hashable, read: Callable[[], DatasetBudget], *, wait_s: float, stamp: _BudgetStamp
     ) -> Values | None:
-        """Return a budget, and since when its jobs and queries have gone on, if they have."""
+        """Return a budget, and since when its jobs have gone on, if they have."""
 
         def add_up() -> Values:
             # Read before: what happens meanwhile may be in the sum or not
             read_at = self.site.clock()
             return {**_describe_budget(read()), "stamp": stamp, "read_at": read_at}
 
-        kept = self._budgets.soon(key, add_up, wait_s=wait_s, stamp=stamp)
+        # A new job or query counts at once: no sum without it is shown, not even meanwhile
+        kept = self._budgets.soon((key, stamp.uses), add_up, wait_s=wait_s, stamp=stamp)
         if kept is None:
             return None
         return {**kept, "as_of": None if kept["stamp"] == stamp else kept["read_at"]}
 
-    def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, Hashable]:
+    def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, _BudgetStamp]:
         """Map each handle to what changes with a dataset's budget: its task's jobs, and its queries."""
         jobs = self.site.jobs.stamps(sorted({one.task_id for one in found}))
         asked = self.site.queries.counts([one.dataset_id for one in found if one.dataset_id is not None])
         of_people = {one for one in {each.task_id for each in found} if self._is_of_people(one)}
         return {
             one.handle: (
-                # By `repr`, since jobs on devices have None for a dataset, which does not compare with bytes
-                (tuple(sorted(jobs.items(), key=repr)), tuple(sorted(asked.items())))
+                _BudgetStamp.of(jobs, tuple(sorted(asked.items())))
                 if one.task_id in of_people
-                else (jobs.get((one.task_id, one.dataset_id), ()), asked.get(one.dataset_id or b"", 0))
+                else _BudgetStamp.of(
+                    {key: sums for key, sums in jobs.items() if key == (one.task_id, one.dataset_id)},
+                    asked.get(one.dataset_id or b"", 0),
+                )
             )
             for one in found
         }

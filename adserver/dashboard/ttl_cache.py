@@ -63,10 +63,10 @@ class TtlCache(Generic[_T]):
     def soon(
         self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
     ) -> _T | None:
-        """Return the latest value, however old; None if no value comes within a short wait.
+        """Return a fresh value, or after a short wait the latest one, however old; None if there is none.
 
-        A value that is too old is made anew meanwhile, unless it was made of the same stamp, or too many are
-        being made: then a later call starts it.
+        A value that is too old is made anew, unless it was made of the same stamp, or too many are being
+        made: then a later call starts it.
         """
         with self._lock:
             entry = self._entry(key)
@@ -78,10 +78,9 @@ class TtlCache(Generic[_T]):
         if newest is None:
             return None
         try:
-            # An old value is better at once than a new one later
-            return newest.result(timeout=wait_s) if last is None else last.result()
+            return newest.result(timeout=wait_s)
         except NotInTime:
-            return None
+            return None if last is None else last.result()
 
     def close(self) -> None:
         """Make nothing more."""

@@ -24,10 +24,24 @@ from adserver.store.schema import job_rounds, jobs
 from maskedlark.audit_log import AuditAct
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 _COLUMNS: Final = tuple(job_rounds.c[name] for name in _FIGURES)
+
+
+@frozen
+class JobStamp:
+    """What changes with the use that some jobs make of a budget.
+
+    Attributes:
+        rounds: Done of all.
+        uses: With a job that comes, ends, or is closed at the helpers.
+    """
+
+    rounds: int
+    uses: tuple[int, ...]
 
 
 class JobStore:
@@ -130,14 +144,14 @@ class JobStore:
             found = {JobState(state): int(count) for state, count in connection.execute(asked)}
         return {state: found.get(state, 0) for state in JobState}
 
-    def stamps(self, task_ids: Sequence[bytes]) -> dict[tuple[bytes, bytes | None], tuple[int, ...]]:
+    def stamps(self, task_ids: Sequence[bytes]) -> dict[tuple[bytes, bytes | None], JobStamp]:
         """Return, by task and dataset, a value that changes whenever a job's use of a budget changes."""
         asked = (
             select(
                 jobs.c.task_id,
                 jobs.c.dataset_id,
-                func.count(),
                 func.sum(jobs.c.rounds_done),
+                func.count(),
                 # A job that was closed without a round differs from one that is not closed.
                 func.sum(func.coalesce(jobs.c.rounds_charged, -1)),
                 func.count().filter(jobs.c.is_closed),
@@ -147,8 +161,10 @@ class JobStore:
         )
         with reading(self._engine) as connection:
             return {
-                (bytes(task), None if dataset is None else bytes(dataset)): tuple(map(int, sums))
-                for task, dataset, *sums in connection.execute(asked)
+                (bytes(task), None if dataset is None else bytes(dataset)): JobStamp(
+                    rounds=int(rounds), uses=tuple(map(int, uses))
+                )
+                for task, dataset, rounds, *uses in connection.execute(asked)
             }
 
     def of_task(self, task_id: bytes, dataset_ids: Sequence[bytes | None]) -> tuple[JobRecord, ...]:

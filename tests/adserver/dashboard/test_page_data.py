@@ -12,11 +12,13 @@ from sqlalchemy import update
 from adserver.dashboard import page_data
 from adserver.dashboard.page_data import Figures
 from adserver.dashboard.rendering import draw, environment
+from adserver.dashboard.ttl_cache import TtlCache
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import jobs
 from adserver.training.cost import job_epsilons
 from maskedlark.terminal.budget_view import next_line
+from tests.adserver.job_world import RECORDS, plan_for
 from tests.adserver.painted import OF, Painted, painted
 from tests.patience import HANGS_S
 
@@ -147,4 +149,59 @@ def test_a_budget_older_than_its_newest_round_says_so(
         ("budgets.html", figures.budgets("")),
         ("budget.html", figures.budget(dataset, {})),
     ):
-        assert "UTC; less may be left by now" in page(template, values)
+        assert "UTC; more may be spent by now" in page(template, values)
+
+
+def test_a_new_job_or_query_counts_in_a_budget_at_once(of: Painted, figures: Figures) -> None:
+    dataset = OF.datasets[0].dataset_id.hex()
+
+    def held() -> tuple[float, float]:
+        shown = figures.budget(dataset, {})["budget"]
+        [listed] = [one["budget"] for one in figures.budgets("")["items"] if one["dataset_id"] == dataset]
+        assert shown == listed
+        [told] = of.client.budgets(dataset=dataset)
+        assert (shown["as_of"], shown["ad_server"]["held"]) == (None, told.ad_server.held)
+        return shown["ad_server"]["held"], shown["ad_server"]["reserved"]
+
+    before = held()
+    plan = plan_for(OF, job_id=b"\x17" * 16, rounds=50, batch_size=float(RECORDS), noise_multiplier=30.0)
+    of.jobs.submit(plan)
+    accepted = held()
+    assert accepted > before
+    end(of, b"\x17" * 16, state=JobState.CANCELLED, is_closed=True, rounds_charged=0)
+    assert held() == before
+
+
+def test_a_new_budget_is_never_shown_as_it_was_without_a_job(
+    of: Painted, figures: Figures, hold: Callable[[str], None]
+) -> None:
+    dataset = OF.datasets[0].dataset_id.hex()
+    assert figures.budget(dataset, {})["budget"] is not None
+    hold("_describe_budget")
+    of.jobs.submit(plan_for(OF, job_id=b"\x17" * 16, batch_size=float(RECORDS), noise_multiplier=30.0))
+    values = figures.budget(dataset, {})
+    assert values["budget"] is None
+    assert "Adding up what each job and query" in page("budget.html", values)
+
+
+def test_a_budget_too_old_for_its_newest_round_is_added_up_before_the_page_is_shown(
+    of: Painted, figures: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "_budgets", TtlCache(lasts_s=0.0, threads=1))
+    dataset = OF.datasets[0].dataset_id.hex()
+    before = figures.budget(dataset, {})["budget"]
+    of.round(RUNNING, 38)
+    after = figures.budget(dataset, {})["budget"]
+    assert after["as_of"] is None
+    assert after["ad_server"]["spent"] > before["ad_server"]["spent"]
+
+
+def test_jobs_side_by_side_have_the_epsilon_of_the_rounds_that_they_name(
+    of: Painted, figures: Figures
+) -> None:
+    for rounds in (38, 39, 40):
+        of.round(RUNNING, rounds)
+        row, shown = row_of(figures, RUNNING), figures.job(RUNNING.hex())
+        assert (row["rounds_done"], row["epsilons"]["rounds"]) == (rounds, rounds)
+        assert row["epsilons"]["ad_server"] == shown["epsilon_spent"]
+        assert row["epsilons"]["colluding"] == shown["collusion_epsilon_spent"]
