@@ -26,15 +26,20 @@ def project(tmp_path: Path) -> Project:
     return new_project(tmp_path / "play", SETTINGS)
 
 
-@pytest.mark.parametrize("asked", [{"name": "a" * (MOST_JOB_NAME + 1)}, {"note": "a" * (MOST_JOB_NOTE + 1)}])
+@pytest.mark.parametrize(
+    ("asked", "what", "most"),
+    [
+        (RunOptions(name="a" * (MOST_JOB_NAME + 1)), "name", MOST_JOB_NAME),
+        (RunOptions(note="a" * (MOST_JOB_NOTE + 1)), "note", MOST_JOB_NOTE),
+    ],
+)
 def test_a_name_or_note_that_no_job_takes_is_refused_before_anything_is_started(
-    project: Project, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    project: Project, asked: RunOptions, what: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project_run, "check", lambda _: interrupt())
-    [(what, given)] = asked.items()
-    said = f"the job's {what} has {len(given)} characters: at most {len(given) - 1} are kept"
+    said = f"the job's {what} has {most + 1} characters: at most {most} are kept"
     with pytest.raises(InvalidTask, match=said):
-        run_project(project, pytest.fail, RunOptions(**asked))
+        run_project(project, pytest.fail, asked)
 
 
 def interrupt() -> None:
