@@ -43,8 +43,9 @@ def test_what_no_compared_job_has_is_left_out(capsys: pytest.CaptureFixture[str]
 
 
 def test_many_jobs_have_tables_below_each_other_with_the_same_lines(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")  # test workers have 80
     jobs = [replace(WITHOUT_HELPERS, job=f"{number:02x}" * 16) for number in range(11)]
     jobs[7] = replace(jobs[7], loss=0.25)
     print_comparison(jobs)
