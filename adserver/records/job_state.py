@@ -1,6 +1,6 @@
 """The life of a job, decided in one place: which events are possible in which state, and where they lead.
 
-    state      start    helper_down  helper_back  release  finish  refuse   fail    cancel     resume
+    state      start    wait         go_on        release  finish  refuse   fail    cancel     resume
     queued     running  .            .            .        .       .        .       cancelled  .
     running    .        waiting      .            queued   done    refused  failed  cancelled  .
     waiting    .        waiting      running      queued   .       refused  failed  cancelled  .
@@ -59,7 +59,11 @@ class JobState(StrEnum):
         """
         following = _AFTER[self].get(event)
         if following is None:
-            raise JobRefused(JobReason.WRONG_STATE, f"a job in state {self} cannot {event.replace('_', ' ')}")
+            what = _PASSIVE.get(event, event.value.replace("_", " "))
+            states = ", ".join(state for state in JobState if state.allows(event))
+            raise JobRefused(
+                JobReason.WRONG_STATE, f"a job in state {self} cannot {what}: expected one of {states}"
+            )
         return following
 
     def allows(self, event: "JobEvent") -> bool:
@@ -82,6 +86,15 @@ class JobEvent(StrEnum):
     CANCEL = "cancel"
     RESUME = "resume"
 
+
+_PASSIVE: Final = {
+    JobEvent.START: "be started",
+    JobEvent.RELEASE: "be released",
+    JobEvent.REFUSE: "be refused",
+    JobEvent.CANCEL: "be cancelled",
+    JobEvent.RESUME: "be resumed",
+}
+"""What is done to a job, in the words of errors; what it does itself has the name of its event."""
 
 LEASED: Final = frozenset({JobState.RUNNING, JobState.WAITING})
 """States in which a job belongs to a worker."""

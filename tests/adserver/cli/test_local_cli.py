@@ -136,13 +136,13 @@ def test_a_closed_job_is_resumed_and_takes_updates_where_it_stopped(folder: Path
     settings = {**LINE, "devices": 1}
     job = str(submitted(folder, "line", settings)["job_id"])
     send(jobs, job, 0)
-    with pytest.raises(JobRefused, match="open cannot resume"):
+    with pytest.raises(JobRefused, match="open cannot be resumed: expected one of refused, failed, closed"):
         run("job resume")
     run("job cancel")
     assert "after 1 of 2 rounds" in run("job resume")
     send(jobs, job, 1)
     assert json.loads(run("job show --json"))["state"] == "done"
-    with pytest.raises(JobRefused, match="done cannot resume"):
+    with pytest.raises(JobRefused, match="done cannot be resumed"):
         run("job resume")
 
 

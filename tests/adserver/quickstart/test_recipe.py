@@ -685,7 +685,7 @@ def test_a_job_that_ends_while_it_is_stopped_stops_no_run(project: Project, comm
     commands.failing = {"adserver job watch": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         Recipe(project, lambda _: None).run()
-    too_late = subprocess.CompletedProcess("", 1, "", "a job in state done cannot cancel")
+    too_late = subprocess.CompletedProcess("", 1, "", "a job in state done cannot be cancelled")
     commands.failing = {"adserver job cancel": too_late}
     commands.jobs = [{"job_id": JOB, "task_id": TASK, "state": "running"}]
     change(project.folder, "# rounds = 120", "rounds = 61")
