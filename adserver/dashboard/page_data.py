@@ -49,6 +49,7 @@ from adserver.store.datasets import Dataset
 from adserver.store.jobs import JobStamp
 from adserver.store.paging import PageMarker
 from adserver.training.cost import job_epsilons
+from adserver.views.job import charged_line
 from adserver.views.job_comparison import job_figures, why_not_comparable
 from adserver.views.measurement import measurement_rows
 from adserver.views.query import (
@@ -344,6 +345,7 @@ class Figures:
         return {
             **shown,
             "share": _share(found),
+            "charged_line": charged_line(found),
             "has_encoder": found.plan.task is not None and found.plan.task.encoder is not None,
             "remedy": stop_remedy(shown["reason"] or ""),
             "curves": _plain(curves_of(self.site, found, POINTS))["points"],

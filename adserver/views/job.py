@@ -60,6 +60,8 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
             assert_never(plan)
     # After the id, before everything that is measured: what its owner looks for first
     rows[1:1] = [(what, said) for what, said in (("name", job.name), ("note", job.note)) if said]
+    if line := charged_line(job):
+        rows.append(("charged rounds", line))
     if evaluated := last_evaluated(history):
         rows.append((f"after {plural(evaluated.rounds_done, 'round')}", _evaluation(evaluated)))
     if isinstance(plan, TrainingPlan):
@@ -119,6 +121,17 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
     if plan.job.trained is not None:
         rows.append(("trained", ", ".join(plan.job.trained)))
     return rows
+
+
+def charged_line(job: JobRecord) -> str:
+    """Say of which rounds a budget holds the cost though the model lacks them; empty if there are none."""
+    lost = (job.rounds_charged or 0) - job.rounds_done
+    if lost <= 0:
+        return ""
+    return (
+        f"{job.rounds_charged} are charged: {lost} {'was' if lost == 1 else 'were'} answered by a helper and "
+        "not applied"
+    )
 
 
 def describe_outcome(job: JobRecord) -> str:

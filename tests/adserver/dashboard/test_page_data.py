@@ -17,6 +17,7 @@ from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import jobs
 from adserver.training.cost import job_epsilons
+from adserver.views.job import print_job
 from maskedlark.terminal.budget_view import next_line
 from tests.adserver.job_world import RECORDS, plan_for
 from tests.adserver.painted import OF, Painted, painted
@@ -104,6 +105,21 @@ def test_an_ended_job_shows_no_epsilon_until_that_of_all_its_rounds_is_there(
     end(of, RUNNING, state=JobState.DONE, rounds_done=60)
     assert row_of(figures, RUNNING)["epsilons"] == {}
     assert page("jobs.html", figures.jobs("", "")).count('title="is being computed">…<') == 2
+
+
+def test_a_job_says_which_charged_rounds_its_model_lacks(
+    of: Painted, figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cancelled = b"\5" * 16
+    assert "charged" not in page("job.html", figures.job(cancelled.hex()))
+    for charged, said in (
+        (15, "15 are charged: 1 was answered by a helper and not applied"),
+        (16, "16 are charged: 2 were answered by a helper and not applied"),
+    ):
+        end(of, cancelled, rounds_charged=charged)
+        assert said in page("job.html", figures.job(cancelled.hex()))
+        print_job(of.jobs.get(cancelled), ())
+        assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_jobs_on_several_evaluation_sets_say_which(of: Painted, figures: Figures) -> None:
