@@ -373,6 +373,13 @@ def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:
     Raises:
         JobRefused(MALFORMED)
     """
+    if dataset_size < task.min_batch_size:
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"a dataset of {plural(dataset_size, 'report')} is too small for a round: it needs at least the "
+            f"task's min_batch_size, {task.min_batch_size}, since smaller rounds would give only noise; "
+            "collect more reports",
+        )
     if not task.min_batch_size <= batch_size <= dataset_size:  # also false for NaN
         raise JobRefused(
             JobReason.MALFORMED,

@@ -12,6 +12,9 @@ from maskedlark.frozen import frozen
 from maskedlark.releases.budget import PlannedJob
 
 _MOST_ROUNDS: Final = 1_000_000
+# Fields as their form calls them
+_BATCH: Final = "reports in a round"
+_NOISE: Final = "noise over the clip norm"
 
 
 @frozen
@@ -43,10 +46,10 @@ class ForecastForm:
             )
             read = cls(rounds=int(typed["rounds"]), batch_size=batch, noise_multiplier=noise)
         except ValueError:
-            raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
+            raise InvalidTask(f"rounds, {_BATCH} and {_NOISE} are numbers") from None
         if not 1 <= read.rounds <= _MOST_ROUNDS:
             raise InvalidTask(f"rounds is {read.rounds}: expected 1 to {_MOST_ROUNDS:,}")
-        for name, number in (("batch", batch), ("noise", noise)):
+        for name, number in ((_BATCH, batch), (_NOISE, noise)):
             if number is not None and not 0 < number < math.inf:
                 raise InvalidTask(f"{name} is {number:g}: expected a number above 0")
         return read
@@ -56,16 +59,25 @@ class ForecastForm:
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE): no noise is enough, or there is none.
-            InvalidTask: a number is out of range.
+            InvalidTask: a number is out of its range.
         """
+        task = site.tasks.find(dataset.task_id.hex()).bundle.task
+        batch = float(dataset.size) if self.batch_size is None else self.batch_size
+        # Of a dataset that is too small itself, its own refusal says so
+        if self.batch_size is not None and not (
+            min(task.min_batch_size, dataset.size) <= batch <= dataset.size
+        ):
+            raise InvalidTask(
+                f"{_BATCH} is {batch:g}: expected at least the task's min_batch_size, {task.min_batch_size}, "
+                f"and at most the dataset's {dataset.size}"
+            )
         noise = self.noise_multiplier
         if noise is None:
             room = JobLimits(
-                task=site.tasks.find(dataset.task_id.hex()).bundle.task,
+                task=task,
                 dataset_size=dataset.size,
                 already=site.budgets.reservations_of_dataset(dataset),
             )
-            batch = float(dataset.size) if self.batch_size is None else self.batch_size
             noise = room.noise_for(rounds=self.rounds, batch_size=batch)
         return PlannedJob(
             rounds=self.rounds, batch_size=self.batch_size, noise_multiplier=noise, is_allocated=True

@@ -1,5 +1,6 @@
 """The page that divides a budget before anything is collected: its form, and what each job and test gets."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -10,6 +11,7 @@ from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.training.defaults import ROUNDS
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
+from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 
@@ -78,6 +80,8 @@ class PlanForm:
 
     def divide(self, site: AdminContext, task: Task) -> dict[str, Any]:
         """Return the plans of all jobs and tests, and that of one job alone, or why no plan is possible."""
+        if wrong := self._say_wrong_field():
+            return {"refusal": wrong}
         request = PlanRequest(
             num_parameters=self.weights,
             wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),
@@ -101,6 +105,21 @@ class PlanForm:
             return {"refusal": str(refusal)}
         shown = {"divided": divided, "alone": alone, "usual": usual, "searched": searched}
         return {"refusal": "", **{name: plan.model_dump(mode="json") for name, plan in shown.items()}}
+
+    def _say_wrong_field(self) -> str:
+        """Say which field is out of its range, by its name in the form; empty if none is."""
+        for name, given, is_right, expected in (
+            ("weights of the model", self.weights, 1 <= self.weights <= MOST_PARAMETERS,
+             f"1 to {MOST_PARAMETERS}, the largest model"),
+            ("ε", self.epsilon, self.epsilon is None or 0 < self.epsilon < math.inf, "a number above 0"),
+            ("mean gradient", self.gradient, 0 < self.gradient < math.inf,
+             "a part of the clip bound, above 0 and at most 1"),
+            ("the evaluations' part of ε", self.test_share, not self.tests or 0 < self.test_share < 100,
+             "1 to 99 %"),
+        ):  # fmt: skip
+            if not is_right:
+                return f"{name} is {given}: expected {expected}"
+        return ""
 
 
 def _plan_both(site: AdminContext, request: PlanRequest) -> tuple[PlanMessage, PlanMessage]:

@@ -1,12 +1,14 @@
 """Templates as HTML: every value is escaped, and numbers, times and ids are spelled in one way."""
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from adserver.dashboard.assets import ASSETS
 from adserver.measuring.estimate import format_cell, spell
@@ -15,6 +17,7 @@ from adserver.records.round_figures import NOISE_TO_SIGNAL
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _ID_DIGITS: Final = 12
+_TYPED: Final = re.compile("`([^`]+)`")
 # Names of the code that would not be understood as they are
 _SPELLED: Final = {
     "clip_norm": "clip norm of a gradient or update",
@@ -58,7 +61,7 @@ def environment() -> Environment:
     )
     filters = (
         _short, _count, _figure, _percent, _moment, _clock, _iso, _words, _spelled, _setting, _sentence,
-        _estimate,
+        _estimate, _code,
     )  # fmt: skip
     made.filters |= {one.__name__.removeprefix("_"): one for one in filters}
     made.globals["asset"] = ASSETS.url
@@ -123,6 +126,11 @@ def _words(name: str) -> str:
 def _sentence(text: str) -> str:
     """Begin a text with a capital and leave the rest as it is: names and later sentences have theirs."""
     return text[:1].upper() + text[1:]
+
+
+def _code(text: str) -> Markup:
+    """Show what messages have between backticks, which is to be typed, as code; all else is escaped."""
+    return Markup(_TYPED.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def _spelled(name: str) -> str:

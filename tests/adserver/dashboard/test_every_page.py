@@ -463,7 +463,15 @@ def test_an_unknown_state_of_jobs_is_refused_with_the_known_ones(visit: Visit) -
 
 @pytest.mark.parametrize(
     ("batch", "said"),
-    [("4000", "Batch_size is 4000: expected more than 0"), ("-4", "Batch is -4: expected a number above 0")],
+    [
+        (
+            "4000",
+            "Reports in a round is 4000: expected at least the task's min_batch_size, 16, and at most the "
+            "dataset's 40",
+        ),
+        ("3", "Reports in a round is 3: expected at least the task's min_batch_size, 16"),
+        ("-4", "Reports in a round is -4: expected a number above 0"),
+    ],
 )
 def test_a_refused_forecast_keeps_its_form(visit: Visit, batch: str, said: str) -> None:
     at = PATHS["budget"].replace("batch_size=", f"batch_size={batch}")
@@ -508,6 +516,37 @@ def test_who_may_only_read_sees_no_button(shown: Shown, context: BrowserContext)
     visit.open(PATHS["job that was refused"])
     assert visit.page.get_by_role("button", name="Resume").count() == 0
     assert visit.page.get_by_text("adserver job resume").count() == 1
+    for name in ("overview", "job", "budget", "what is not there"):
+        visit.open(PATHS[name])
+        assert "This browser may only look." in visit.page.inner_text("header"), name
+
+
+def test_who_may_operate_is_not_said_to_only_look(visit: Visit) -> None:
+    visit.open(PATHS["overview"])
+    assert "may only look" not in visit.page.inner_text("header")
+
+
+def test_what_is_to_be_typed_has_the_style_of_code(visit: Visit, context: BrowserContext) -> None:
+    visit.open("/jobs?state=failed")
+    assert visit.page.locator("td.empty code").all_inner_texts() == ["adserver job submit"]
+    assert "`" not in visit.page.inner_text("main")
+    visit.open("/jobs/<b>`x")
+    assert visit.page.locator("main b").count() == 0
+    visit.open(PATHS["what is not there"])
+    assert visit.page.locator("main code").all_inner_texts() == ["adserver job list"]
+    assert "`" not in visit.page.inner_text("main")
+
+
+def test_a_job_that_is_done_cannot_be_cancelled_and_the_page_says_when_it_could(visit: Visit) -> None:
+    visit.open(PATHS["job"])
+    status, text = visit.page.evaluate(
+        f"""async () => {{
+            const answer = await fetch("/jobs/{"06" * 16}/cancel", {{method: "POST"}});
+            return [answer.status, await answer.text()];
+        }}"""
+    )
+    assert status == 409
+    assert "a job in state done cannot be cancelled: expected one of queued, running" in text
 
 
 def test_a_job_is_resumed_and_cancelled_by_its_buttons(visit: Visit) -> None:

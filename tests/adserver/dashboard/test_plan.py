@@ -135,4 +135,15 @@ def test_what_does_not_fit_or_is_no_number_is_said(visit: Visit) -> None:
     for name, number in (("test_share", 10**400), ("epsilon", 1e-300), ("gradient", 1e-320)):
         visit.open("&".join([PATHS["plan"], f"{name}={number}"]))
         visit.page.wait_for_selector("#division .over")
+    for field, number, said in (
+        ("reports", 3, "A dataset of 3 reports is too small for a round: it needs at least the task's"),
+        ("weights", 0, "Weights of the model is 0: expected 1 to 67108864"),
+        ("epsilon", 0, " is 0.0: expected a number above 0"),
+        ("gradient", 0, "Mean gradient is 0.0: expected a part of the clip bound"),
+        ("test_share", 0, "The evaluations' part of ε is 0: expected 1 to 99 %"),
+    ):
+        visit.open("&".join([PATHS["plan"], f"{field}={number}"]))
+        visit.page.wait_for_selector("#division .over")
+        assert said in visit.page.inner_text("#division"), field
+    assert visit.page.locator("input[name=epsilon]").get_attribute("min") == "0.001"
     assert visit.open("/plan?task=ffff").status == 404

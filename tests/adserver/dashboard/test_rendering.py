@@ -54,6 +54,7 @@ def test_a_query_has_a_row_for_each_group_and_its_histograms_folded() -> None:
         "groups": (("oslo <b>", "2,542 ± 32", "unknown"),),
         "reading": ["1 group not shown: the CSV file has all"],
         "place": "queries",
+        "may_operate": False,
         "navigation": [],
     }
     whole = draw(environment(), "query.html", values)
