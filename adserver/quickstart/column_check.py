@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
 
-from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
+from adserver.quickstart.measurement import MeasurementPlan, describe_long_words, plan_measurement
 from adserver.quickstart.measurement_forecast import suggest_bounds
 from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings
@@ -87,6 +87,8 @@ def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str])
 def warn_of_measured(table: Table, measure: MeasureSettings) -> Iterator[str]:
     """Yield a line for each column of codes or people that is summed, and of people or amounts that groups.
 
+    And for each that groups by words of which some are too long.
+
     Columns that are not there are passed over.
     """
     summed = {one.column for one in measure.values if not one.word} & table.columns.keys()
@@ -113,6 +115,8 @@ def warn_of_measured(table: Table, measure: MeasureSettings) -> Iterator[str]:
                 f"[measure] keys: column {name!r} holds {len(counts):,} different numbers, and each makes a "
                 "group: name it in values to add them up, or a column of a few ranges to group by"
             )
+        if name in keys and (told := describe_long_words(table, name)):
+            yield f"[measure] keys: {told}"
 
 
 def warn_of_panel(data: DataSettings, panel: int) -> Iterator[str]:

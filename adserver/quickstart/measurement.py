@@ -40,7 +40,7 @@ from maskedlark.encoding.identifiers import identifiers
 from maskedlark.encoding.table import Cells, Table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.reports.measurement import COUNT, MAX_MAGNITUDE, Measurement
+from maskedlark.reports.measurement import COUNT, MAX_MAGNITUDE, MAX_WORD, Measurement
 from maskedlark.terminal.plural import plural
 
 MIN_CELL_COUNT: Final = 20
@@ -55,6 +55,8 @@ _MOST_BUCKETS: Final = 20
 _MOST_OF_TITLE: Final = 96
 # Words of a column that a message names
 _MOST_WORDS: Final = 4
+# Letters of a long word that a message shows
+_SHOWN_OF_WORD: Final = 40
 _TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
 _WORDS_ALONE: Final = ("word without a group of its own", "words without a group of their own")
 
@@ -512,20 +514,38 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
     spelled = [None if cell is None else _spell(cell) for cell in cells]
     counts = Counter(cell for cell in spelled if cell is not None)
     large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
-    # A word that is spelled like the rest is counted there; a task takes words of 100 characters.
+    # A word that is spelled like the rest is counted there, and one that no task takes, too.
     if taken := NO_WORDS.intersection(large):
         raise InvalidTask(
             f"[measure] keys: column {column!r} has the word {min(taken)!r}, which results write in place of "
             "one: write another word in the table"
         )
-    words = sorted((word for word in large if word != OTHER and len(word) <= 100), key=order_of)
+    words = sorted((word for word in large if word != OTHER and len(word) <= MAX_WORD), key=order_of)
     if not words:
+        if told := describe_long_words(table, column):
+            raise InvalidTask(f"[measure] keys: {told}")
         raise InvalidTask(
             f"[measure] keys: no word of column {column!r} is in {MIN_CELL_COUNT} rows, and smaller groups "
             "are hidden: name a coarser column"
         )
     categories = words if set(words).issuperset(spelled) else [*words, OTHER]
     return {"size": len(categories), "categories": categories}
+
+
+def describe_long_words(table: Table, column: str) -> str:
+    """Say which words of a key are too long for groups of their own, and what to do; empty if none is."""
+    counts = Counter(cell for cell in table.columns[column] if cell is not None and len(cell) > MAX_WORD)
+    long = {word: count for word, count in counts.most_common(_MOST_WORDS) if count >= MIN_CELL_COUNT}
+    if not long:
+        return ""
+    shown = ", ".join(
+        f"{word[:_SHOWN_OF_WORD] + '...'!r} of {len(word)} characters in {plural(count, 'row')}"
+        for word, count in long.items()
+    )
+    return (
+        f"column {column!r} has {shown}: a group's word has at most {MAX_WORD} characters, and longer ones "
+        f"are in {OTHER!r}; shorten it in the table"
+    )
 
 
 def _spell(cell: str) -> str:

@@ -30,6 +30,8 @@ MAX_BUCKETS: Final = 1_024
 MAX_MAGNITUDE: Final = (1 << 31) - 1
 MAX_CODE: Final = (1 << 32) - 1
 MAX_CATEGORIES: Final = 1 << 22
+MAX_WORD: Final = 100
+"""Characters of a category's name."""
 MAX_PARTS: Final = 10**9
 _MOST_DIGITS: Final = 100
 COUNT: Final = "count"
@@ -116,7 +118,7 @@ class Key:
 
     name: Name
     size: Annotated[int, Field(ge=1, le=MAX_CATEGORIES)] | None = None
-    categories: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = ()
+    categories: tuple[Annotated[str, Field(min_length=1, max_length=MAX_WORD)], ...] = ()
     title: Annotated[Title | None, Field(exclude_if=lambda title: title is None)] = None
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import pytest
 from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import Estimate
 from adserver.measuring.result import AggregateResult
+from adserver.quickstart.column_check import warn_of_measured
 from adserver.quickstart.measurement import (
     MIN_CELL_COUNT,
     describe_gaps,
@@ -24,6 +25,7 @@ from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.measurement import MAX_WORD
 
 CENTS = [f"{row}.{row % 100:02}" for row in range(60)]
 
@@ -369,6 +371,23 @@ def test_the_words_in_the_rest_of_a_key_are_named_and_gaps_apart_from_them() -> 
         "'campaign': 'other' has, of 60 rows, 9 with 2 words without a group of their own ('other', 'rare') "
         "and 6 with a gap",
     )
+
+
+def test_a_word_that_is_too_long_for_a_group_is_named_with_its_rows_the_limit_and_the_remedy() -> None:
+    long, fits = "Ä" * (MAX_WORD + 1), "W" * MAX_WORD
+    measure = MeasureSettings(keys=("campaign",))
+    both = table(campaign=[long] * 25 + [fits] * 20 + ["B" * 300] * 19)
+    plan = plan_measurement(both, DataSettings(), measure)
+    assert plan is not None
+    assert plan.declared.keys[0].categories == (fits, "other")
+    [told] = warn_of_measured(both, measure)
+    assert told == (
+        f"[measure] keys: column 'campaign' has '{'Ä' * 40}...' of 101 characters in 25 rows: a group's word "
+        "has at most 100 characters, and longer ones are in 'other'; shorten it in the table"
+    )
+    assert [*warn_of_measured(table(campaign=[fits] * 30), measure)] == []
+    with pytest.raises(InvalidTask, match="of 101 characters in 30 rows: a group's word has at most 100"):
+        plan_measurement(table(campaign=[long] * 30), DataSettings(), measure)
 
 
 def test_a_word_of_a_column_is_a_value_unless_a_column_has_that_name() -> None:
