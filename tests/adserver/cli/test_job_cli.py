@@ -463,7 +463,7 @@ def test_a_plan_names_a_worth_only_where_a_gradient_norm_is_expected(adserver: A
     assert "--rounds 120" in unknown
     of_a_bound = adserver(f"{wish} --rounds 9 --gradient-norm 0.2 --clip-norm 0.5").stdout
     assert "follows the gradients" not in of_a_bound
-    assert "--rounds 4 " in adserver(f"{wish} --max-epochs 4").stdout
+    assert "--rounds 4\n" in adserver(f"{wish} --max-epochs 4").stdout
 
 
 def test_a_plan_that_names_nothing_has_the_rounds_of_the_rule_for_its_model(
