@@ -22,7 +22,7 @@ from helper.serving.metrics import HelperMetrics
 from helper.trust.tasks import Caller
 from maskedlark.audit_log import Actor, AuditAct
 from maskedlark.canonical import MAX_BYTES, decode, encode
-from maskedlark.errors import JobReason, JobRefused, MaskedLarkError
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareColumns, as_told
@@ -39,6 +39,7 @@ from protos import helper_pb2_grpc
 
 DEFAULT_HEAVY_CALLS: Final = 12
 BODY_S: Final = 60.0
+_NO_ROOM: Final = "the disk is full: its operator must make room"
 
 _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
 
@@ -121,13 +122,17 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 numerics_digest=status.numerics,
                 protocols=PROTOCOLS,
             )
-            try:
-                self._core.check_well(find_receipt(context.invocation_metadata()))
-            except MaskedLarkError as error:
-                reply.not_well = str(error)
             # Without a certificate the caller is on this machine (plaintext is refused elsewhere): counts are
             # the operator's.
-            if client_names(context) is None:
+            is_local = client_names(context) is None
+            try:
+                self._core.check_well(find_receipt(context.invocation_metadata()))
+            except HelperUnavailable as error:
+                # How much room is wanted follows from the last dataset, which may be another ad server's
+                reply.not_well = str(error) if is_local else _NO_ROOM
+            except MaskedLarkError as error:
+                reply.not_well = str(error)
+            if is_local:
                 reply.tasks = status.counts.tasks
                 reply.datasets = status.counts.datasets
                 reply.open_jobs = status.counts.open_jobs

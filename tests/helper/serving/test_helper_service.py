@@ -494,10 +494,17 @@ def test_neither_disk_nor_log_shows_a_feature_a_mask_or_a_key(
 
 
 def test_status_tells_a_tenant_nothing_of_how_much_the_helper_holds(
-    scene: Scene, certified: Certified
+    scene: Scene, certified: Certified, wires: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def full() -> None:
+        raise HelperUnavailable("the disk is full: 7 bytes free, 900 needed; make room")
+
+    monkeypatch.setattr(type(scene.cores[0].datasets), "check_room", lambda _: full())
     with make_channel(f"localhost:{certified.port}", certified.others) as channel:
         reply = helper_pb2_grpc.HelperStub(channel).GetStatus(pb.StatusRequest(), timeout=HANGS_S)
+    # What a dataset of somebody else wanted is its operator's to know
+    assert reply.not_well == "the disk is full: its operator must make room"
+    assert "900 needed" in wires[0].stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).not_well
     assert reply.name == scene.parties[0].keys.identity.name
     assert not [
         name for name in ("tasks", "datasets", "open_jobs", "rounds_answered") if reply.HasField(name)
