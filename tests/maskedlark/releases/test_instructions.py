@@ -69,7 +69,7 @@ def test_what_fits_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"updates": replace(TASK.updates, num_parameters=MODEL.size + 1)}, "the model's parameters"),
+        ({"updates": replace(TASK.updates, num_parameters=MODEL.size + 1)}, "the number of parameters"),
         ({"frac_bits": BOUND.frac_bits + 1}, "bound.frac_bits"),
         ({"updates": replace(TASK.updates, has_weight=not BOUND.is_weight_summed)}, "bound.is_weight_summed"),
         ({"updates": replace(TASK.updates, has_clip_count=not BOUND.is_counted)}, "bound.is_counted"),
