@@ -13,8 +13,11 @@ ROUNDS: Final = 120
 _ROUNDS_OF_HIDDEN: Final = 300
 # Rows times epsilon from which a person's own hidden layer over numbers alone learns more in more rounds.
 _ROWS_OF_MORE_ROUNDS: Final = 16_000
-ROUNDS_ON_DEVICES: Final = 10
-"""Each round costs a person noise for a whole update: a few long ones learn more than many short ones."""
+ROUNDS_ON_DEVICES: Final = 20
+"""At one epsilon the noise on the sum of all rounds grows as they do, and so does what they teach.
+
+Ten are over before that is much: see docs/explanation/defaults.md, "On people's devices".
+"""
 CLIP_ON_DEVICES: Final = 1.0
 """A round's update of a linear model over some columns: longer ones are mostly one device's own habits."""
 # Rows times epsilon from which 256 rows of a table a number learn more than their noise costs.

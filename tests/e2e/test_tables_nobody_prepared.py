@@ -178,7 +178,7 @@ def test_peoples_devices_train_a_model_of_raw_columns_and_their_rows_add_up(tmp_
     (tmp_path / "visits.csv").write_text(text(people, header=("who", *HEADER)))
     table, play = ("--csv", tmp_path / "visits.csv", "--label", "bought"), tmp_path / "play"
     assert quickstart("new", play, *table, "--person", "who").returncode == 0
-    change(play, "rounds = 10", "rounds = 2")
+    change(play, "rounds = 20", "rounds = 2")
     change(play, "min_batch_size = 100", "min_batch_size = 20")
     ran = quickstart("run", play, "--json")
     assert ran.returncode == 0, ran.stderr

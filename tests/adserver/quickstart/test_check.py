@@ -695,16 +695,16 @@ def test_a_person_of_reports_is_not_the_label_and_not_of_devices(tmp_path: Path)
             r"\[measure\] needs reports",
         ),
         (
-            "rounds = 10",
-            "rounds = 10\nlearning_rate = 1",
+            "rounds = 20",
+            "rounds = 20\nlearning_rate = 1",
             r"\[training\] learning_rate is of jobs over reports",
         ),
         (
-            "rounds = 10",
-            "rounds = 10\nbatch_size = 256",
+            "rounds = 20",
+            "rounds = 20\nbatch_size = 256",
             r"\[training\] batch_size .* set \[federated\] batch_size",
         ),
-        ("rounds = 10", 'rounds = 10\nloss = "mse"', r"\[training\] loss: "),
+        ("rounds = 20", 'rounds = 20\nloss = "mse"', r"\[training\] loss: "),
         (
             "sampling_rate = 1",
             "sampling_rate = 1.5",
