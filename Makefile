@@ -193,6 +193,10 @@ bench-trained-networks: $(STAMP)  ## AUC of networks trained in the clear before
 bench-made-tables: $(STAMP)  ## AUC of quickstart's network beside others on made tables whose odds are known (ARGS="--only clicks --rows 2000 --json")
 	$(BIN)/python -m tests.bench.made_networks $(ARGS)
 
+.PHONY: bench-device-rounds
+bench-device-rounds: $(STAMP)  ## AUC of people's devices on made tables by rounds and rate, at one epsilon (ARGS="--only offers --people 200 --json")
+	$(BIN)/python -m tests.bench.device_rounds $(ARGS)
+
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 

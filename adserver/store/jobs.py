@@ -237,7 +237,7 @@ class JobStore:
         """
         with self._engine.begin() as connection:
             is_waiting = read_job(connection, job_id, to_change=True).state is JobState.WAITING
-            # That a helper was away is not why it ends
+            # What it waited for is not why it ends
             no_cause = {"reason": None, "cause": None} if is_waiting else {}
             change_state(connection, job_id, JobEvent.CANCEL, lease_owner=None, lease_until_s=0.0, **no_cause)
             log_act(connection, AuditAct.CANCEL_JOB, job=job_id.hex())

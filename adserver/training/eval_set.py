@@ -71,20 +71,20 @@ class EvalSet:
         return len(self) if self.people is None else len(np.unique(self.people))
 
     def parts(self, count: int, random: np.random.Generator) -> list[NDArray[np.intp]]:
-        """Divide the rows at random into parts of one size, to within a row, with each label in each part."""
+        """Divide the rows at random into parts of one size, to within a row, with each label in each part.
+
+        Where the set says whose each row is, all rows of a person are in one part, and parts have about as
+        many rows each: what learned from some rows of a person would be flattered by the others.
+        """
+        if self.people is not None:
+            return _parts_of_people(self.people, count, random)
         order = random.permutation(len(self))
         order = order[np.argsort(self.labels[order], kind="stable")]
         return [order[start::count] for start in range(count)]
 
     def folds(self) -> list[tuple[NDArray[np.intp], "EvalSet"]]:
-        """Return the rows of each of `FOLDS` parts, always the same, with the records that are not in it.
-
-        All rows of a person are in one part: what learned from some of them would be flattered by the others.
-        """
-        random = np.random.default_rng(0)
-        held = (
-            self.parts(FOLDS, random) if self.people is None else _parts_of_people(self.people, FOLDS, random)
-        )
+        """Return the rows of each of `FOLDS` parts, always the same, with the records that are not in it."""
+        held = self.parts(FOLDS, np.random.default_rng(0))
         return [(rows, self.take(np.setdiff1d(np.arange(len(self)), rows))) for rows in held]
 
     def check_fits(self, model: Model, loss: TrainedLoss) -> None:

@@ -161,7 +161,7 @@ def rehearse(
     model = parse(submission.model, num_features=task.num_features)
     examples.check_fits(model, loss)
     loss = scored_loss(loss, model.output_width)
-    _check_labels(loss, examples)
+    _check_labels(loss, examples, seeds=wish.seeds)
     rows = _rows(submission, task, wish, model.num_parameters, is_trained=is_trained)
     if wish.has_default:
         rows += _default_rows(submission, task, wish, examples, encoder=encoder, model=model)
@@ -292,12 +292,20 @@ def check_wish(wish: Wish, submission: Submission, task: Task, examples: EvalSet
         raise InvalidTask(how_to_install("torch", __name__, needs="a rehearsal"))
 
 
-def _check_labels(loss: TrainedLoss, examples: EvalSet) -> None:
+def _check_labels(loss: TrainedLoss, examples: EvalSet, *, seeds: int) -> None:
     if loss in OF_TWO_CLASSES:
         fewest = min(int((examples.labels == label).sum()) for label in (0, 1))
         if fewest < PARTS:
             raise InvalidTask(
                 f"a rehearsal needs at least {PARTS} examples of each label, and of one there are {fewest}"
+            )
+        # All examples of a person are in one part
+        if any(
+            len(np.unique(examples.labels[choose_test_rows(examples, seed)])) < 2 for seed in range(seeds)
+        ):
+            raise InvalidTask(
+                f"a rehearsal tests with each of {PARTS} parts of the people, and in one part all examples "
+                f"have one label: label examples of more than {examples.num_people} people"
             )
 
 

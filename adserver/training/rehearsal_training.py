@@ -241,12 +241,14 @@ def _train_alone(
 
 
 def _halves(test: EvalSet, loss: TrainedLoss, seed: int) -> tuple[EvalSet, EvalSet]:
-    """Return two halves with all labels in each; twice all where a class has one example."""
-    fewest = np.unique(test.labels, return_counts=True)[1].min()
-    if fewest < 2 and loss not in (Loss.MSE, Loss.POISSON):
+    """Return two halves with all labels in each; twice all where there are none, as of one example."""
+    one, other = (test.take(rows) for rows in test.parts(2, np.random.default_rng(seed)))
+    labels = len(np.unique(test.labels))
+    if loss not in (Loss.MSE, Loss.POISSON) and any(
+        len(np.unique(half.labels)) < labels for half in (one, other)
+    ):
         return test, test
-    one, other = test.parts(2, np.random.default_rng(seed))
-    return test.take(one), test.take(other)
+    return one, other
 
 
 def _average(one: Score, other: Score) -> Score:

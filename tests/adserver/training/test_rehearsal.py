@@ -390,6 +390,9 @@ def test_rare_labels_are_in_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
         replace(WISH, epsilons=(8.0,), learning_rates=(0.5,), seeds=4),
     )
     assert all(score.mean_over_rate is not None for one in found.settings for score in one.scores)
+    of_one = replace(rare, people=np.maximum(np.arange(800) - 3, 0))
+    with pytest.raises(InvalidTask, match="one label: label examples of more than 797 people"):
+        rehearse(SUBMISSION, task_of(), of_one, WISH)
     labels[3] = 0
     with pytest.raises(InvalidTask, match="at least 4 examples of each label, and of one there are 3"):
         rehearse(SUBMISSION, task_of(), rare, WISH)
