@@ -26,8 +26,6 @@ from maskedlark.reports.task import Task
 
 # Times the rule's rate, which was best within a factor of three on every table that it was measured on
 _FAR: Final = 10
-# A rule's rate has two digits, and the epsilon of a job that names it is up to 1 % below that
-_ROUNDED: Final = 1.1
 # Between two layers of weights, they make what the layers compute more than one of them could.
 _BENDING: Final = frozenset(
     {"Clip", "Elu", "Gelu", "LSTM", "GRU", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Softplus", "Tanh"}
@@ -157,35 +155,6 @@ def warn_of_rate(submission: Submission, plan: TrainingPlan, *, parameters: int)
     of_report = epsilon_of_report(epsilon, plan.task)
     usual = choose_rate(submission, rows=plan.dataset_size, epsilon=of_report, parameters=parameters)
     return describe_far_rate(submission.optimizer.learning_rate, usual)
-
-
-def is_above_rule(plan: TrainingPlan) -> bool:
-    """Return whether a job's rate is above what the rule gives any model for it, or has no rule.
-
-    A plan does not say how many parameters train; the rule gives fewer of them no lower a rate.
-    """
-    job = plan.job
-    submission = Submission(
-        model=b"",
-        loss=job.loss,
-        rounds=job.rounds,
-        batch_size=None,
-        epsilon=None,
-        noise_multiplier=job.noise_multiplier,
-        optimizer=plan.optimizer,
-        schedule=plan.schedule,
-        eval_set=None,
-        eval_every=None,
-        is_clip_per_layer=job.is_clip_per_layer,
-        clip_norm=job.clip_norm,
-        adaptive_clip=plan.adaptive_clip,
-        noise=StepNoise.INDEPENDENT if job.carried is None else StepNoise.CORRELATED,
-    )
-    if why_no_rule(submission, plan.task):
-        return True
-    epsilon = epsilon_of_report(job_epsilons(plan, job.rounds).ad_server, plan.task)
-    most = choose_rate(submission, rows=plan.dataset_size, epsilon=epsilon, parameters=1)
-    return plan.optimizer.learning_rate > _ROUNDED * most
 
 
 def describe_far_rate(rate: float, usual: float) -> str:

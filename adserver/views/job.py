@@ -26,7 +26,7 @@ _POLLS_GROW: Final = 1.2
 # An ad server takes a job, or renews its lease, within this time
 _SILENT_S: Final = 5.0
 # What helps where the rate is no higher than the rule's
-_MORE_SIGNAL: Final = "train with more reports or a larger epsilon"
+_MORE_SIGNAL: Final = "train with more reports or a larger epsilon, or lower --learning-rate if you named one"
 
 
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
@@ -65,11 +65,11 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     if evaluated := last_evaluated(history):
         rows.append((f"after {plural(evaluated.rounds_done, 'round')}", _evaluation(evaluated)))
     if isinstance(plan, TrainingPlan):
-        rows += _compare_evaluations(history, plan)
+        rows += _compare_evaluations(history)
     print_table(("", ""), rows)
 
 
-def _compare_evaluations(history: tuple[RoundFigures, ...], plan: TrainingPlan) -> list[tuple[str, object]]:
+def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, object]]:
     """Return the best weights, where the last ones are not, and whether training made the model worse."""
     first = next((one for one in history if one.loss is not None), None)
     last, best = last_evaluated(history), best_evaluated(history)
@@ -82,12 +82,9 @@ def _compare_evaluations(history: tuple[RoundFigures, ...], plan: TrainingPlan) 
     # With steps too long for the noise, weights end worse than they began. Clipping alone, where labels are
     # rare, raises the plain loss of a model that learns.
     if first.rounds_done == 0 and has_risen(_loss_of(last), _loss_of(first)):
-        from adserver.training.default_optimizer import is_above_rule
-
         name = "loss" if last.calibrated_loss is None else "calibrated loss"
         rose = f"the {name} rose from {_loss_of(first):.4f} before the first round"
-        to_do = "lower --learning-rate" if is_above_rule(plan) else _MORE_SIGNAL
-        rows.append(("warning", f"{rose}: {to_do}"))
+        rows.append(("warning", f"{rose}: {_MORE_SIGNAL}"))
     return rows
 
 

@@ -15,7 +15,6 @@ from adserver.training.cost import job_epsilons
 from adserver.training.default_optimizer import (
     choose_rate,
     has_hidden_layer,
-    is_above_rule,
     read_steps,
     warn_of_rate,
     why_no_rule,
@@ -60,15 +59,6 @@ def test_of_a_noise_multiplier_the_rule_takes_the_epsilon_that_it_costs() -> Non
     made = planned(epsilon=None, noise_multiplier=9.0)
     cost = job_epsilons(made, made.job.rounds).ad_server
     assert made.optimizer.learning_rate == rule(cost) not in (0.1, 4.0)
-
-
-def test_a_rate_is_above_the_rule_where_no_model_would_have_it_or_there_is_no_rule() -> None:
-    by_rule = planned(epsilon=2.0)
-    assert not is_above_rule(by_rule)
-    for rate, is_above in ((rule(2.0), False), (1.2 * rule(2.0), True)):
-        of_rate = replace(by_rule, optimizer=replace(MOMENTUM, learning_rate=rate))
-        assert is_above_rule(of_rate) is is_above
-    assert is_above_rule(replace(by_rule, schedule=Schedule()))
 
 
 def test_a_rate_far_above_the_rules_is_warned_of_and_no_other() -> None:
