@@ -289,7 +289,7 @@ def test_the_loss_by_which_weights_are_chosen_is_next_to_the_plain_one(visit: Vi
     visit.open(PATHS["job"])
     tile = visit.page.locator("#tiles .tile", has_text="Loss, once calibrated")
     assert tile.locator(".big").inner_text() == of_job["Calibrated loss"]
-    assert f"{of_job['Loss']} as it is" in tile.inner_text()
+    assert f"without calibration: loss {of_job['Loss']}" in tile.inner_text()
     heads = visit.page.locator("#curves thead th").all_text_contents()
     assert heads[1:3] == ["Loss", "Calibrated loss"]
     visit.page.wait_for_selector(".uplot canvas")
