@@ -17,13 +17,15 @@ Point(x=3)
 import json
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from hashlib import sha256
-from typing import Annotated, Any, Final, TypeVar, dataclass_transform
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_args
 
 import pydantic
 from annotated_types import Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 
 from maskedlark.errors import InvalidTask, UnsupportedVersion
 
@@ -37,6 +39,7 @@ _T = TypeVar("_T")
 # A state to copy: making one takes as long as hashing a kilobyte
 _BEGUN: Final = sha256(b"maskedlark/v1 ")
 _MOST_NAMED: Final = 5
+_UNKNOWN: Final = "unexpected_keyword_argument"
 _NUMBER: Final = re.compile("[0-9]+")
 _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
@@ -107,7 +110,7 @@ def build(cls: type[_T], settings: Any) -> _T:
         # Leniently: YAML and command lines give texts for enums and integers for floats.
         value: _T = _adapter(cls).validate_python(settings, strict=False)
     except ValidationError as error:
-        raise InvalidTask(_explain(cls, error, most=_MOST_NAMED)) from None
+        raise InvalidTask(_explain(cls, error, most=_MOST_NAMED, is_of_a_person=True)) from None
     return value
 
 
@@ -150,8 +153,34 @@ def _check_version(cls: type[Any], error: ValidationError) -> None:
             )
 
 
-def _explain(cls: type[Any], error: ValidationError, *, most: int = 1) -> str:
-    """Return one line from pydantic's report: where and why, without echoing the input."""
-    wrong = error.errors(include_input=False, include_url=False, include_context=False)[:most]
-    told = [f"{'.'.join(str(step) for step in one['loc']) or 'the whole'}: {one['msg']}" for one in wrong]
+def _explain(cls: type[Any], error: ValidationError, *, most: int = 1, is_of_a_person: bool = False) -> str:
+    """Return one line from pydantic's report: where and why, without echoing the input.
+
+    A person's settings that do not exist stand first, since one that is missing may be meant.
+    """
+    wrong = error.errors(include_input=False, include_url=False, include_context=False)
+    if is_of_a_person:
+        wrong.sort(key=lambda one: one["type"] != _UNKNOWN)
+    told = [
+        f"{'.'.join(str(step) for step in one['loc']) or 'the whole'}: "
+        + (_list_settings(cls, *one["loc"]) if is_of_a_person and one["type"] == _UNKNOWN else one["msg"])
+        for one in wrong[:most]
+    ]
     return f"{cls.__name__}: {'; '.join(told)}"
+
+
+def _list_settings(cls: Any, *place: int | str) -> str:
+    """Return why an unknown setting is refused: the one that was probably meant, or all that there are."""
+    for step in place[:-1]:
+        held = _fields(cls)
+        cls = held[str(step)].annotation if str(step) in held else None
+    known = sorted(_fields(cls))
+    near = get_close_matches(str(place[-1]), known, n=1)
+    listed = f", there are {', '.join(known)}" if known else ""
+    return "no such setting" + (f", did you mean {near[0]}?" if near else listed)
+
+
+def _fields(cls: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a canonical class, or of the one in an optional's annotation."""
+    of_optional = (_fields(one) for one in get_args(cls))
+    return getattr(cls, "__pydantic_fields__", None) or next(filter(None, of_optional), {})

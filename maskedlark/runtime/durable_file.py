@@ -27,17 +27,21 @@ def write_durably(path: Path, content: bytes) -> None:
         one. What a writer that was killed left in the folder is removed.
 
     Raises:
-        OSError: the disk refused; the old content stands.
+        OSError: the disk refused, of `path`; the old content stands.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(path.parent)
-    with _lock_temporary(path) as temporary:
-        try:
-            temporary.write(content)
-            _put_in_place(temporary, Path(temporary.name), path)
-        except BaseException:
-            Path(temporary.name).unlink(missing_ok=True)
-            raise
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(path.parent)
+        with _lock_temporary(path) as temporary:
+            try:
+                temporary.write(content)
+                _put_in_place(temporary, Path(temporary.name), path)
+            except BaseException:
+                Path(temporary.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        # A full disk names no file, and others name the temporary one
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A part that is not installed, and a file that the system refuses, become one lin
 traceback, in which a message with what others wrote is escaped.
 """
 
+import errno
 import re
 import sys
 import traceback
@@ -18,6 +19,8 @@ REFUSED: Final = 1
 """Something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
 UNAVAILABLE: Final = 75
 """A helper did not answer, or is not well; run the command again later (EX_TEMPFAIL)."""
+# A write to a full disk names no file
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _OURS: Final = "masked-lark"
 # The extra of each party, by the name of its folder; a project of quickstart starts all parties
 _ROOMS: Final = {"adserver": "adserver", "browser_sim": "browser", "helper": "helper"}
@@ -49,9 +52,10 @@ def run(app: Callable[[], Any]) -> None:
         sys.stderr.write(f"{escape(how_to_install(error.name, _module_of(error)))}\n")
         sys.exit(REFUSED)
     except OSError as error:
-        if error.filename is None:  # not about a file of the user's: a bug
+        if error.filename is None and error.errno not in _FULL:  # not about a file of the user's: a bug
             _end_with_traceback()
-        sys.stderr.write(f"{escape(f'{error.filename}: {error.strerror}')}\n")
+        about = "" if error.filename is None else f"{error.filename}: "
+        sys.stderr.write(f"{escape(f'{about}{error.strerror}')}\n")
         sys.exit(REFUSED)
     except Exception:  # noqa: BLE001  Python would print its message as it is
         _end_with_traceback()

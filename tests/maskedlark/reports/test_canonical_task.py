@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.reports.task import MAX_DATASET_SIZE, LabelSpace, Task, TaskBundle, _reachable
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES
@@ -186,6 +187,25 @@ def test_two_helpers_share_neither_of_their_keys(name: str) -> None:
     first, second = (keys.identity(which) for keys, which in zip(KEYS, ("north", "south"), strict=True))
     with pytest.raises(InvalidTask, match="different keys"):
         build(helpers=(first, replace(second, **{name: getattr(first, name)})))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"samplin_rate": 0.5}, "DpFedAvg: samplin_rate: no such setting, did you mean sampling_rate?;"),
+        ({"local": {"epoch": 1}}, "DpFedAvg: local.epoch: no such setting, did you mean epochs?;"),
+        (
+            {"quantile": {"x": 1}},
+            "DpFedAvg: quantile.x: no such setting, there are initial, learning_rate, quantile;",
+        ),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_named_first_with_what_was_meant(
+    settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidTask) as refused:
+        canonical.build(DpFedAvg, settings)
+    assert str(refused.value).startswith(told)
 
 
 def test_messages_name_the_setting_and_never_echo_its_value() -> None:

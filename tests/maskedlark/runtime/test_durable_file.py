@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import signal
@@ -28,11 +29,12 @@ def test_a_failure_before_the_rename_leaves_the_old_content(
     write_durably(target, b"old")
 
     def full(_descriptor: int) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as the system does, which names no file
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match="No space left") as refused:
         write_durably(target, b"new")
+    assert refused.value.filename == str(target)
     assert target.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -1,5 +1,6 @@
 """A command ends with one line where a part is missing, and with a traceback only at a bug."""
 
+import errno
 import importlib.metadata
 import re
 import subprocess
@@ -32,6 +33,7 @@ def refuse(error: BaseException) -> Callable[[], object]:
         (InvalidTask("no task"), REFUSED, "InvalidTask: no task"),
         (HelperUnavailable("away"), UNAVAILABLE, "HelperUnavailable: away"),
         (PermissionError(13, "Permission denied", "/keys"), REFUSED, "/keys: Permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), REFUSED, "No space left on device"),
         (
             ModuleNotFoundError("none", name="prometheus_client.core"),
             REFUSED,
