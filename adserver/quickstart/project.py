@@ -106,6 +106,12 @@ class Project:
         }
 
 
+    def write_environment(self) -> None:
+        """Write `environment_file` anew, for this folder and the addresses that the settings have now."""
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in self.environment().items()]
+        write_durably(self.environment_file, "".join(lines).encode())
+
+
 def _hint(text: str, error: str) -> str:
     """Return what helps with a line of a file that is no TOML, where that can be told."""
     place = re.search(r"at line ([0-9]+)", error)
@@ -136,6 +142,5 @@ def new_project(folder: Path, settings: Settings, notes: Mapping[str, str] | Non
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_durably(folder / CONFIG, config_text(settings, notes or {}).encode())
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in project.environment().items()]
-    project.environment_file.write_text("".join(lines))
+    project.write_environment()
     return project

@@ -162,6 +162,8 @@ class RunningFleet:
             InvalidTask: one ended before it answered; the message has the end of its log.
         """
         with self._alone():
+            # Addresses in `lark.toml` may be others than those of `new`, and the folder another
+            self._project.write_environment()
             servers = self._servers()
             started = [one for one in servers if self._pid(one) is None]
             if started == [*servers]:

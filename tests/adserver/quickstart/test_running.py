@@ -74,6 +74,20 @@ def test_servers_are_started_once_found_again_and_ended(
     assert first.down() == []
 
 
+def test_the_file_for_shells_has_the_addresses_of_the_servers_that_were_started(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, SERVER)
+    others = replace(SETTINGS.servers, helper_0="127.0.0.1:7")
+    fleet = RunningFleet(replace(project, settings=replace(SETTINGS, servers=others)), lambda _: None)
+    assert "127.0.0.1:7" not in project.environment_file.read_text()
+    try:
+        fleet.up()
+        assert "export ADSERVER_HELPER_0=127.0.0.1:7\n" in project.environment_file.read_text()
+    finally:
+        fleet.down()
+
+
 def test_commands_that_start_servers_at_once_start_each_once_and_return_when_all_answer(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
