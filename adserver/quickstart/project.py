@@ -105,7 +105,6 @@ class Project:
             "ADSERVER_HTTP_LISTEN": servers.adserver_http,
         }
 
-
     def write_environment(self) -> None:
         """Write `environment_file` anew, for this folder and the addresses that the settings have now."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in self.environment().items()]
