@@ -360,7 +360,8 @@ def problems_of(project: Project, wrong: Sequence[WrongSetting]) -> list[str]:
             ("[data]", "[measure] values", "[measure] keys", "[federated]", "[task] person")
         )
         # Columns and rows decide about features, and about how many rows are reported
-        is_of_rows = problem not in limits and (not is_of_names or "identifiers" in problem)
+        is_of_cells = problem.startswith("[data] column ") or "identifiers" in problem
+        is_of_rows = problem not in limits and (not is_of_names or is_of_cells)
         if is_of_rows and not hidden.isdisjoint(_DECIDE_OF_ROWS):
             continue
         if not any(one.may_cause(problem) for one in wrong):

@@ -73,14 +73,21 @@ def warn_of_codes(report: TableReport, data: DataSettings, kept: Collection[str]
 
 
 def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str]) -> Iterator[str]:
-    """Yield a line for each feature that `new` leaves out and of which no setting says what it holds.
+    """Yield a line for each feature of which no setting says what it holds, as far as `new` would say it.
 
-    Leaks, and words that look like identifiers, are told of elsewhere.
+    These are columns that `new` leaves out, and numbers or dates that a few other cells make words. Leaks,
+    and words that look like identifiers, are told of elsewhere.
     """
     answered = {*data.date_orders(), *data.codes, *data.publish, *data.vocabularies()}
     for column in report.columns:
-        is_left = column.use is Use.LEFT_OUT and not column.leak and not column.looks_like
-        if is_left and column.name in kept and column.name not in answered:
+        if column.name not in kept or column.name in answered:
+            continue
+        if column.use is Use.WORDS and column.unread:
+            yield (
+                f"[data] column {column.name!r} is read as words: {column.unread}; if it is none, name it in "
+                "codes"
+            )
+        elif column.use is Use.LEFT_OUT and not column.leak and not column.looks_like:
             yield f"[data] ignore: column {column.name!r} is a feature, and `new` leaves it out: {column.why}"
 
 
@@ -291,6 +298,9 @@ def _problems_of_columns(
         is_named = column.name in data.date_orders() or column.name in data.publish
         # A misspelled name may have been meant for this column: it has its line already
         if column.looks_like and not is_named and not is_name_missing:
+            if column.unread:
+                yield f"[data] column {column.name!r} holds {column.unread}, or name it in ignore"
+                continue
             settings = "dates, ignore" if column.use is Use.DATE else "ignore"
             yield (
                 f"[data] column {column.name!r} looks like identifiers ({column.looks_like}), and the "
@@ -325,6 +335,8 @@ def _why_no_dates(table: Table, name: str, data: DataSettings) -> str:
             for order in dates.DateOrder
         )
         return f"{error}: write dates = {day} if the day does, or dates = {month} if the month does"
+    except dates.WrongDate as wrong:
+        return f"{table.name}, line {table.lines[wrong.row]}: {wrong.why}"
     except InvalidTask as error:
         return str(error)
     return ""

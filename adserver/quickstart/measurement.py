@@ -22,7 +22,6 @@ from adserver.measuring.estimate import Estimate
 from adserver.measuring.result import AggregateResult
 from adserver.quickstart.people import count_rows, why_not_learned
 from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
-from adserver.quickstart.table_report import describe_units
 from adserver.records.defaults import GROUP, MAY_BE_HIDDEN, NO_WORDS, OTHER
 from adserver.records.plain_names import (
     distinct_names,
@@ -38,6 +37,7 @@ from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.identifiers import identifiers
 from maskedlark.encoding.table import Cells, Table
+from maskedlark.encoding.unread_cells import describe_units
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import COUNT, MAX_MAGNITUDE, MAX_WORD, Measurement

@@ -15,7 +15,6 @@ of which a word, the filled cells or the gaps have nearly one class only (`one_s
 
 import json
 import math
-import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +37,8 @@ from maskedlark.encoding.identifiers import (
     why_codes,
     why_identifiers,
 )
-from maskedlark.encoding.table import Cells, Table, find_example, is_number_as_written
+from maskedlark.encoding.table import Cells, Table, find_example
+from maskedlark.encoding.unread_cells import find_unread
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.terminal.plural import plural
@@ -59,11 +59,6 @@ _PREDICTOR_BINS: Final = 20
 _PREDICTED_ROWS: Final = 2_000
 # More than those: of a rare class, few rows would leave the AUC open.
 _RANKED_ROWS: Final = 20_000
-# `EUR 5` has a unit, and `CMD-141998` is a name
-_UNIT: Final = re.compile(r"[$€£¥₹%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b(?!-)")
-# Units of a column that a reason names
-_MOST_UNITS: Final = 4
-_SPACE_OF_THOUSANDS: Final = re.compile(r"(?<=[0-9])[ ,'\u00a0\u202f\u2019](?=[0-9]{3}(?![0-9]))")
 
 
 @unique
@@ -88,6 +83,8 @@ class ColumnReport:
         use: What it becomes.
         why: For a column that is left out, or read otherwise than its cells suggest; no cell is in it.
         looks_like: What identifiers its words look like, for the public encoder; None for none.
+        unread: What keeps a column of words from being read as numbers or dates; empty if nothing does, or
+            if the words are few enough to be meant.
         leak: How it tells the label by itself, whatever becomes of it; empty if it does not.
         spellings: Which of its words differ in case, accents or space only; empty if none do.
         order: What stands first in its dates with slashes; None if it has none.
@@ -100,6 +97,7 @@ class ColumnReport:
     use: Use
     why: str = ""
     looks_like: str | None = None
+    unread: str = ""
     leak: str = ""
     spellings: str = ""
     order: dates.DateOrder | None = None
@@ -255,6 +253,8 @@ def _column(
     cells = table.numbers(name)
     counts = Counter(cell for cell in cells if cell is not None)
     use, why = _use(name, cells, counts)
+    found = find_unread(counts) if why and use is not Use.DATE and _are_words(counts) else None
+    unread = why if found is not None and why.startswith(found.why) else ""
     order = dates.find_order(cells) if use is Use.DATE else None
     if order is not None:
         why = f"with slashes, the {order.first} first"
@@ -284,6 +284,7 @@ def _column(
         use=use,
         why=why,
         looks_like=identifiers(cells) if _are_words(counts) else None,
+        unread=unread,
         leak=leak,
         spellings="" if use is Use.DATE else _find_spellings(counts),
         order=order,
@@ -382,51 +383,16 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
 
 
 def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
-    filled = counts.total()
-    numeric = sum(count for cell, count in counts.items() if number(cell) is not None)
-    found = identifiers(cells)
-    words = [cell for cell in counts if number(cell) is None]
-    # One word among numbers stands for a gap, however many it has
-    if numeric >= MOSTLY * filled or (len(words) == 1 and numeric > filled / 2):
-        rest = filled - numeric
-        others = f"{words[0]!r} in {rest}" if len(words) == 1 else f"words in {rest}, such as {words[0]!r}"
-        said = f"numbers in {numeric} cells and {others}: empty those cells"
-        if found or len(counts) > MOST_CLASSES:
-            return Use.LEFT_OUT, said
-        # Codes such as `4G` beside `5` may be meant, so it is not left out.
-        return Use.WORDS, f"{said} if it is a column of numbers"
-    if (found or len(counts) > MOST_CLASSES) and (told := describe_units(counts)):
-        return Use.LEFT_OUT, told
-    if found is None:
+    found, unread = identifiers(cells), find_unread(counts)
+    are_many = found is not None or len(counts) > MOST_CLASSES
+    if unread is not None and are_many:
+        return Use.LEFT_OUT, unread.why
+    if found is not None:
+        return Use.LEFT_OUT, f"looks like identifiers: {found}"
+    if unread is None or unread.meant == "amounts":
         return Use.WORDS, ""
-    dated = sum(count for cell, count in counts.items() if dates.is_date(cell))
-    if dated >= MOSTLY * filled:
-        return (
-            Use.LEFT_OUT,
-            f"dates in {dated} cells and something else in {filled - dated}: empty those cells",
-        )
-    return Use.LEFT_OUT, f"looks like identifiers: {found}"
-
-
-def describe_units(counts: Counter[str]) -> str:
-    """Return what keeps a column's amounts from being numbers, and what to do; empty if it has none.
-
-    `parse_table` reads those that all have one currency or %.
-    """
-    units = Counter[str]()
-    for cell, count in counts.items():
-        if is_number_as_written(_SPACE_OF_THOUSANDS.sub("", _UNIT.sub("", cell).strip())):
-            found = _UNIT.search(cell)
-            units[found[0] if found else ""] += count
-    if units.total() < MOSTLY * counts.total():
-        return ""
-    named = ", ".join(repr(unit) for unit, _ in units.most_common(_MOST_UNITS) if unit)
-    if not named:
-        return "numbers with parted thousands or decimal commas: write them as 1234.5"
-    if len(units) > 1:
-        what = f"with and without a unit, {named}" if "" in units else f"with several units, {named}"
-        return f"amounts {what}: write the numbers alone, all in one unit"
-    return f"amounts with a unit, {named}: write the numbers alone, as 1234.5"
+    # Codes such as `4G` beside `5` may be meant, so it is not left out.
+    return Use.WORDS, f"{unread.why} if it is a column of {unread.meant}"
 
 
 def _follows(cells: Cells, labels: Sequence[str | None]) -> bool:

@@ -525,6 +525,9 @@ def _locating(table: Table, encoder: Encoder | None = None) -> Iterator[None]:
             column=wrong.column,
             why=amounts.explain(wrong.row, wrong.why) if amounts else wrong.why,
         ) from None
+    except dates.WrongDate as wrong:
+        line = table.lines[wrong.row]
+        raise InvalidCell(file=table.name, line=line, column=wrong.column, why=wrong.why) from None
     except dates.UnknownOrder as error:
         raise InvalidSource(
             f"{table.name}: {error}: write 2026-11-28, or say it with --date COLUMN=dmy (the day) or "

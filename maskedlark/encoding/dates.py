@@ -50,11 +50,19 @@ _NAME_THEN_DAY: Final = re.compile(
 # What these mean, no other cell of the column decides.
 _CLEAR: Final = (_ISO, _DOTTED, _DAY_THEN_NAME, _NAME_THEN_DAY)
 _NO_DATE: Final = "it holds no date"
-_FORMS: Final = "write dates as 2026-11-28 or 2026-11-28 04:50"
+FORMS: Final = "write dates as 2026-11-28, 28.11.2026 or 28 Nov 2026, and times as 2026-11-28 04:50"
+"""The forms of dates that people are asked for."""
 _FOUR_DIGITS: Final = "with years of two digits: write four, as 2026-11-28"
 # Where the day stands, and of which century the year is, a cell does not say
 _DAY_OR_MONTH: Final = "(?:0?[1-9]|[12][0-9]|3[01])"
 _SHORT_YEAR: Final = re.compile(rf"{_DAY_OR_MONTH}([./-]){_DAY_OR_MONTH}\1[0-9]{{2}}{_TIME}")
+# A day, a month and a year with anything next to them, such as a weekday, "17. April" or "14:34 Uhr"
+_SEEMS_DATE: Final = re.compile(
+    r"(?:[^\W\d_]+\.?,? ?)?"
+    r"(?:[0-9]{1,2}(?:[./-] ?[0-9]{1,2}[./-] ?|(?:\.|st|nd|rd|th)? ?(?:of |de )?[^\W\d_]{3,}\.?,? (?:de )?)"
+    r"(?:19|20)[0-9]{2}|(?:19|20)[0-9]{2}[./-][0-9]{1,2}[./-][0-9]{1,2}|"
+    r"[^\W\d_]{3,}\.? [0-9]{1,2}(?:st|nd|rd|th)?,? (?:19|20)[0-9]{2})(?![0-9]).*"
+)
 # Seconds since 1973, so that years and small ids are no dates; or milliseconds, of more digits.
 _UNIX: Final = re.compile(r"([0-9]{9,10})(?:\.[0-9]+)?|([0-9]{12,13})")
 
@@ -78,6 +86,20 @@ class UnknownOrder(InvalidTask):
     def __init__(self, column: str | None = None) -> None:
         of = "" if column is None else f"column {column!r}: "
         super().__init__(f"{of}its dates with slashes do not show whether the day or the month stands first")
+
+
+class WrongDate(InvalidTask):
+    """Cells of a column of dates are none.
+
+    Attributes:
+        column: The column's name.
+        row: The row of the first of them, from 0, without the header.
+        why: What is wrong with it, and how many other cells are wrong; it does not tell the cell.
+    """
+
+    def __init__(self, column: str, row: int, why: str) -> None:
+        super().__init__(f"column {column!r}, row {row + 1}: {why}")
+        self.column, self.row, self.why = column, row, why
 
 
 @frozen
@@ -128,6 +150,11 @@ def is_date(cell: str) -> bool:
     return bool(_UNIX.fullmatch(cell)) or any(_moment(cell, order) is not None for order in DateOrder)
 
 
+def seems_date(cell: str) -> bool:
+    """Return True if a cell that is no date was probably meant as one, in a form that is not read."""
+    return bool(_SEEMS_DATE.fullmatch(cell)) and not is_date(cell)
+
+
 def has_short_year(cell: str) -> bool:
     """Return True if a cell looks like a date whose year has two digits, which is not read."""
     return bool(_SHORT_YEAR.fullmatch(cell))
@@ -147,7 +174,7 @@ def wrong_dates(cells: Cells, order: DateOrder | None = None) -> dict[str, str]:
     counts = Counter(cell for cell in cells if cell is not None)
     wrong = {cell: why for cell in counts if (why := _why_no_date(cell, order))}
     if len(wrong) == len(counts):
-        return {cell: f"{why}: {_FORMS}" if why == _NO_DATE else why for cell, why in wrong.items()}
+        return {cell: _add_forms(why) for cell, why in wrong.items()}
     unix = {cell for cell in counts if _UNIX.fullmatch(cell)}
     written = counts.keys() - wrong.keys() - unix
     rarer = min(unix, written, key=lambda form: sum(counts[cell] for cell in form))
@@ -159,6 +186,10 @@ def wrong_dates(cells: Cells, order: DateOrder | None = None) -> dict[str, str]:
         why = f"{error}: write 2026-11-28"
         wrong |= {cell: why for cell in counts if cell not in wrong and _SLASHED.fullmatch(cell)}
     return wrong
+
+
+def _add_forms(why: str) -> str:
+    return f"{why}: {FORMS}" if why == _NO_DATE else why
 
 
 def _why_no_date(cell: str, order: DateOrder | None) -> str:
@@ -195,7 +226,8 @@ def parts(
 
     Raises:
         UnknownOrder: nothing shows whether the day or the month stands first.
-        InvalidTask: a cell is no date, or contradicts the order.
+        WrongDate: a cell is no date, or contradicts the order.
+        InvalidTask: some dates with slashes have the day first and some the month.
     """
     cells = columns[name]
     try:
@@ -204,14 +236,12 @@ def parts(
         raise UnknownOrder(name) from None
     except InvalidTask as error:
         raise InvalidTask(f"column {name!r}: {error}: write 2026-11-28") from None
-    if moments is None and any(cell is not None and has_short_year(cell) for cell in cells):
-        raise InvalidTask(f"column {name!r} holds dates {_FOUR_DIGITS}")
-    if moments is None and order is not None:
-        rows = sum(cell is not None and _contradicts(cell, order) for cell in cells)
-        if rows:
-            raise InvalidTask(f"column {name!r}, in {rows} of its cells: {_why_contradicts(order)}")
     if moments is None:
-        raise InvalidTask(f"column {name!r} holds a cell that is no date: {_FORMS}")
+        wrong = wrong_dates(cells, order)
+        first, *others = (row for row, cell in enumerate(cells) if cell in wrong)
+        more = "1 more cell" if len(others) == 1 else f"{len(others)} more cells"
+        said = f" ({more} of the column cannot be read)" if others else ""
+        raise WrongDate(name, first, f"{_add_forms(wrong[cells[first] or ''])}{said}")
     found = [None if cell is None else moments[cell] for cell in cells]
     made: dict[str, list[str | None]] = {
         f"{name}{_AT}{WEEKDAY}": [None if one is None else _WEEKDAYS[one.day.weekday()] for one in found],

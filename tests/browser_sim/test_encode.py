@@ -314,7 +314,7 @@ def test_dates_become_numbers_and_words_for_every_later_table(tmp_path: Path) ->
     path.write_text("seen,y\n2026-11-27,0\n")
     assert features(path, encoder).tolist() == [[1, 1, 0]]
     path.write_text("seen,y\nyesterday,0\n")
-    with pytest.raises(InvalidSource, match="a cell that is no date"):
+    with pytest.raises(InvalidSource, match=r"visits.csv, line 2, column 'seen': it holds no date: write"):
         features(path, encoder)
 
 
@@ -339,7 +339,7 @@ def test_an_encoder_reads_later_dates_in_the_order_that_it_was_fitted_to(
     path.write_text(f"seen,y\n{'2026-03-04' if order == 'mdy' else '2026-04-03'},0\n")
     assert features(path, encoder).tolist() == day
     path.write_text(f"seen,y\n{'13/04/2026' if order == 'mdy' else '04/13/2026'},0\n03/04/2026,0\n")
-    with pytest.raises(InvalidSource, match=r"'seen', in 1 of its cells: it holds a date with the .* first"):
+    with pytest.raises(InvalidSource, match=r"visits.csv, line 2, column 'seen': it holds a date with the"):
         features(path, encoder)
     other = DateOrder.DAY_FIRST if order == "mdy" else DateOrder.MONTH_FIRST
     with pytest.raises(InvalidSource, match=f"reads the dates of column 'seen' as .*, not as {other}"):

@@ -273,7 +273,9 @@ def test_the_order_of_a_tables_dates_is_a_setting_and_in_the_encoder(
     other = {"dmy": "mdy", "mdy": "dmy"}[order]
     change(play, f"seen={order}", f"seen={other}")
     [problem] = check(Project.open(play)).problems
-    assert re.match(r"\[data\] dates names 'seen': column 'seen', in [0-9]+ of its cells: it holds", problem)
+    assert re.match(
+        r"\[data\] dates names 'seen': visits.csv, line [0-9]+: it holds a date .*[0-9]+ more cells", problem
+    )
 
 
 def test_an_order_that_no_date_shows_is_asked_for_by_the_line_to_write(tmp_path: Path) -> None:
@@ -1096,6 +1098,60 @@ def test_identifiers_that_the_owner_keeps_need_a_word(tmp_path: Path) -> None:
     assert "column 'device' looks like identifiers" in problem
     path.write_text(kept.replace("publish = []", 'publish = ["device"]'))
     assert not check(Project.open(tmp_path / "play")).problems
+
+
+def with_cells(folder: Path, cells: list[str]) -> Checked:
+    """Check the project of a table with another column `extra`, after some of its cells have changed."""
+    rows = [(cell, *of) for cell, of in zip(cells, visits(), strict=True)]
+    (folder / "visits.csv").write_text(text(rows, header=("extra", *HEADER)))
+    if not (folder / "play").exists():
+        made = invoke("new", folder / "play", "--csv", folder / "visits.csv", "--label", "bought")
+        assert made.exit_code == 0, made.output
+    return check(Project.open(folder / "play"))
+
+
+def test_a_word_that_makes_words_of_numbers_is_warned_of(tmp_path: Path) -> None:
+    ages = [str(20 + row % 50) for row in range(ROWS)]
+    assert with_cells(tmp_path, ages).table_warnings == ()
+    found = with_cells(tmp_path, [*ages[:-1], "unbekannt"])
+    assert found.problems == ()
+    [warned] = found.table_warnings
+    assert warned == (
+        "[data] column 'extra' is read as words: numbers in 399 cells and 'unbekannt' in 1: empty those "
+        "cells if it is a column of numbers; if it is none, name it in codes"
+    )
+    assert f"warning: {warned}" in invoke("check", tmp_path / "play").output
+    change(tmp_path / "play", "codes = []", 'codes = ["extra"]')
+    assert with_cells(tmp_path, [*ages[:-1], "unbekannt"]).table_warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("cell", "last", "why"),
+    [
+        ("{}.25", "k.A.", "holds numbers in 399 cells and 'k.A.' in 1: empty those cells, or name it in ig"),
+        ("{}.25 €", "12.00 $", "holds amounts with several units, '€', '$': write the numbers alone"),
+        ("{}.25 €", "k.A.", "holds numbers in 399 cells and 'k.A.' in 1: empty those cells, or name it in"),
+    ],
+)
+def test_a_cell_that_makes_words_of_many_numbers_is_refused_with_the_true_cause(
+    cell: str, last: str, why: str, tmp_path: Path
+) -> None:
+    cells = [cell.format(100 + row * 7919 % 1000) for row in range(ROWS)]
+    assert with_cells(tmp_path, cells).problems == ()
+    [problem] = with_cells(tmp_path, [*cells[:-1], last]).problems
+    assert problem.startswith(f"[data] column 'extra' {why}")
+    assert "publish" not in problem
+
+
+def test_a_cell_that_is_no_date_is_refused_with_its_line_and_the_forms(tmp_path: Path) -> None:
+    seen = [f"{1 + row % 28:02}.{1 + row % 12:02}.2026" for row in range(ROWS)]
+    assert with_cells(tmp_path, seen).problems == ()
+    assert 'dates = ["extra"]' in (tmp_path / "play" / CONFIG).read_text()
+    [problem] = with_cells(tmp_path, [*seen[:7], "00.00.0000", *seen[8:-1], "unbekannt"]).problems
+    assert problem == (
+        "[data] dates names 'extra': visits.csv, line 9: it holds no date: write dates as 2026-11-28, "
+        "28.11.2026 or 28 Nov 2026, and times as 2026-11-28 04:50 (1 more cell of the column cannot be read)"
+    )
 
 
 @pytest.mark.parametrize("setting", ["ignore", "dates"])

@@ -53,7 +53,17 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
         ("tax_code", "{few} %", Use.WORDS, "numbers that name things"),
         ("price", "{some}.{few}{odd}", Use.LEFT_OUT, "words in 10, such as"),
         ("age", "{few}{odd}", Use.WORDS, "empty those cells if it is a column of numbers"),
-        ("seen", "2026-11-{day} 10:{row}{odd}", Use.LEFT_OUT, "looks like identifiers"),
+        ("seen", "2026-11-{day} 10:{row}{odd}", Use.LEFT_OUT, "dates in a form that is not read in "),
+        (
+            "seen",
+            "2026-{month}-{day} 10:{day}{odd}",
+            Use.WORDS,
+            "in 390 cells and words in 10, such as '2026-",
+        ),
+        ("seen", "2026-{month}-{day} {clock}", Use.WORDS, "such as '2026-9-21 10:05 Uhr': write dates as"),
+        ("seen", "{date}", Use.LEFT_OUT, "dates in 390 cells and '00.00.0000' in 10: empty those cells"),
+        ("seen", "{few_dates}", Use.WORDS, "and 'unbekannt' in 10: empty those cells if it is a column of d"),
+        ("seen", "{day}. April 2025", Use.WORDS, "'10. April 2025': write dates as 2026-11-28, 28.11.2026 o"),
         ("empty", "", Use.LEFT_OUT, "empty in every row"),
         ("same", "x", Use.LEFT_OUT, "the same in every row"),
         ("", "{few}", Use.LEFT_OUT, "0 characters"),
@@ -66,6 +76,9 @@ def test_columns(name: str, cells: str, use: Use, why: str) -> None:
             unix=f"{chance.randrange(6 * 10**8, 9 * 10**8):09}", day=f"{1 + row % 30:02}", month=1 + row % 12,
             odd="" if row % 40 else " or so", unit="€$"[row % 2], bare=" €" if row % 3 else "",
             dash=1 + row % 5 if row % 9 else ("-", "--", ".", "#N/A", "<NA>", "NaT")[row % 6],
+            clock="10:05 Uhr",
+            date=f"{1 + row % 28}.{1 + row % 12}.20{20 + row % 5}" if row % 40 else "00.00.0000",
+            few_dates=f"{1 + row % 28}.12.2025" if row % 40 else "unbekannt",
             gap=1 + row % 5 if row % 4 else "s/d", plan=(1, 2, "basic", "more")[row % 4],
         )  # fmt: skip
 

@@ -5,14 +5,17 @@ from datetime import date
 import pytest
 
 from maskedlark.encoding.dates import (
+    FORMS,
     DateOrder,
     UnknownOrder,
+    WrongDate,
     are_dates,
     find_order,
     has_short_year,
     in_one_form,
     part_of,
     parts,
+    seems_date,
     split_order,
     with_parts,
     wrong_dates,
@@ -127,7 +130,8 @@ def test_dates_that_contradict_a_known_order_are_counted_and_never_swapped() -> 
     assert wrong_dates(cells, DateOrder.DAY_FIRST) == wrong
     with pytest.raises(InvalidTask) as refused:
         parts({"seen": cells}, "seen", DateOrder.DAY_FIRST)
-    assert str(refused.value) == f"column 'seen', in 2 of its cells: {why}"
+    told = f"column 'seen', row 2: {why} (2 more cells of the column cannot be read)"
+    assert str(refused.value) == told
     assert wrong_dates(["04/13/2026"], DateOrder.DAY_FIRST) == {"04/13/2026": why}
     assert in_one_form(cells, DateOrder.DAY_FIRST) == cells
 
@@ -168,8 +172,50 @@ def test_the_cells_without_which_a_column_can_be_read(cells: list[str | None], w
     assert [day is None for day in read] == [cell is None or cell in found for cell in cells]
 
 
+@pytest.mark.parametrize(
+    ("cells", "row", "why"),
+    [
+        (["2026-11-28", "soon"], 1, f"it holds no date: {FORMS}"),
+        (["28.11.2026", None, "00.00.0000", "soon"], 2, f"{FORMS} (1 more cell of the column cannot"),
+        (["13/04/2026", "soon", "04/05/2026"], 1, f"it holds no date: {FORMS}"),
+        (["2026-11-28", "2026-11-29", "1795841400"], 2, "it holds Unix seconds, where"),
+    ],
+)
+def test_the_first_cell_that_is_no_date_is_located_and_the_others_counted(
+    cells: list[str | None], row: int, why: str
+) -> None:
+    with pytest.raises(WrongDate) as refused:
+        parts({"seen": cells}, "seen")
+    assert (refused.value.column, refused.value.row) == ("seen", row)
+    assert why in refused.value.why
+    assert str(refused.value) == f"column 'seen', row {row + 1}: {refused.value.why}"
+
+
+@pytest.mark.parametrize(
+    ("cell", "seems"),
+    [
+        ("29.01.2025 14:34 Uhr", True),
+        ("17. April 2025", True),
+        ("Do., 17. April 2025", True),
+        ("17 avril 2025", True),
+        ("17 de abril de 2025", True),
+        ("April 17th, 2025", True),
+        ("Thu 17.04.2025", True),
+        ("2025-04-17 at 5", True),
+        ("17.04.2025", False),
+        ("00.00.0000", False),
+        ("17 Monkeys", False),
+        ("Model 2025", False),
+        ("12.5", False),
+        ("unbekannt", False),
+    ],
+)
+def test_a_cell_that_was_meant_as_a_date_is_known(cell: str, seems: bool) -> None:
+    assert seems_date(cell) is seems
+
+
 def test_where_no_cell_is_a_date_the_reason_has_the_forms_that_are_read() -> None:
-    why = "it holds no date: write dates as 2026-11-28 or 2026-11-28 04:50"
+    why = f"it holds no date: {FORMS}"
     assert wrong_dates(["18042025", None, "19042025"]) == dict.fromkeys(["18042025", "19042025"], why)
     assert wrong_dates(["18042025", "2025-04-19"]) == {"18042025": "it holds no date"}
     assert wrong_dates([None]) == {}
@@ -196,9 +242,7 @@ def test_a_year_of_two_digits_is_known_and_not_read(cell: str, is_short: bool) -
         assert wrong_dates([cell]) == {
             cell: "it holds a date with years of two digits: write four, as 2026-11-28"
         }
-        with pytest.raises(
-            InvalidTask, match="column 'seen' holds dates with years of two digits: write four"
-        ):
+        with pytest.raises(InvalidTask, match="row 2: it holds a date with years of two digits: write four"):
             parts({"seen": [None, cell]}, "seen")
 
 
