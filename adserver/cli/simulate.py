@@ -28,7 +28,9 @@ def _simulate_command(
     examples: Annotated[
         Path,
         option(
-            "A folder with MNIST's idx files, or a CSV file (with --label, and --user if it has users).",
+            "A folder with MNIST's idx files, or a CSV file with --label, and --user if it has users. All "
+            "other columns are features: numbers, and words written as numbers, such as a column of 0 and 1 "
+            "for each word. Encoding and delimiter are detected.",
             exists=True,
         ),
     ],

@@ -1,20 +1,20 @@
-"""Labelled examples from files, for simulations: MNIST's four idx files, or a CSV with a user column.
+"""Labelled examples from files, for simulations: MNIST's four idx files, or a table with a user column.
 
     read_examples(Path("data/mnist"))  # no users: the simulation deals shards
     read_examples(Path("shop.csv"), label="Revenue", user="Region")     # one device a user
 
-Numbers in a CSV are scaled to bytes column by column, from the smallest to the largest. Every tenth row is
-kept for evaluation.
+All other columns of a table are numbers, scaled to bytes column by column, from the smallest to the largest.
+Every tenth row is kept for evaluation.
 """
 
-import csv
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from maskedlark.encoding.close_names import list_known
+from maskedlark.encoding.cells import number
 from maskedlark.encoding.idx import TEST, TRAIN, idx_pair, unpack
+from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
 from maskedlark.frozen import frozen
@@ -45,16 +45,17 @@ class ExampleSet:
 
 
 def read_examples(path: Path, *, label: str = "", user: str = "") -> ExampleSet:
-    """Read a folder of idx files, or a CSV file with its columns of labels and users.
+    """Read a folder of idx files, or a table with its columns of labels and users.
 
     Raises:
-        InvalidTask: the files are not there, or not of the form, or a column is missing.
+        InvalidTask: the files are not there, or not of the form, or a column is missing or has a
+            cell that is empty or no number.
     """
     if path.is_dir():
         training, evaluation = (_examples(path, names) for names in (TRAIN, TEST))
         classes = int(training.labels.max()) + 1
         return ExampleSet(training=training, evaluation=evaluation, users=(), classes=classes)
-    return _csv_set(path, label, user)
+    return _table_set(path, label, user)
 
 
 def _examples(folder: Path, names: tuple[str, str]) -> Examples:
@@ -75,41 +76,58 @@ def _content(folder: Path, name: str) -> bytes:
         raise InvalidTask(f"cannot read {name} in the folder: {type(error).__name__}") from None
 
 
-def _csv_set(path: Path, label: str, user: str) -> ExampleSet:
+def _table_set(path: Path, label: str, user: str) -> ExampleSet:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            head, *rows = csv.reader(file)
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error):
-        raise InvalidTask(
-            f"{path.name} is not valid: expected a folder, or a CSV file with column names in its first row"
-        ) from None
-    for column in (label, user):
-        if column not in head:
-            raise InvalidTask(f"{path.name} has no column {column!r}; {list_known(column, head)}")
-    at_label, at_user = head.index(label), head.index(user)
-    named = sorted({row[at_label] for row in rows if len(row) == len(head)})
-    try:
-        numbers = np.array(
-            [
-                [float(cell) for place, cell in enumerate(row) if place not in (at_label, at_user)]
-                for row in rows
-            ]
-        )
-        labels = np.array([named.index(row[at_label]) for row in rows], np.int64)
-        users = [row[at_user] for row in rows]
-    except (ValueError, IndexError):
-        raise InvalidTask(
-            f"{path.name} has a row with too few cells, or a feature that is not a number"
-        ) from None
-    if len(rows) < _EVALUATED or not np.isfinite(numbers).all():
-        raise InvalidTask(f"{path.name} has fewer than {_EVALUATED} rows, or a feature that is not finite")
+        table = parse_table(path.read_bytes(), path.name)
+    except OSError as error:
+        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
+    if not label:
+        raise InvalidTask(f"{table.name} is a table: name the column of its labels with --label")
+    said = _filled(table, label, "--label")
+    users = _filled(table, user, "--user") if user else []
+    names = [name for name in table.columns if name not in (label, user)]
+    if len(table) < _EVALUATED or not names:
+        raise InvalidTask(f"{table.name} has fewer than {_EVALUATED} rows, or no column of numbers: add them")
+    numbers = np.array([_numbers(table, name) for name in names]).T
+    classes = sorted(set(said))
+    places = {name: place for place, name in enumerate(classes)}
+    labels = np.array([places[one] for one in said], np.int64)
     low, span = numbers.min(axis=0), np.ptp(numbers, axis=0)
     # A column of one number throughout has no span, and becomes zeros.
     features = np.rint((numbers - low) / np.where(span > 0, span, 1) * 255).astype(np.uint8)
-    kept = np.arange(len(rows)) % _EVALUATED == 0
+    kept = np.arange(len(table)) % _EVALUATED == 0
     return ExampleSet(
         training=Examples(features=features[~kept], labels=labels[~kept]),
         evaluation=Examples(features=features[kept], labels=labels[kept]),
-        users=tuple(one for one, is_kept in zip(users, kept, strict=True) if not is_kept),
-        classes=len(named),
+        users=tuple(one for one, is_kept in zip(users, kept, strict=bool(users)) if not is_kept),
+        classes=len(classes),
     )
+
+
+def _filled(table: Table, name: str, option: str) -> list[str]:
+    """Return the cells of the column that an option names; each row must have one."""
+    filled = list[str]()
+    for line, cell in zip(table.lines, table.cells(name), strict=True):
+        if cell is None:
+            raise InvalidTask(
+                f"{table.name}, line {line}, column {name!r}: found no value, expected one in each row, as "
+                f"{option} names the column: fill it in, or remove the row"
+            )
+        filled.append(cell)
+    return filled
+
+
+def _numbers(table: Table, name: str) -> list[float]:
+    """Return a column of numbers."""
+    numbers = list[float]()
+    for line, cell in zip(table.lines, table.numbers(name), strict=True):
+        value = None if cell is None else number(cell)
+        if value is None:
+            found = "no value" if cell is None else "a word"
+            raise InvalidTask(
+                f"{table.name}, line {line}, column {name!r}: found {found}, expected a number, as all "
+                "columns but those of --label and --user are features: write words as numbers, such as a "
+                "column of 0 and 1 for each word, fill gaps, or remove the column or the row"
+            )
+        numbers.append(value)
+    return numbers

@@ -45,20 +45,39 @@ def test_a_csv_is_scaled_to_bytes_and_keyed_by_user(tmp_path: Path) -> None:
     assert held.evaluation.labels.tolist() == [0, 1]
 
 
+def test_a_table_is_read_as_people_export_it(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    rows = [f"{place},5;u{place % 2};{place % 2};{place} €" for place in range(20)]
+    path.write_bytes("\n".join(["Größe;Mitglied;gekauft;Preis", *rows]).encode("utf-8-sig"))
+    held = read_examples(path, label="gekauft", user="Mitglied")
+    assert (held.width, held.classes, held.users[:2]) == (2, 2, ("u1", "u0"))
+    assert (held.training.features[:, 0] == held.training.features[:, 1]).all()
+    path.write_text("a;gekauft\n" + "1;0\n" * 12)
+    assert read_examples(path, label="gekauft").users == ()
+    with pytest.raises(InvalidTask, match="name the column of its labels with --label"):
+        read_examples(path)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("a,b,c\n", "fewer than 10 rows"),
-        ("a,b,c\n" + "1,2,3\n" * 12, "no column"),
-        ("a,who,bought\n" + "x,u,1\n" * 12, "not a number"),
-        ("a,who,bought\n" + "1,u\n" * 12, "too few cells"),
-        ("a,who,bought\n" + "inf,u,1\n" * 12, "finite"),
-        ("", "CSV"),
+        ("a,who,bought\n", "fewer than 10 rows"),
+        ("who,bought\n" + "u,1\n" * 12, "no column of numbers"),
+        ("a,b,c\n" + "1,2,3\n" * 12, "no column 'bought'; it has a, b, c"),
+        (
+            "a,who,bought\n" + "1,u,1\n" * 12 + "x,u,1\n",
+            "bad.csv, line 14, column 'a': found a word, expected",
+        ),
+        ("a,who,bought\n1,u,1\n,u,1\n" + "1,u,1\n" * 12, "line 3, column 'a': found no value, expected"),
+        ("a,who,bought\n" + "1,u\n" * 12, "line 2: found 2 cells, expected 3"),
+        ("a,who,bought\n" + "inf,u,1\n" * 12, "line 2, column 'a': found a word, expected a number"),
+        ("a,who,bought\n1,,1\n" + "1,u,1\n" * 12, "line 2, column 'who': found no value, expected one in"),
+        ("", "header"),
     ],
 )
 def test_a_file_that_is_no_such_csv_is_refused(tmp_path: Path, content: str, told: str) -> None:
     path = tmp_path / "bad.csv"
-    path.write_text(content.replace("a,b,c\n", "a,who,bought\n") if "10 rows" in told else content)
+    path.write_text(content)
     with pytest.raises(InvalidTask, match=told):
         read_examples(path, label="bought", user="who")
 
