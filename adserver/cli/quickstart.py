@@ -206,7 +206,9 @@ def _make_project(
         warnings = (
             *report.warn_of_leaks(learned - secret),
             *report.warn_of_spellings(learned | {*measure.columns}),
-            *(() if person else warn_of_repeated_people(table, label, measure.columns)),
+            *warn_of_repeated_people(
+                table, label, measure.columns, person=person, section="federated" if person else "task"
+            ),
             *warn_of_measured(table, measure),
             *warn_of_forecasts(forecasts, measure),
         )

@@ -298,12 +298,15 @@ def _check_measured_alone(project: Project) -> Checked:
 
 
 def _warn_of_repeated_people(table: Table, settings: Settings) -> tuple[str, ...]:
-    """Return `warn_of_repeated_people` of settled settings; nothing where devices train, one for a person."""
-    if settings.federated.person:
-        return ()
+    """Return `warn_of_repeated_people` of settled settings."""
     data = settings.data
     return warn_of_repeated_people(
-        table, data.label, settings.measure.columns, data.not_people, person=settings.task.person
+        table,
+        data.label,
+        settings.measure.columns,
+        data.not_people,
+        person=settings.person,
+        section="federated" if settings.federated.person else "task",
     )
 
 

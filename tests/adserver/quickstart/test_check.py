@@ -522,6 +522,23 @@ def test_a_project_of_devices_counts_people_and_their_column_is_no_feature(tmp_p
     assert "320 of them on 160 people's devices" in invoke("check", tmp_path / "play").output
 
 
+def test_devices_that_hold_one_row_each_are_warned_of_next_to_people_who_repeat(tmp_path: Path) -> None:
+    rows = [(f"s-{row}", f"M-{1000 + row % 90}", *cells) for row, cells in enumerate(visits())]
+    (tmp_path / "visits.csv").write_text(text(rows, header=("session", "Mitglied", *HEADER)))
+    table = ("--csv", tmp_path / "visits.csv", "--label", "bought", "--person", "session")
+    made = invoke("new", tmp_path / "play", *table)
+    assert made.exit_code == 0, made.output
+    for said in (made.output, invoke("check", tmp_path / "play").output):
+        assert "[federated] person is 'session', which is different in each of 400 rows" in said
+        assert "column 'Mitglied' repeats (90 different in 400 rows, up to 5 each)" in said
+        assert '[federated] person = "Mitglied" makes it of a person' in said
+    change(tmp_path / "play", "not_people = []", 'not_people = ["Mitglied"]')
+    found = check(Project.open(tmp_path / "play"))
+    assert not found.problems
+    [line] = found.table_warnings
+    assert line.startswith("[federated] person is 'session', which is different in each")
+
+
 def new_of_people(folder: Path, *options: str) -> Result:
     """A project of reports of a table in which 250 people have one row to three."""
     rows = [(f"p{row % 250 if row < 350 else row % 50}", *cells) for row, cells in enumerate(visits())]

@@ -159,6 +159,30 @@ def test_a_person_of_one_row_each_is_warned_of_next_to_people_who_repeat() -> No
     assert "if it names people" in asked
 
 
+def test_devices_of_one_row_each_are_warned_of_next_to_people_who_repeat() -> None:
+    once, repeats = warn_of_repeated_people(
+        shop_with_buyers(), "", person="Order number", section="federated"
+    )
+    assert once.startswith(
+        "[federated] person is 'Order number', which is different in each of 60 rows: a dev"
+    )
+    assert "column 'Buyer' repeats (25 different in 60 rows" in repeats
+    assert '[federated] person = "Buyer" makes it of a person' in repeats
+    assert not warn_of_repeated_people(shop_with_buyers(), "", person="Buyer", section="federated")
+
+
+@pytest.mark.parametrize("section", ["task", "federated"])
+def test_ids_of_people_in_several_spellings_are_counted_and_not_shown(section: str) -> None:
+    lines = "".join(f"{'kK'[row % 3 == 0]}-{row % 20},{row}\n" for row in range(60))
+    table = parse_table(f"member,minutes\n{lines}".encode(), "shop.csv")
+    [line] = warn_of_repeated_people(table, "", person="member", section=section)
+    assert line == (
+        f"[{section}] person is 'member', whose ids partly differ in case, accents or space only: 40 "
+        "different ids, 20 without that; each spelling has an epsilon of its own: if they mean the same "
+        "person, write them in one way"
+    )
+
+
 def test_with_people_who_repeat_only_a_column_that_puts_them_together_is_warned_of() -> None:
     assert not warn_of_repeated_people(shop_with_buyers(), "", person="Buyer")
     lines = "".join(f"u{row % 50},h{row % 50 // 2}\n" for row in range(120))
