@@ -20,8 +20,20 @@ def job_epsilons(plan: TrainingPlan | FederatedPlan, rounds: int) -> Epsilons:
     return spent(_charges(plan, rounds), plan.task.delta)
 
 
+def job_epsilons_without_coins(plan: FederatedPlan, rounds: int) -> Epsilons:
+    """Return what so many rounds of a federated job would cost if devices' coins were known.
+
+    A coin that is known hides nobody: each round costs as if all devices took part in it.
+    """
+    known = [replace(one, sampling_rate=1.0) for one in _charges(plan, rounds)]
+    return spent(known, plan.task.delta)
+
+
 def privacy_line(plan: TrainingPlan | FederatedPlan, rounds: int) -> str:
-    """Describe in one line what so many rounds cost; federated ones also if devices' coins are known."""
+    """Describe in one line what so many rounds cost; federated ones also if devices' coins are known.
+
+    Where every device takes part in every round, coins tell nothing, and nothing is said of them.
+    """
     if plan.task.mechanism is Mechanism.NONE:
         return "no noise: no privacy"
     epsilons = job_epsilons(plan, rounds)
@@ -29,12 +41,13 @@ def privacy_line(plan: TrainingPlan | FederatedPlan, rounds: int) -> str:
     if isinstance(plan, TrainingPlan):
         noise = f"{plan.task.mechanism} noise {plan.job.noise_multiplier:.3g}"
         return f"{noise}, epsilon {epsilons.ad_server:.3g} ({cost}"
-    # A coin that is known hides nobody: then each round costs as if all devices took part in it.
-    known = [replace(one, sampling_rate=1.0) for one in _charges(plan, rounds)]
-    leaked = spent(known, plan.task.delta)
-    return (
-        f"epsilon {epsilons.ad_server:.3g} a person ({cost}; {leaked.colluding:.3g} if devices' coins leaked"
+    leaked = job_epsilons_without_coins(plan, rounds)
+    if_leaked = (
+        f"; {leaked.ad_server:.3g} ({leaked.colluding:.3g} with one helper) if devices' coins leaked"
+        if leaked != epsilons
+        else ""
     )
+    return f"epsilon {epsilons.ad_server:.3g} a person ({cost}{if_leaked}"
 
 
 def _charges(plan: TrainingPlan | FederatedPlan, rounds: int) -> Sequence[Charge]:

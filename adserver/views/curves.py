@@ -14,6 +14,7 @@ from adserver.training.cost import privacy_line
 from adserver.views.printing import write_as
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.pictures import as_png, new_figure
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,14 +59,15 @@ def _title(plan: TrainingPlan) -> str:
     job = plan.job
     return (
         f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} ·"
-        f" batch {plan.denominator:,.0f}"
+        f" {plural(job.rounds, 'round')} · batch {plan.denominator:,.0f}"
     )
 
 
 def _title_of_federated(plan: FederatedPlan) -> str:
     """Return the title of a federated job's curves, with the epsilons of all its rounds."""
     name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
-    return f"{name}\n{privacy_line(plan, plan.job.rounds)}"
+    rounds = plan.job.rounds
+    return f"{name}\n{privacy_line(plan, rounds)} · {plural(rounds, 'round')}"
 
 
 def _png(history: Sequence[RoundFigures], title: str, step: str) -> bytes:

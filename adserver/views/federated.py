@@ -98,7 +98,8 @@ def print_forecast(found: "FederatedForecast | LocalForecast") -> None:
                 "with what is held on the task",
                 f"{_pair(found.together)} of {number(task.epsilon)} ({number(task.collusion_epsilon)})",
             ),
-            ("if devices' coins leaked", _pair(found.leaked)),
+            # Where every device takes part, coins tell nothing
+            *([("if devices' coins leaked", _pair(found.leaked))] if found.leaked != found.alone else []),
             ("noise over the longest mean update", f"{found.noise_to_signal:.3g}"),
         ]
     print_table(("", ""), rows)

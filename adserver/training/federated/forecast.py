@@ -13,6 +13,7 @@ from typing import Final
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.submissions import FederatedSubmission
+from adserver.training.cost import job_epsilons_without_coins
 from adserver.training.federated.submission import plan_federated
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -82,13 +83,11 @@ def forecast(
         asked, task=task, job_id=_ANY_ID, now_s=now_s, already=already, takes_less=takes_less
     )
     charges = plan.job.charges(task, plan.job.rounds)
-    # Whose coin is known took part for certain: no sampling hides it.
-    known = [replace(one, sampling_rate=1.0) for one in charges]
     return FederatedForecast(
         plan=plan,
         alone=spent(charges, task.delta),
         together=spent_in_turn([*([one] for one in already), charges], task.delta),
-        leaked=spent(known, task.delta),
+        leaked=job_epsilons_without_coins(plan, plan.job.rounds),
         noise_norm=_noise_norm(plan),
     )
 

@@ -9,7 +9,10 @@ import pytest
 from adserver.budgets.reservations import Budgets
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.submissions import FederatedSubmission
+from adserver.training.cost import privacy_line
 from adserver.training.federated.forecast import FederatedForecast, forecast
+from adserver.views.curves import _title_of_federated
+from adserver.views.federated import print_forecast
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from tests.federated_site import MODEL, SETTINGS, WIDTHS, Site
@@ -88,6 +91,29 @@ def test_a_plan_says_what_leaked_coins_and_noise_would_do(site: Site) -> None:
     assert planned.leaked.ad_server > planned.alone.ad_server
     # Two helpers' full noise of z S on the sum, over q K, in each of the parameters.
     assert planned.noise_to_signal == pytest.approx(2**0.5 * 2.0 / (0.5 * 6) * MODEL.size**0.5, rel=1e-6)
+
+
+def test_a_job_names_both_figures_of_leaked_coins_as_its_plan_does(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = found(site, asked(noise_multiplier=2.0))
+    leaked, rounds = planned.leaked, planned.plan.job.rounds
+    both = f"; {leaked.ad_server:.3g} ({leaked.colluding:.3g} with one helper) if devices' coins leaked"
+    assert privacy_line(planned.plan, rounds).endswith(both)
+    assert not privacy_line(planned.plan, rounds - 1).endswith(both)
+    assert _title_of_federated(planned.plan).endswith(f"{both} · {rounds} rounds")
+    print_forecast(planned)
+    assert "if devices' coins leaked" in capsys.readouterr().out
+
+
+def test_where_all_devices_take_part_coins_tell_nothing(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = found(site, asked(noise_multiplier=9.0, sampling_rate=1.0))
+    assert planned.leaked == planned.alone
+    assert "coins" not in privacy_line(planned.plan, planned.plan.job.rounds)
+    print_forecast(planned)
+    assert "coins" not in capsys.readouterr().out
 
 
 def test_a_task_without_noise_plans_at_no_cost(tmp_path: Path) -> None:
