@@ -1,5 +1,6 @@
 // What advertisers' and publishers' pages load: it puts the vault's frame into the page and passes calls to it.
 
+import type { Kind } from "./core/errors.ts";
 import type { ConversionOptions, ImpressionOptions, OpenOptions, Reply } from "./vault/messages.ts";
 
 export interface Lark {
@@ -19,7 +20,7 @@ export async function open(vault: string, options: OpenOptions): Promise<Lark> {
   port.onmessage = ({ data }: MessageEvent<Reply>) => {
     const [resolve, reject] = waiting.get(data.id) ?? [];
     waiting.delete(data.id);
-    if ("error" in data) reject?.(Object.assign(new Error(data.error.message), { name: data.error.kind }));
+    if ("error" in data) reject?.(failure(data.error));
     else resolve?.(data.result);
   };
   const ask = (call: string, rest: object): Promise<string | null> =>
@@ -39,6 +40,11 @@ export async function open(vault: string, options: OpenOptions): Promise<Lark> {
   };
 }
 
+/** An error whose name is its kind. */
+function failure({ kind, message }: { readonly kind: Kind; readonly message: string }): Error {
+  return Object.assign(new Error(message), { name: kind });
+}
+
 const PATIENCE_MS = 60_000;
 
 /** A port to the vault, once it says that it listens. */
@@ -55,7 +61,8 @@ function connect(vault: string): Promise<MessagePort> {
       frame.contentWindow?.postMessage("maskedlark", origin, [port2]);
     });
     port1.onmessage = () => resolve(port1);
-    setTimeout(() => reject(new Error("the vault does not answer: does it name this origin?")), PATIENCE_MS);
+    const message = `the vault does not answer: are its page and its scripts served, and does it name ${location.origin}?`;
+    setTimeout(() => reject(failure({ kind: "Unavailable", message })), PATIENCE_MS);
     document.documentElement.append(frame);
   });
 }

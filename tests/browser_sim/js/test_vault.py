@@ -297,6 +297,16 @@ def test_an_origin_that_the_vault_does_not_name_is_not_served(scenes: Any) -> No
     assert heard is False
 
 
+def test_a_page_whose_origin_the_vault_does_not_name_gets_a_typed_error(scenes: Any) -> None:
+    scene = scenes()
+    with Site({"/": "<!doctype html><title>stranger</title>"}) as stranger:
+        # The stub's wait ends at once: this vault never answers
+        scene.page.add_init_script("const real = setTimeout; window.setTimeout = (run) => real(run, 0);")
+        with pytest.raises(Exception, match="Unavailable: the vault does not answer") as failed:
+            scene.open(stranger)
+        assert f"does it name {stranger.origin}?" in str(failed.value)
+
+
 def test_what_could_never_be_reported_is_refused_at_once(scenes: Any) -> None:
     scene = scenes()
     scene.open()

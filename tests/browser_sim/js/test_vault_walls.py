@@ -178,6 +178,43 @@ def test_a_wrong_conversion_is_refused(scenes: Any, name: str, options: Any) -> 
     assert scene.kept()["conversions"] == 0
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "options"),
+    [
+        ("options", "maxDelay", {"maxDelay": 3}),
+        ("cap", "report", {"cap": {"reports": 1, "days": 1, "report": 2}}),
+        ("population[0]", "key", {"population": [{"features": ROW, "keys": [], "key": 1}]}),
+        ("options", "a" * 40, {"a" * 50: 1}),
+    ],
+)
+def test_an_unknown_option_opens_nothing_and_is_named(
+    scenes: Any, where: str, name: str, options: dict[str, Any]
+) -> None:
+    scene = scenes()
+    with pytest.raises(Exception, match="InvalidExample") as refused:
+        scene.open(**options)
+    assert f"InvalidExample: {where}: {name} is unknown; expected " in str(refused.value)
+    assert set(scene.kept().values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "unknown"),
+    [
+        ("saveImpression", impression(lifetime=7), "options: lifetime"),
+        ("saveImpression", impression(measured={"keys": [], "values": [], "value": 1}), "measured: value"),
+        ("measureConversion", {"label": 1, "matchValues": [5], "lookback": 1}, "options: lookback"),
+    ],
+)
+def test_an_unknown_option_of_a_call_is_refused_by_name(
+    scenes: Any, call: str, given: dict[str, Any], unknown: str
+) -> None:
+    scene = scenes()
+    scene.open()
+    with pytest.raises(Exception, match=f"InvalidExample: {unknown} is unknown; expected "):
+        scene.call(call, **given)
+    assert {**scene.kept(), "tasks": 0} == dict.fromkeys(scene.kept(), 0)
+
+
 def test_messages_of_no_form_are_passed_over(scenes: Any) -> None:
     scene = scenes()
     port = RawPort(scene.page, scene.sites.publisher, f"{scene.sites.vault.origin}/vault.html")

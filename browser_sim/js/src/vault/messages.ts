@@ -1,6 +1,7 @@
 // What a page and the vault say to each other, over a port that the page's stub made.
 
 import type { Cell, Row } from "../core/encoder.ts";
+import type { Kind } from "../core/errors.ts";
 
 export interface OpenOptions {
   /** Where the task host serves the bundle. */
@@ -54,4 +55,4 @@ export interface Request {
 
 export type Reply =
   | { readonly id: number; readonly result: string | null }
-  | { readonly id: number; readonly error: { readonly kind: string; readonly message: string } };
+  | { readonly id: number; readonly error: { readonly kind: Kind; readonly message: string } };

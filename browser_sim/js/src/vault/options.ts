@@ -21,6 +21,19 @@ const MOST_COLUMNS = 65_536;
 const MOST_ROW_CHARACTERS = 2 ** 20;
 const MATCH_VALUE = 2 ** 32 - 1;
 const PRIORITY = 2 ** 31;
+const MOST_NAME_SHOWN = 40;
+
+const OPEN_OPTIONS = ["bundle", "trustedHelpers", "consent", "maxDelayS", "cap", "population"] as const;
+const IMPRESSION_OPTIONS = [
+  "features",
+  "row",
+  "measured",
+  "matchValue",
+  "lifetimeDays",
+  "conversionOrigins",
+  "priority",
+] as const;
+const CONVERSION_OPTIONS = ["label", "values", "matchValues", "lookbackDays", "impressionOrigins"] as const;
 
 type Given = Readonly<Record<string, unknown>>;
 
@@ -51,7 +64,7 @@ export interface ConversionRequest {
 }
 
 export function readOpen(given: unknown): OpenRequest {
-  const { bundle, trustedHelpers, maxDelayS, cap, population } = fields(given, "options");
+  const { bundle, trustedHelpers, maxDelayS, cap, population } = fields(given, "options", OPEN_OPTIONS);
   return {
     bundle: url(bundle, "bundle"),
     trusted: list(trustedHelpers, "trustedHelpers", MOST_HELPERS, helperKey),
@@ -61,14 +74,14 @@ export function readOpen(given: unknown): OpenRequest {
 
 /** A task's settings, from a page or from storage. */
 export function readSettings(given: unknown, task: Task): Settings {
-  const { maxDelayS, cap, population } = fields(given, "settings");
+  const { maxDelayS, cap, population } = fields(given, "settings", ["maxDelayS", "cap", "population"]);
   const numKeys = task.measurement?.keys.length ?? 0;
   const mostRows = Math.min(MOST_POPULATION_ROWS, Math.floor(MOST_POPULATION_BYTES / (task.numFeatures + 8 * numKeys)));
   return {
     maxDelayS: number(maxDelayS, "maxDelayS", 0, MOST_DAYS * DAY_S),
     cap: cap === null ? null : readCap(cap),
     population: list(population, "population", mostRows, (row, name) => {
-      const { features, keys } = fields(row, name);
+      const { features, keys } = fields(row, name, ["features", "keys"]);
       return {
         features: bytes(features, `${name}.features`, task.numFeatures),
         keys: exactly(numKeys, keys, `${name}.keys`, (code, codeName, at) =>
@@ -80,23 +93,23 @@ export function readSettings(given: unknown, task: Task): Settings {
 }
 
 export function readImpression(given: unknown, task: Task): ImpressionRequest {
-  const options = fields(given, "options");
-  if ((options["features"] === undefined) === (options["row"] === undefined)) {
+  const options = fields(given, "options", IMPRESSION_OPTIONS);
+  if ((options.features === undefined) === (options.row === undefined)) {
     throw invalidExample("give either features or a row");
   }
   return {
-    features: options["features"] === undefined ? undefined : bytes(options["features"], "features", task.numFeatures),
-    row: options["row"] === undefined ? undefined : readRow(options["row"]),
-    measured: readMeasured(options["measured"] ?? null),
-    matchValue: integer(options["matchValue"] ?? 0, "matchValue", 0, MATCH_VALUE),
-    priority: number(options["priority"] ?? 0, "priority", -PRIORITY, PRIORITY),
-    lifetimeS: number(options["lifetimeDays"], "lifetimeDays", 0, MOST_DAYS) * DAY_S,
-    conversionOrigins: list(options["conversionOrigins"] ?? [], "conversionOrigins", MOST_ORIGINS, origin),
+    features: options.features === undefined ? undefined : bytes(options.features, "features", task.numFeatures),
+    row: options.row === undefined ? undefined : readRow(options.row),
+    measured: readMeasured(options.measured ?? null),
+    matchValue: integer(options.matchValue ?? 0, "matchValue", 0, MATCH_VALUE),
+    priority: number(options.priority ?? 0, "priority", -PRIORITY, PRIORITY),
+    lifetimeS: number(options.lifetimeDays, "lifetimeDays", 0, MOST_DAYS) * DAY_S,
+    conversionOrigins: list(options.conversionOrigins ?? [], "conversionOrigins", MOST_ORIGINS, origin),
   };
 }
 
 export function readConversion(given: unknown): ConversionRequest {
-  const { label, values, matchValues, lookbackDays, impressionOrigins } = fields(given, "options");
+  const { label, values, matchValues, lookbackDays, impressionOrigins } = fields(given, "options", CONVERSION_OPTIONS);
   return {
     label: cell(label, "label"),
     values: values == null ? null : numbers(values, "values", 64),
@@ -107,18 +120,18 @@ export function readConversion(given: unknown): ConversionRequest {
 }
 
 function readCap(given: unknown): { reports: number; days: number } {
-  const { reports, days } = fields(given, "cap");
+  const { reports, days } = fields(given, "cap", ["reports", "days"]);
   return { reports: integer(reports, "cap.reports", 1, MOST_REPORTS), days: number(days, "cap.days", 0, MOST_DAYS) };
 }
 
 function readMeasured(given: unknown): Measured | null {
   if (given === null) return null;
-  const { keys, values } = fields(given, "measured");
+  const { keys, values } = fields(given, "measured", ["keys", "values"]);
   return { keys: numbers(keys, "measured.keys", 16), values: numbers(values, "measured.values", 64) };
 }
 
 function readRow(given: unknown): Row {
-  const row = fields(given, "row");
+  const row = object(given, "row");
   let columns = 0;
   let characters = 0;
   for (const name in row) {
@@ -138,8 +151,19 @@ function cell(value: unknown, name: string): Cell {
   return value;
 }
 
-/** An object's own fields. Messages are structured clones: none has a getter. */
-function fields(value: unknown, name: string): Given {
+/** An object with no other fields than the known ones: a mistyped option would silently mean its default. */
+function fields<K extends string>(value: unknown, name: string, known: readonly K[]): Readonly<Record<K, unknown>> {
+  const given = object(value, name);
+  for (const field in given) {
+    if (!(known as readonly string[]).includes(field)) {
+      throw invalidExample(`${name}: ${field.slice(0, MOST_NAME_SHOWN)} is unknown; expected ${known.join(", ")}`);
+    }
+  }
+  return given as Readonly<Record<K, unknown>>;
+}
+
+/** An object. Messages are structured clones: none has a getter. */
+function object(value: unknown, name: string): Given {
   if (typeof value !== "object" || value === null || Array.isArray(value)) throw wrong(name, "an object");
   return value as Given;
 }
