@@ -2,8 +2,8 @@
 
 Two helpers and an ad server run on loopback, each a process with a folder of its own. Your browser seals; the
 vault sends through this demo, which passes the sealed bytes on and, since it holds both helpers' folders,
-also opens them to show what each helper will see. No party of a real deployment can do that. Some hundred
-simulated people report as well, or there would be no crowd to hide in.
+also opens them to show what each helper will see. No party of a real deployment can do that. 3,000
+simulated people report as well, or there would be no crowd to hide in; as many again for each measurement.
 """
 
 import argparse
@@ -11,9 +11,11 @@ import json
 import time
 import webbrowser
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Lock
@@ -32,11 +34,15 @@ import browser_sim
 from adserver import Client
 from adserver.ingest.cors_headers import HEADERS
 from adserver.ingest.http_server import HttpServer
+from adserver.peers.retrying import Backoff
+from adserver.store.database import open_store
+from adserver.store.datasets import Dataset, DatasetStore
 from docs.tutorial.fleet import ORIGIN, Fleet
 from helper.trust.keys import HelperKeys
 from maskedlark.canonical import decode
-from maskedlark.errors import MaskedLarkError
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.numbers.field import reconstruct, to_signed
+from maskedlark.privacy.accounting import Epsilons
 from maskedlark.randomness import system_randomness
 from maskedlark.reports.input_shares import InputShares, decode_shares
 from maskedlark.reports.report import Example, MeasuredValues
@@ -50,7 +56,7 @@ DIST: Final = Path(browser_sim.__file__).parent / "js" / "dist"
 STAGE: Final = Path(__file__).parent / "stage"
 CAMPAIGNS: Final = ("shoes", "radios", "lamps")
 PRICES: Final = (60, 110, 35)
-CROWD: Final = 1_500
+CROWD: Final = 3_000
 FEATURES: Final = 4
 BUDGET: Final = 8.0
 LIFETIME_S: Final = 20
@@ -60,48 +66,91 @@ _MEASUREMENT: Final[dict[str, Any]] = {
     "values": [{"name": "spent", "low": 0, "high": 200}],
     "keys": [{"name": "campaign", "size": 3, "categories": CAMPAIGNS}],
 }
+# Someone waits at the page; without `tell`, each attempt would be a line in the terminal.
+_BACKOFF: Final = Backoff(give_up_after_s=5.0, tell=lambda _cause: None)
 _OUT = Console(stderr=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What the demo, and no party of a real deployment, knows of a report."""
+
+    campaign: int
+    spent: int
+    is_simulated: bool
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """The running demo: its parties, and what passed so far."""
+    """The running demo: its parties, and what passed so far.
+
+    Attributes:
+        sent: Reports by their id, also those that the ad server did not accept.
+        accepted: How many reports the ad server has accepted: simulated ones (True), and browsers' (False).
+        sealed: How many of them a dataset has taken.
+        last: What each party sees of the last report of any browser.
+    """
 
     fleet: Fleet
     task: str
     bundle: TaskBundle
     keys: tuple[tuple[OpeningKey, ...], tuple[OpeningKey, ...]]
-    reports: int = 0
-    truth: Counter[int] = field(default_factory=Counter)
+    helpers: tuple[str, str]
+    sent: dict[bytes, Sent] = field(default_factory=dict)
+    accepted: Counter[bool] = field(default_factory=Counter)
+    sealed: Counter[bool] = field(default_factory=Counter)
     last: dict[str, Any] | None = None
     dice: np.random.Generator = field(default_factory=np.random.default_rng)
     lock: Lock = field(default_factory=Lock)
+    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    _measurement: Future[dict[str, Any]] | None = None
 
     @property
     def intake(self) -> str:
         """The ad server's HTTP address."""
         return f"http://{self.fleet.http}"
 
-    def passed(self, body: bytes) -> httpx.Response:
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many reports wait for the next measurement, by who sent them."""
+        with self.lock:
+            return _by_sender({one: self.accepted[one] - self.sealed[one] for one in (True, False)})
+
+    def ask(self, method: str, path: str, content: bytes = b"") -> httpx.Response:
+        """Send a request to the ad server.
+
+        Raises:
+            HelperUnavailable: it does not answer.
+        """
+        try:
+            return httpx.request(method, f"{self.intake}{path}", content=content, timeout=60)
+        except httpx.HTTPError as error:
+            raise HelperUnavailable(f"the ad server at {self.intake} does not answer: {error}") from None
+
+    def pass_on(self, body: bytes) -> httpx.Response:
         """Pass one sealed report on to the ad server, and keep what the parties see of it."""
-        answer = httpx.post(f"{self.intake}/v1/reports", content=body, timeout=30)
+        report = decode_report(body)
+        seen = self._look_at(report)  # before it is sent: a measurement may take it at once
+        answer = self.ask("POST", "/v1/reports", body)
         if answer.status_code == httpx.codes.CREATED:
             with self.lock:
-                self._keep(decode_report(body))
+                self.accepted[False] += 1
+                self.last = seen
         return answer
 
-    def _keep(self, report: Report) -> None:
+    def _look_at(self, report: Report) -> dict[str, Any]:
         shares = [self._opened(report, role) for role in (0, 1)]
         masks = reconstruct(shares[0].mask_shares, shares[1].mask_shares)[0]
         values = [_values(one) for one in shares]
         campaign = int(shares[0].measured.keys[0, 0]) if shares[0].measured else 0
-        self.reports += 1
-        self.truth[campaign] += int(to_signed(reconstruct(values[0], values[1]))[1])
-        self.last = {
+        spent = int(to_signed(reconstruct(values[0], values[1]))[1])
+        self.sent[report.report_id] = Sent(campaign=campaign, spent=spent, is_simulated=False)
+        return {
             "report_id": report.report_id.hex(),
             "time_bucket": report.time_bucket,
             "ciphertexts": [share.ciphertext.hex() for share in report.shares],
             "is_fake": not masks.any(),
+            "spent": spent,
             "campaign": CAMPAIGNS[campaign],
             "features": shares[0].features[0].tolist(),
             "helpers": [
@@ -132,10 +181,14 @@ class Stage:
         ids = [report.report_id]
         return decode_shares(task, plaintext, role=role, report_ids=ids, task_id=task.task_id).shares
 
-    def crowd(self, count: int) -> None:
-        """So many simulated people see an ad; some of them buy."""
+    def fill(self) -> None:
+        """Have as many simulated people see an ad as are missing to a crowd; some of them buy.
+
+        Raises:
+            HelperUnavailable: the ad server does not take their reports.
+        """
         sealer, batch = Sealer(self.bundle, now=time.time()), report_pb2.ReportBatch()
-        for _ in range(count):
+        for _ in range(CROWD - self.waiting["simulated"]):
             campaign = int(self.dice.choice(3, p=[0.5, 0.3, 0.2]))
             buys = bool(self.dice.random() < (0.2, 0.35, 0.5)[campaign])
             spent = PRICES[campaign] * buys
@@ -146,32 +199,66 @@ class Stage:
             )
             report = sealer.report(example, unix_s=time.time(), randomness=system_randomness)
             batch.reports.append(report_to_message(report))
-            with self.lock:
-                self.truth[campaign] += spent
-                self.reports += 1
-        sent = httpx.post(f"{self.intake}/v1/reports/batch", content=batch.SerializeToString(), timeout=60)
-        sent.raise_for_status()
-
-    def measured(self) -> dict[str, Any]:
-        """Seal what has come since the last time, and ask both helpers."""
-        self.crowd(CROWD)
+            self.sent[report.report_id] = Sent(campaign=campaign, spent=spent, is_simulated=True)
+        if not batch.reports:
+            return
+        answer = self.ask("POST", "/v1/reports/batch", batch.SerializeToString())
+        if not answer.is_success:
+            raise HelperUnavailable(f"the ad server does not take reports: it answers {answer.status_code}")
         with self.lock:
-            truth, self.truth = self.truth, Counter()
-        sealed = self.fleet.adserver_json("dataset", "seal", "--task", self.task)
-        helpers = [(self.fleet.folder / f"helper-{role}.address").read_text() for role in (0, 1)]
-        with Client(
-            data=self.fleet.data("adserver"), helpers=(helpers[0], helpers[1]), insecure=True
-        ) as client:
-            result = client.aggregate(
-                "spent", group_by=["campaign"], epsilon=1.0, dataset=sealed["dataset_id"]
-            )
+            self.accepted[True] += len(batch.reports)
+
+    def measure(self) -> dict[str, Any]:
+        """Measure the reports that wait; asked during a measurement, return that one's result.
+
+        Raises:
+            MaskedLarkError: why there is none.
+        """
+        with self.lock:
+            if self._measurement is None or self._measurement.done():
+                self._measurement = self.worker.submit(self._measure)
+                self.worker.submit(self.fill)  # if it fails, the next measurement says so
+            measurement = self._measurement
+        return measurement.result()
+
+    def _measure(self) -> dict[str, Any]:
+        try:
+            self.fill()
+            with Client(
+                data=self.fleet.data("adserver"), helpers=self.helpers, insecure=True, backoff=_BACKOFF
+            ) as client:
+                dataset = client.seal(self.task, progress=False)
+                measured = self._reports_of(dataset)
+                result = client.aggregate("spent", group_by=["campaign"], epsilon=1.0, dataset=dataset)
+        except MaskedLarkError as error:
+            _OUT.print(f"the measurement failed: {error}", markup=False, highlight=False, soft_wrap=True)
+            raise
         cells = []
         for number, name in enumerate(CAMPAIGNS):
             estimate = result.estimate("spent", name)
             told = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-            cells.append({"campaign": name, "truth": truth[number], **told})
-        spent = result.dataset_spent.ad_server
-        return {"cells": cells, "reports": sealed["admitted"], "spent": spent, "budget": BUDGET}
+            truth = sum(one.spent for one in measured if one.campaign == number)
+            cells.append({"campaign": name, "truth": truth, **told})
+        task = self.bundle.task
+        return {
+            "cells": cells,
+            "reports": _by_sender(Counter(one.is_simulated for one in measured)),
+            "spent": asdict(result.dataset_spent),
+            "budget": asdict(Epsilons(ad_server=task.epsilon, colluding=task.collusion_epsilon)),
+        }
+
+    def _reports_of(self, dataset: Dataset) -> list[Sent]:
+        """Return the reports that a new dataset holds; those that it took no longer wait."""
+        engine = open_store(self.fleet.data("adserver"), None)
+        try:
+            store = DatasetStore(engine)
+            taken = [self.sent[report_id.tobytes()] for report_id in store.report_ids(dataset)]
+            is_chosen = store.is_chosen(dataset)
+        finally:
+            engine.dispose()
+        with self.lock:
+            self.sealed.update(one.is_simulated for one in taken)
+        return list(compress(taken, is_chosen))
 
 
 @contextmanager
@@ -194,13 +281,17 @@ def running(folder: Path, *, fake_rate: float = 0.2) -> Iterator[tuple[Stage, di
         bundle = decode(TaskBundle, httpx.get(f"http://{fleet.http}/v1/tasks/{task}").content)
         now = time.time()
         first, second = (HelperKeys.read(fleet.data(f"helper-{role}")).opening_keys(now) for role in (0, 1))
-        stage = Stage(fleet=fleet, task=task, bundle=bundle, keys=(first, second))
+        helpers = [(folder / f"helper-{role}.address").read_text() for role in (0, 1)]
+        stage = Stage(
+            fleet=fleet, task=task, bundle=bundle, keys=(first, second), helpers=(helpers[0], helpers[1])
+        )
+        sites.callback(stage.worker.shutdown, cancel_futures=True)
         origins: dict[str, str] = {}
         for name in ("stage", "publisher", "shop", "vault"):
             server = HttpServer(_site(name, stage, origins), "127.0.0.1:0", None)
             sites.callback(server.stop)
             origins[name] = f"http://localhost:{server.port}"
-        stage.crowd(CROWD)
+        stage.fill()
         yield stage, origins
 
 
@@ -232,24 +323,25 @@ def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
         return JSONResponse({**told, "leastDelayS": DELAY_S})
 
     async def bundle(_request: Request) -> Response:
-        url = f"{stage.intake}/v1/tasks/{stage.task}"
-        return Response((await run_in_threadpool(httpx.get, url)).content, headers=dict(HEADERS))
+        answer = await run_in_threadpool(stage.ask, "GET", f"/v1/tasks/{stage.task}")
+        return Response(answer.content, answer.status_code, headers=dict(HEADERS))
 
     async def report(request: Request) -> Response:
-        answer = await run_in_threadpool(stage.passed, await request.body())
+        answer = await run_in_threadpool(stage.pass_on, await request.body())
         return Response(answer.content, answer.status_code, headers=dict(HEADERS))
 
     async def state(_request: Request) -> Response:
-        return JSONResponse({"reports": stage.reports, "last": stage.last})
+        return JSONResponse({"waiting": stage.waiting, "crowd": CROWD, "last": stage.last})
 
     async def sites(_request: Request) -> Response:
         return JSONResponse({one: f"{origins[one]}/{one}.html" for one in ("publisher", "shop")})
 
     async def measure(_request: Request) -> Response:
-        try:
-            return JSONResponse(await run_in_threadpool(stage.measured))
-        except MaskedLarkError as error:
-            return JSONResponse({"message": str(error)}, 409)
+        return JSONResponse(await run_in_threadpool(stage.measure))
+
+    async def refuse(_request: Request, error: Exception) -> Response:
+        status = 503 if isinstance(error, HelperUnavailable) else 409
+        return JSONResponse({"message": str(error)}, status, headers=dict(HEADERS))
 
     routes = {
         "stage": [
@@ -266,7 +358,11 @@ def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
         ],
     }
     common = [Route("/dist/{file}", script), Route("/", page), Route("/{file}", page)]
-    return Starlette(routes=[*routes[name], *common])
+    return Starlette(routes=[*routes[name], *common], exception_handlers={MaskedLarkError: refuse})
+
+
+def _by_sender(counts: Mapping[bool, int]) -> dict[str, int]:
+    return {"simulated": counts[True], "browsers": counts[False]}
 
 
 def _values(shares: InputShares) -> Any:

@@ -4,13 +4,15 @@ import argparse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from docs.tutorial.browser_demo import CAMPAIGNS, Stage, running
+from docs.tutorial.browser_demo import CAMPAIGNS, CROWD, Stage, running
 from maskedlark.numbers.field import MODULUS
 from tests.browser_sim.js.chromium import chromium, chromium_path
 
@@ -48,6 +50,58 @@ def test_an_ad_is_clicked_something_is_bought_and_every_partys_view_is_shown(tmp
     chromium_path()
     with ThreadPoolExecutor(1) as apart:  # playwright takes one driver a thread, and other tests have theirs
         assert apart.submit(look, tmp_path).result() == list(CAMPAIGNS)
+
+
+def test_two_presses_are_one_measurement_whose_truth_is_of_its_reports(tmp_path: Path) -> None:
+    with running(tmp_path) as (stage, origins), ThreadPoolExecutor(2) as people:
+        press = partial(httpx.post, f"{origins['stage']}/api/measure", timeout=PATIENCE_MS / 1000)
+        presses = [people.submit(press), people.submit(press)]
+        first, same = (one.result().json() for one in presses)
+        assert first == same
+        again = press().json()
+        stage.worker.submit(stage.fill).result()  # after the one that the measurement left to be done
+        assert stage.waiting == {"simulated": CROWD, "browsers": 0}
+        waiting = list(stage.sent.values())[2 * CROWD :]
+    truths = [sum(cell["truth"] for cell in result["cells"]) for result in (first, again)]
+    assert sum(truths) + sum(one.spent for one in waiting) == sum(one.spent for one in stage.sent.values())
+    for result in (first, again):
+        assert result["reports"] == {"simulated": CROWD, "browsers": 0}
+        assert result["budget"] == {"ad_server": 8.0, "colluding": 16.0}
+        assert 0 < result["spent"]["ad_server"] <= result["spent"]["colluding"] < 16.0
+        for cell in result["cells"]:
+            # Ten standard deviations: a sum of other reports than those of the truth is further off
+            assert abs(cell["value"] - cell["truth"]) < 4 * (cell["high"] - cell["value"])
+
+
+def test_a_measurement_that_fails_says_why_and_can_be_asked_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chromium_path()
+    with ThreadPoolExecutor(1) as apart:
+        apart.submit(fail, tmp_path).result()
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith("the measurement failed: helper at localhost:")
+
+
+def fail(folder: Path) -> None:
+    """Measure while a helper is away, again when it is back, and when the demo itself is gone."""
+    with running(folder, fake_rate=0.0) as (stage, origins), chromium() as browser:
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(origins["stage"])
+        button, status = page.locator("#measure"), page.locator("#status")
+        stage.fleet.kill("helper-0")
+        button.click()
+        expect(status).to_contain_text("No sums: helper at localhost:", timeout=PATIENCE_MS)
+        expect(button).to_be_enabled()
+        stage.fleet.start("helper-0")
+        button.click()
+        page.wait_for_selector("#chart:not([hidden])")
+        expect(status).to_be_empty()
+        page.route("**/api/measure", lambda route: route.abort())
+        button.click()
+        expect(status).to_contain_text("No sums: the demo's server is gone")
+        expect(button).to_be_enabled()
 
 
 def look(folder: Path) -> list[str]:

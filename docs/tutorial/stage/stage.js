@@ -25,7 +25,8 @@ function show(last) {
   shown = last.report_id;
   at("waiting").textContent = last.is_fake
     ? "A fake report: all of its pairs add to 0. Neither helper, nor the ad server, can tell."
-    : `A real report of an ad for ${last.campaign}.`;
+    : `A real report of an ad for ${last.campaign}: its pairs of money spent add to ${last.spent}.`;
+  at("waiting").textContent += " Whichever tab or browser sent the last report, it is shown here.";
   rows(at("adserver"), [
     ["report id", last.report_id],
     ["hour (since 1970)", last.time_bucket],
@@ -41,6 +42,9 @@ function show(last) {
     ]);
   }
 }
+
+const count = ({ simulated, browsers }) =>
+  `${simulated + browsers} reports (${simulated} of simulated people, ${browsers} of browsers that show this demo)`;
 
 function draw(result) {
   drawn = result;
@@ -62,15 +66,18 @@ function draw(result) {
       return [
         put("text", { x: 0, y: y + 25 }, cell.campaign),
         put("rect", { class: "noisy", x: x(0), y: y + 8, width: Math.max(x(cell.value) - x(0), 0), height: 26, rx: 3 }),
+        put("line", { class: "halo", x1: x(cell.low) - 2, x2: x(cell.high) + 2, y1: y + 21, y2: y + 21 }),
         put("line", { class: "interval", x1: x(cell.low), x2: x(cell.high), y1: y + 21, y2: y + 21 }),
         put("line", { class: "truth", x1: x(cell.truth), x2: x(cell.truth), y1: y + 2, y2: y + 40 }),
         put("text", { x: x(cell.high) + 10, y: y + 25 }, Math.round(cell.value)),
       ];
     }),
   );
+  const { reports, spent, budget } = result;
   at("caption").textContent =
-    `Money spent by campaign, from the ${result.reports} reports that came since the last time: the bar is the sum of both helpers' noisy answers, its line the 99 % interval, ` +
-    `the upright line the truth. Epsilon ${result.spent.toFixed(2)} of ${result.budget} is spent.`;
+    `Money spent by campaign, from ${count(reports)}: the bar is the sum of both helpers' noisy answers, its line the 99 % interval, the upright line the truth. ` +
+    `Of this dataset's budget, epsilon ${spent.ad_server.toFixed(2)} of ${budget.ad_server} is spent against the ad server alone, ` +
+    `and ${spent.colluding.toFixed(2)} of ${budget.colluding} against the ad server with one helper.`;
   at("table").tBodies[0].replaceChildren(
     ...result.cells.map((cell) => {
       const row = document.createElement("tr");
@@ -85,7 +92,8 @@ function draw(result) {
 async function poll() {
   try {
     const state = await (await fetch("/api/state", { cache: "no-store" })).json();
-    at("crowd").textContent = state.reports;
+    at("crowd").textContent = `For the next measurement wait ${count(state.waiting)}.`;
+    at("people").textContent = state.crowd;
     show(state.last);
   } catch {
     at("waiting").textContent = "The demo's server is gone.";
@@ -95,12 +103,27 @@ async function poll() {
 at("measure").onclick = async () => {
   at("measure").disabled = true;
   at("status").textContent = "the helpers add their shares, draw noise and answer …";
-  const answer = await fetch("/api/measure", { method: "POST" });
-  const result = await answer.json();
-  at("status").textContent = answer.ok ? "" : result.message;
-  if (answer.ok) draw(result);
-  at("measure").disabled = false;
+  try {
+    draw(await measure());
+    at("status").textContent = "";
+  } catch (error) {
+    at("status").textContent = `No sums: ${error.message}`;
+  } finally {
+    at("measure").disabled = false;
+  }
 };
+
+async function measure() {
+  let answer;
+  try {
+    answer = await fetch("/api/measure", { method: "POST" });
+  } catch {
+    throw new Error("the demo's server is gone: start `make demo-browser` again, and open the address that it prints");
+  }
+  if (answer.ok) return answer.json();
+  const { message } = await answer.json().catch(() => ({ message: `the demo failed (${answer.status}): its terminal says why` }));
+  throw new Error(message);
+}
 
 const { publisher, shop } = await (await fetch("/api/sites")).json();
 at("publisher").src = publisher;
