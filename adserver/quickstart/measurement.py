@@ -389,7 +389,7 @@ def _plan_value(table: Table, one: Measured, title: str, name: str) -> _PlannedV
     if high > MAX_MAGNITUDE:
         raise InvalidTask(
             f"[measure] values: {one.bound:g} of {one.column!r} is more than {MAX_MAGNITUDE / unit:g}, the "
-            "most at so many decimals: round the column"
+            f"most at so many decimals: {_how_to_round(table, one.column)}"
         )
     return _PlannedValue(
         name=name,
@@ -496,6 +496,21 @@ def _decimals(table: Table, column: str, most: float) -> int:
     return max(decimals, 0)
 
 
+def _how_to_round(table: Table, column: str) -> str:
+    """Say what to do about a column's decimals: if few rows have so many, which."""
+    cells = [
+        ("" if cell is None or cell.lower() in _TRUTHS else cell, line)
+        for cell, line in zip(table.numbers(column), table.lines, strict=True)
+    ]
+    decimals = [-int(Decimal(cell).normalize().as_tuple().exponent) if cell else 0 for cell, _ in cells]
+    finest = [cells[place] for place, count in enumerate(decimals) if count == max(decimals)]
+    if len(finest) > _MOST_WORDS or max(decimals) <= 0:
+        return "round the column"
+    shown = ", ".join(f"{cell} in line {line}" for cell, line in finest)
+    rows = plural(len(finest), "row alone has", "rows alone have")
+    return f"round the column, in which {rows} so many ({shown})"
+
+
 def _categories(table: Table, column: str, data: DataSettings) -> dict[str, object]:
     """Return a key's categories: the words of enough rows by number or alphabet, and one for the rest.
 
@@ -590,4 +605,14 @@ def round_up(value: float) -> float:
     """Return the least number of two digits that is no smaller."""
     digits = 1 - math.floor(math.log10(value))
     # Without `round`, .14 would become .15: as floats .14 times 100 is a little more than 14.
-    return float(math.ceil(round(value * 10.0**digits, 6))) / 10.0**digits
+    if digits > 0:
+        return math.ceil(round(value * 10.0**digits, 6)) / 10.0**digits
+    # In integers: 10.0**-5 is not exact, and 36 over it is 3599999.9999999995
+    return float(math.ceil(round(value / 10**-digits, 6)) * 10**-digits)
+
+
+def largest_bound(table: Table, column: str) -> float:
+    """Return the largest bound of two digits that a task takes of a column with these decimals."""
+    step: int = 10 ** (len(str(MAX_MAGNITUDE)) - 2)
+    unit: int = 10 ** _decimals(table, column, 1.0)
+    return MAX_MAGNITUDE // step * step / unit

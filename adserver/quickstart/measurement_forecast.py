@@ -19,7 +19,6 @@ from adserver.measuring.estimate import Estimate
 from adserver.quickstart.budget_check import unsigned_task
 from adserver.quickstart.clipping import (
     Clipping,
-    LevelClipping,
     advise_most,
     find_clipping,
     name_level,
@@ -34,6 +33,7 @@ from adserver.quickstart.measurement import (
     describe_gaps,
     describe_rest,
     group_rows,
+    largest_bound,
     numbers_by_level,
     parse_numbers,
     parse_value,
@@ -81,6 +81,7 @@ class GroupForecast:
         quantiles: By what results call them, those of the group with the median number of rows, each with
             the interval that it will have at that noise.
         level_widths: Half of the interval in a group of each level, by its keys, the coarsest first.
+        few: The lines and cells of the few rows that decide the best bound, by the table's order.
     """
 
     name: str
@@ -91,6 +92,7 @@ class GroupForecast:
     clipping: Clipping | None = None
     quantiles: Mapping[str, Estimate] = field(default_factory=dict)
     level_widths: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    few: tuple[tuple[int, str], ...] = ()
 
     @property
     def is_too_wide(self) -> bool:
@@ -129,13 +131,16 @@ def forecast_groups(
     if plan is None:
         return ()
     errors = _plan_errors(plan, task, measure.epsilon, reported)
+    unit_errors = _plan_unit_errors(plan, task, measure.epsilon, reported)
     share = reported / len(table)
     found = []
     names = (*_names_of(measure, plan), COUNT)
     factor = half_width(Mechanism.GAUSSIAN)
     # Behind the values stand those that count the rows with a cell
     declared = (*[*plan.names][: len(measure.values)], COUNT)
-    for name, value, one, by_level in zip(names, declared, (*measure.values, None), errors, strict=True):
+    for name, value, one, by_level, in_units in zip(
+        names, declared, (*measure.values, None), errors, unit_errors, strict=True
+    ):
         most = 1.0 if one is None else one.bound
         levels = numbers_by_level(table, plan, one)
         # Where no group by all keys is shown, the finest that are
@@ -151,8 +156,9 @@ def forecast_groups(
                 [*plan.keys.values()],
                 most=most,
                 half_widths=[factor * error for error in by_level],
-                errors=[error / most for error in by_level],
+                errors=in_units,
                 share=share,
+                limit=largest_bound(table, one.column),
             )
         quantiles = {}
         if one is not None and one.quantiles:
@@ -173,9 +179,21 @@ def forecast_groups(
                     for place, (level, error) in enumerate(zip(levels, by_level, strict=True))
                     if level
                 },
+                few=() if one is None or clipping is None else _list_few(table, one.column, clipping),
             )
         )
     return tuple(found)
+
+
+def _list_few(table: Table, column: str, cut: Clipping) -> tuple[tuple[int, str], ...]:
+    """Return the lines and cells of the few rows that decide the best bound of a column."""
+    few = cut.few
+    if few is None:
+        return ()
+    rows = zip(table.lines, table.columns[column], parse_numbers(table, column), strict=True)
+    return tuple(
+        (line, cell or "") for line, cell, number in rows if number is not None and abs(number) >= few.least
+    )
 
 
 def _filled_rows(
@@ -263,9 +281,30 @@ def tabulate_forecasts(forecasts: Sequence[GroupForecast]) -> list[tuple[str, ..
 
 
 def advise_bounds(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
-    """Return a line for each value whose bound cuts too much, or is clearly worse than another."""
-    told = (advise_most(one.name, one.clipping) for one in forecasts if one.clipping is not None)
+    """Return a line for each value whose bound cuts too much, or is clearly worse than another.
+
+    And one for each whose best bound a few rows decide.
+    """
+    told = list[str | None]()
+    for one in forecasts:
+        if one.clipping is not None:
+            told += [advise_most(one.name, one.clipping), _describe_few(one, one.clipping)]
     return tuple(one for one in told if one is not None)
+
+
+def _describe_few(forecast: GroupForecast, cut: Clipping) -> str | None:
+    """Say which few rows decide the best bound, with their lines; None where it takes more than a few."""
+    few = cut.few
+    if few is None:
+        return None
+    rows = plural(few.rows, "row decides", "rows decide")
+    above = plural(few.above, "row is", "rows are")
+    cells = ", ".join(f"{cell} in line {line}" for line, cell in forecast.few)
+    those, wrong = ("it", "the cell if it is") if few.rows == 1 else ("them", "the cells that are")
+    return (
+        f"{forecast.name!r}: {rows} that most = {cut.best_most:g} is the best, and {above} above it: {cells}"
+        f". Without {those} most = {few.best_most:g} is the best: correct {wrong} wrong, or set that bound"
+    )
 
 
 def describe_measurement(
@@ -394,7 +433,7 @@ def _warn_of_sums(forecasts: Sequence[GroupForecast], measure: MeasureSettings) 
     if not wide:
         return ()
     lower = [
-        _describe_lower(one.name, one.clipping.levels[-1])
+        _describe_lower(one.name, one.clipping)
         for one in forecasts
         if one.is_too_wide
         and one.clipping is not None
@@ -409,11 +448,14 @@ def _warn_of_sums(forecasts: Sequence[GroupForecast], measure: MeasureSettings) 
     )
 
 
-def _describe_lower(name: str, level: LevelClipping) -> str:
+def _describe_lower(name: str, cut: Clipping) -> str:
     """Say what the bound that is best for the finest groups would make of their intervals."""
-    cuts = "" if level.best_lost_share is None else f" and cuts {level.best_lost_share:.1%} of the sum"
-    width = shorten(level.best_half_width)
-    return f"of {name}, most = {level.best_most:g}, the best there, makes it ± {width}{cuts}"
+    level = cut.levels[-1]
+    of = "all amounts, refunds too" if cut.has_both_signs else "the sum"
+    return (
+        f"of {name}, most = {level.best_most:g}, the best there, makes it ± {shorten(level.best_half_width)} "
+        f"and cuts {level.best_lost_share:.1%} of {of}"
+    )
 
 
 def suggest_values(
@@ -454,15 +496,14 @@ def suggest_bounds(
     plan = plan or plan_measurement(table, data, measure)
     if plan is None or not measure.values:
         return ()
-    errors = _plan_errors(plan, task, measure.epsilon, reported)
+    errors = _plan_unit_errors(plan, task, measure.epsilon, reported)
     found = []
     for one, by_level in zip(measure.values, errors, strict=False):
         if one.word:
             found.append(one)
             continue
-        # Noise is in proportion to the bound
-        of = sums_by_level(numbers_by_level(table, plan, one), [error / one.bound for error in by_level])
-        most = suggest_most(list(of.values()), reported / len(table))
+        of = sums_by_level(numbers_by_level(table, plan, one), by_level)
+        most = suggest_most(list(of.values()), reported / len(table), largest_bound(table, one.column))
         found.append(replace(one, most=most))
     return tuple(found)
 
@@ -497,6 +538,27 @@ def _plan_errors(
     errors = list(zip(*level_errors(task, spec), strict=True))[: len(plan.names) + 1]
     # Behind the values stand the counts of the rows without a gap, one of each column
     return (*errors[: len(errors) - 1 - len({*plan.filled.values()})], errors[-1])
+
+
+def _plan_unit_errors(
+    plan: MeasurementPlan, settings: TaskSettings, epsilon: float, reported: int
+) -> tuple[tuple[float, ...], ...]:
+    """Return the standard errors of `_plan_errors` at a bound of 1 for each value.
+
+    A query carries a value on a whole number of steps, of which a large bound has few: there noise does not
+    follow the bound in proportion, and the best bound of one plan would not be that of a plan with it.
+    """
+    declared = plan.declared
+    values = []
+    for value in declared.values:
+        high = value.parts_per_unit
+        low = -high if value.low else 0
+        starts = (low, high) if value.bucket_starts else ()
+        at_one = replace(value, low=low, high=high, bucket_starts=starts)
+        values.append(at_one if value.is_clamped else value)
+    return _plan_errors(
+        replace(plan, declared=replace(declared, values=tuple(values))), settings, epsilon, reported
+    )
 
 
 def plan_measured_query(plan: MeasurementPlan, task: "Task", epsilon: float, reported: int) -> "QuerySpec":

@@ -244,8 +244,8 @@ def test_a_bound_that_is_best_for_small_groups_is_said_to_cut_too_much_off_the_t
     assert by_both.worst_lost == cut.worst_lost < by_campaign.worst_lost < in_all.worst_lost
     assert in_all.best_most > by_campaign.best_most > by_both.best_most == finest
     assert told == (
-        f"'paid': most = {finest:g} cuts more than the noise off sums (all), by campaign: "
-        f"set most = {cut.best_most:g}, the best over all levels of the result"
+        f"'paid': most = {finest:g} cuts more than the noise off sums (all), by campaign; it is the best for "
+        f"sums by campaign, device, and most = {cut.best_most:g} is the best over all levels of the result"
     )
     table_of_levels = tabulate_forecasts([paid])
     assert [line[2] for line in table_of_levels] == ["(all)", "by campaign", "+ device"]
@@ -261,6 +261,70 @@ def test_a_suggested_bound_cuts_less_off_each_level_than_its_noise() -> None:
     assert cut.rows
     assert told == ()
     assert cut.levels[-1].best_most < suggested.bound < cut.levels[0].best_most
+
+
+def orders(*cells: str) -> Table:
+    """Orders of ordinary amounts, and of these."""
+    chance = Random(1)
+    rows = [(chance.choice("abcdef"), f"{chance.uniform(8, 290):.2f}") for _ in range(2_000)]
+    for row, cell in enumerate(cells, 1_000):
+        rows[row] = (rows[row][0], cell)
+    return table(shop=[shop for shop, _ in rows], paid=[paid for _, paid in rows])
+
+
+def advice_on(found: Table, paid: Measured) -> tuple[GroupForecast, Clipping, tuple[str, ...]]:
+    """What is forecast and said of a column at a bound."""
+    asked = MeasureSettings(values=(paid,), keys=("shop",), epsilon=2)
+    forecasts = forecast_groups(found, DATA, asked, TASK, reported=1_600)
+    assert forecasts[0].clipping is not None
+    return forecasts[0], forecasts[0].clipping, advise_bounds(forecasts)
+
+
+@pytest.mark.parametrize(
+    "cells", [(), ("99999.00",), ("123456789.12", "12.505"), ("123456789.12", "-12.5"), ("123456789",) * 5]
+)
+@pytest.mark.parametrize("quantiles", [(), (0.5,)])
+def test_a_bound_that_was_advised_is_not_advised_against(
+    cells: tuple[str, ...], quantiles: tuple[float, ...]
+) -> None:
+    found = orders(*cells)
+    [suggested] = suggest_values(found, DATA, ["paid"], MeasureSettings(keys=("shop",), epsilon=2))
+    _, cut, _ = advice_on(found, replace(suggested, quantiles=quantiles))
+    advised = {suggested.bound, cut.best_most, *(one.best_most for one in cut.levels)}
+    advised |= {cut.few.best_most} if cut.few else set()
+    for most in advised:
+        _, again, told = advice_on(found, replace(suggested, most=most, quantiles=quantiles))
+        assert not any("set most" in one for one in told)
+        assert (again.best_most, again.few) == (cut.best_most, cut.few)
+        assert [one.best_most for one in again.levels] == [one.best_most for one in cut.levels]
+
+
+def test_the_few_rows_that_decide_the_best_bound_are_named_with_their_lines() -> None:
+    _, ordinary, told = advice_on(orders(), replace(PAID, most=290))
+    assert (ordinary.few, told) == (None, ())
+    found = orders("99999.00")
+    [suggested] = suggest_values(found, DATA, ["paid"], MeasureSettings(keys=("shop",), epsilon=2))
+    forecast, _, [_, few] = advice_on(found, suggested)
+    assert forecast.few == ((1_002, "99999.00"),)
+    assert few == (
+        f"'paid': 1 row decides that most = {suggested.bound:g} is the best, and 1 row is above it: 99999.00 "
+        "in line 1002. Without it most = 290 is the best: correct the cell if it is wrong, or set that bound"
+    )
+    # Of more than one row, as many as it takes
+    for cells, decide in ((("99999", "88888"), 2), (("99999",) * 3, 3), (("99999",) * 6, None)):
+        _, cut, _ = advice_on(orders(*cells), replace(PAID, most=290))
+        assert (cut.few.rows if cut.few else None) == decide
+    _, _, [at_290, few] = advice_on(orders("99999", "88888"), replace(PAID, most=290))
+    assert "; it is the best without 2 rows, and most = " in at_290
+    assert "99999 in line 1002, 88888 in line 1003. Without them most = 290 is the best" in few
+
+
+def test_a_bound_beyond_what_a_task_takes_is_not_advised_and_the_cell_with_its_decimals_is_named() -> None:
+    found = orders("123456789.12", "12.505")
+    [suggested] = suggest_values(found, DATA, ["paid"], MeasureSettings(keys=("shop",), epsilon=4))
+    assert suggested.bound == 2_100_000
+    with pytest.raises(InvalidTask, match=r"alone has so many \(12\.505 in line 1003\)$"):
+        advice_on(found, replace(suggested, most=2_500_000))
 
 
 def test_a_bound_that_cuts_off_less_than_the_noise_is_left_alone() -> None:
@@ -504,6 +568,18 @@ def test_a_warning_of_wide_intervals_names_the_bound_that_is_best_for_the_finest
     # No lower bound has less error there
     wide = replace(narrow, half_width=1e9)
     assert "lower most" not in warn_of_forecasts([wide], lower)[0]
+
+
+def test_the_bound_that_narrows_intervals_is_told_with_what_it_cuts_of_both_signs_too() -> None:
+    refunds = table(paid=[*[1] * 900, *[50] * 50, *[-50] * 50], other=range(1_000))
+    asked = MeasureSettings(values=(Measured(column="paid", most=50),), epsilon=0.1)
+    [paid, _] = forecast_groups(refunds, DATA, asked, TASK, reported=1_000)
+    [*_, told] = warn_of_forecasts([replace(paid, half_width=1e9)], asked)
+    assert paid.clipping is not None
+    best = paid.clipping.best_most
+    assert best < 50
+    lost = 100 * (50 - best) / (900 + 100 * 50)
+    assert told.endswith(f" and cuts {lost:.1%} of all amounts, refunds too)")
 
 
 def test_where_no_finest_group_is_shown_the_width_is_of_the_level_of_the_typical_sum() -> None:
