@@ -1,6 +1,6 @@
 """`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_o
 from adserver.cli.target import connected_server_of, trace
 from adserver.records.typed_ids import the_only
 from adserver.views.printing import check_parts, print_json
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason, JobRefused, MaskedLarkError
 from maskedlark.escape import escape
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
@@ -19,6 +19,7 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
     from adserver.measuring.result import AggregateResult
+    from maskedlark.reports.measurement import Measurement
 
 _what = panel("The query")
 _groups = panel("Groups")
@@ -77,7 +78,8 @@ def _aggregate_command(
         str,
         option(
             "The start of the id of an earlier query, to show its answer again at no cost. Add --mean or "
-            "--quantile for those of its sums and histograms; nothing else is asked with it.",
+            "--quantile for those of its sums and histograms, and --domain to name groups that were "
+            "discovered; nothing else is asked with it.",
             metavar="ID",
         ),
     ] = "",
@@ -96,18 +98,11 @@ def _aggregate_command(
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
     from adserver.measuring.group_table import MOST_ROWS
+    from adserver.measuring.request import name_groups
     from adserver.views.query import ENDINGS, Statistic, json_of, print_groups, summary_lines, write_result
-    from maskedlark.reports.measurement import COUNT
 
     # Before anything is charged: a release that cannot be written would be paid for all the same
     check_parts(out or (), ENDINGS, "a result is")
-    conditions = _conditions(where or ())
-    asked_quantiles = [_quantile(one) for one in quantile or ()]
-    quantiles = [(name, over or COUNT, share) for name, over, share in asked_quantiles]
-    asked_means = [(name, over) for name, _, over in (one.partition(":") for one in mean or ())]
-    means = [(name, over or COUNT) for name, over in asked_means]
-    # What is read off a sum or a histogram, each with the option that asks for it
-    read_off = {"--mean": asked_means, "--quantile": [(name, over) for name, over, _ in asked_quantiles]}
     if plan and out:
         raise typer.BadParameter("--out takes an answer, and --plan asks for none: leave one of them out")
     if again:
@@ -116,44 +111,35 @@ def _aggregate_command(
             histogram=histogram,
             group_by=group_by,
             where=where,
-            domain=domain,
             discover=discover,
             roll_up=roll_up,
             epsilon=charged["epsilon"],
             query_id=charged["query_id"],
             plan=plan,
         )
+    _check_shares(quantile or ())
     with trace(server, "aggregate", traces):
-        if again:
-            result = server.repeat_aggregate(again)
-            filled = _check_gaps(server, result.task_id, read_off)
-        else:
-            if task:
-                charged["dataset"] = _dataset_of(server, task, charged["dataset"])
-            is_read_off = bool(means or quantiles)
-            task_id = server.dataset(charged["dataset"]).task_id.hex() if is_read_off else ""
-            filled = _check_gaps(server, task_id, read_off)
-            counts = [over for _, over, _ in quantiles if over != COUNT]
-            # A mean is read off a sum and a count, a quantile off a histogram: both are asked for with it
-            values = _distinct(
-                [
-                    *(value or ()),
-                    *(name for pair in zip(*means, strict=True) for name in pair),
-                    *([*counts, COUNT] if counts else ()),
-                ]
-            )
+        result = server.repeat_aggregate(again) if again else None
+        if task and not again:
+            charged["dataset"] = _dataset_of(server, task, charged["dataset"])
+        is_read = bool(mean or quantile or (again and domain))
+        measurement = _measurement_of(server, result, charged["dataset"]) if is_read else None
+        means, quantiles, filled = _read_off(measurement, mean or (), quantile or ())
+        if result is None:
             asked: dict[str, Any] = {
                 "histograms": _distinct([*(histogram or ()), *(name for name, *_ in quantiles)]),
-                "group_by": [name.strip() for name in group_by.split(",") if name.strip()],
-                "where": conditions,
+                **_groups_of(server, charged["dataset"], group_by, where or ()),
                 "domains": load_domains(domain),
                 "discover": discover,
                 "roll_up": roll_up,
             }
+            values = _values_of(value or (), means, quantiles)
             if plan:
                 _print_plan(server, values, {**asked, **charged}, as_json=as_json)
                 return
             result = _ask(server, values, {**asked, **charged})
+        elif measurement is not None:
+            result = name_groups(result, measurement, load_domains(domain))
     # Once each: a statistic has one name in files
     statistics = [
         Statistic.mean(result.title_of(name), result.title_of(over), is_zero_elsewhere=(name, over) in filled)
@@ -182,6 +168,71 @@ def _aggregate_command(
             )
     for path in out or ():
         write_result(result, path, statistics)
+
+
+def _measurement_of(
+    server: "AdServer", result: "AggregateResult | None", dataset: str
+) -> "Measurement | None":
+    """Return what the task of an answer, or else of a dataset, declares."""
+    task_id = result.task_id if result else server.dataset(dataset).task_id.hex()
+    return server.task(task_id).stored.bundle.task.measurement
+
+
+def _groups_of(
+    server: "AdServer", dataset: str, group_by: str, where: Sequence[str]
+) -> dict[str, list[str] | dict[str, str]]:
+    """Return the keys to group by, and the conditions, that were typed."""
+    from adserver.records.plain_names import split_names
+
+    keys = set[str]()
+    # The name of a column may hold what separates names
+    if "," in group_by or any(one.count("=") > 1 for one in where):
+        # What is wrong with the dataset is said by asking the query
+        with suppress(MaskedLarkError):
+            measurement = _measurement_of(server, None, dataset)
+            declared = () if measurement is None else measurement.keys
+            keys = {name for one in declared for name in (one.name, one.title) if name}
+    return {
+        "group_by": [name for name in split_names(group_by, ",", keys) if name],
+        "where": _conditions(where, keys),
+    }
+
+
+def _read_off(
+    measurement: "Measurement | None", mean: Sequence[str], quantile: Sequence[str]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str, float]], frozenset[tuple[str, str]]]:
+    """Return the means and quantiles that were typed, which are read off a sum or a histogram.
+
+    Returns:
+        The value of each mean with what counts the reports, the same of each quantile with its share, and
+        those over the reports that have the value, as of `_check_gaps`.
+    """
+    from maskedlark.reports.measurement import COUNT
+
+    known = {COUNT}
+    if measurement is not None:
+        known |= {name for one in measurement.values for name in (one.name, one.title) if name}
+    quantiles = [_quantile(one, known) for one in quantile]
+    means = [_value_and_count(one, known) for one in mean]
+    # Each with the option that asks for it
+    asked = {"--mean": means, "--quantile": [(name, over) for name, over, _ in quantiles]}
+    filled = _check_gaps(measurement, asked)
+    return (
+        [(name, over or COUNT) for name, over in means],
+        [(name, over or COUNT, share) for name, over, share in quantiles],
+        filled,
+    )
+
+
+def _values_of(
+    value: Sequence[str], means: Sequence[tuple[str, str]], quantiles: Sequence[tuple[str, str, float]]
+) -> tuple[str, ...]:
+    """Return all that is summed: a mean is read off a sum and a count, a quantile off a histogram."""
+    from maskedlark.reports.measurement import COUNT
+
+    counts = [over for _, over, _ in quantiles if over != COUNT]
+    of_means = (name for pair in zip(*means, strict=True) for name in pair)
+    return _distinct([*value, *of_means, *([*counts, COUNT] if counts else ())])
 
 
 def _ask(server: "AdServer", values: Sequence[str], asked: Mapping[str, Any]) -> "AggregateResult":
@@ -260,9 +311,23 @@ def _check_only_shown(**asked: Any) -> None:
         )
 
 
-def _quantile(typed: str) -> tuple[str, str, float]:
+def _value_and_count(typed: str, known: Collection[str]) -> tuple[str, str]:
+    """Return the value, and what counts its reports; empty if that is not said."""
+    from adserver.records.plain_names import split_names
+
+    name, *over = split_names(typed, ":", known)
+    return name, ":".join(over)
+
+
+def _check_shares(typed: Sequence[str]) -> None:
+    """Refuse a quantile without a share, before a server is asked."""
+    for one in typed:
+        _quantile(one, ())
+
+
+def _quantile(typed: str, known: Collection[str]) -> tuple[str, str, float]:
     of, _, share = typed.rpartition(":")
-    name, _, over = of.partition(":")
+    name, over = _value_and_count(of, known)
     with suppress(ValueError):
         # Before anything is charged
         if 0 <= float(share) <= 1:
@@ -273,13 +338,12 @@ def _quantile(typed: str) -> tuple[str, str, float]:
 
 
 def _check_gaps(
-    server: "AdServer", task: str, asked: Mapping[str, Sequence[tuple[str, str]]]
+    measurement: "Measurement | None", asked: Mapping[str, Sequence[tuple[str, str]]]
 ) -> frozenset[tuple[str, str]]:
     """Refuse what is over all reports of a value that some of them lack and hold as 0, unless said so.
 
     Args:
-        server: Knows the task.
-        task: Its id.
+        measurement: The task's; None if nothing was asked of it.
         asked: For each option, of each mean or quantile the value, and what counts the reports, as typed.
 
     Returns:
@@ -293,7 +357,6 @@ def _check_gaps(
 
     if not any(asked.values()):
         return frozenset()
-    measurement = server.task(task).stored.bundle.task.measurement
     values = () if measurement is None else measurement.values
     declared, titles = [value.name for value in values], names_by_title(values)
     over_filled = set()
@@ -320,11 +383,15 @@ def _check_gaps(
     return frozenset(over_filled)
 
 
-def _conditions(typed: Sequence[str]) -> dict[str, str]:
+def _conditions(typed: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    from adserver.records.plain_names import split_names
+
     found = dict[str, str]()
     for one in typed:
-        name, equals, said = (part.strip() for part in one.partition("="))
-        if not (equals and name and said) or name[-1] in "!<>~" or said[0] == "=":
+        name, *parts = split_names(one, "=", known)
+        said = "=".join(parts)
+        is_operator = name not in known and name[-1:] in ("!", "<", ">", "~")
+        if not (name and said) or is_operator or said[0] == "=":
             raise typer.BadParameter(
                 f"--where is {one!r}: expected KEY=VALUE, the only kind of condition; for all values "
                 "but one, or for several, group by the key and add up"

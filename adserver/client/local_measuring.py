@@ -122,8 +122,8 @@ class LocalMeasuring:
                 return self.measurer(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             about = {name: said for name, said in asked.items() if name != "dataset"}
-            request = read_request(measurement_of(self._task(found)), **about)
             measurer = self.measurer(found)
+            request = read_request(measurement_of(measurer.task), **about, encoder=measurer.encoder)
             check_words(request, task=measurer.task, encoder=measurer.encoder)
             return measurer.measure(
                 request,

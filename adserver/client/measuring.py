@@ -13,7 +13,7 @@ from adserver.client.job import Job
 from adserver.measuring.aggregate_forecast import AggregateForecast, forecast_aggregate
 from adserver.measuring.evaluation_forecast import EvaluationForecast, forecast_evaluation
 from adserver.measuring.evaluation_result import EvaluationResult
-from adserver.measuring.request import read_request
+from adserver.measuring.request import name_groups, read_request
 from adserver.measuring.result import AggregateResult
 from adserver.records.dataset_state import DatasetState
 from adserver.records.defaults import ASSUMED_AUC, DEFAULT_BINS
@@ -220,13 +220,26 @@ class Measuring(Connection):
             budget=_budget_of(self.server, found),
         )
 
-    def repeat_aggregate(self, query: str) -> AggregateResult:
+    @suggest_names
+    def repeat_aggregate(
+        self, query: str, *, domains: Mapping[str, Sequence[str]] | None = None
+    ) -> AggregateResult:
         """Return the answer to an earlier query again, by the start of its id; it costs nothing.
+
+        Args:
+            query: The start of its id.
+            domains: For keys, words: groups that have a code for a name, such as those that a discovery
+                found, are called by the word that has it.
 
         Raises:
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
+            InvalidTask, JobRefused: as `aggregate` for its domains.
         """
-        return self.server.repeat_aggregate(query)
+        result = self.server.repeat_aggregate(query)
+        if not domains:
+            return result
+        declared = measurement_of(self.server.task(result.task_id).stored.bundle.task)
+        return name_groups(result, declared, domains)
 
     def repeat_evaluate(self, query: str) -> EvaluationResult:
         """Return an earlier evaluation again, by the start of its id; it costs nothing.
@@ -263,12 +276,12 @@ def _forecast(
     server: "AdServer", dataset: Dataset, asked: Mapping[str, Any], budget: DatasetBudget | None
 ) -> AggregateForecast:
     task = server.task(dataset.task_id.hex()).stored
-    request = read_request(measurement_of(task.bundle.task), **asked)
+    encoder = server.encoder(task.task_id.hex())
     return forecast_aggregate(
-        request,
+        read_request(measurement_of(task.bundle.task), **asked, encoder=encoder),
         task=task.bundle.task,
         dataset=dataset,
-        encoder=server.encoder(task.task_id.hex()),
+        encoder=encoder,
         budget=budget,
     )
 

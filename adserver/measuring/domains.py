@@ -5,6 +5,7 @@
 """
 
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,7 +100,7 @@ def code_of(key: Key, said: str) -> int:
             "word of its column, or none for all"
         )
     try:
-        return key.code(said)
+        return key.code(find_composed(said, key.categories))
     except InvalidTask:
         if not key.categories:
             raise
@@ -108,6 +109,14 @@ def code_of(key: Key, said: str) -> int:
             f"key {shown_name(key)!r} has no category {said!r}{folded if OTHER in key.categories else ''}; "
             f"{list_known(said, key.categories)}"
         ) from None
+
+
+def find_composed(said: str, known: Iterable[str]) -> str:
+    """Return the known word of which a word has the letters, such as é as e with an accent; else as it is."""
+    words = frozenset(known)
+    composed = unicodedata.normalize("NFC", said)
+    same = (one for one in words if unicodedata.normalize("NFC", one) == composed)
+    return said if said in words else next(same, said)
 
 
 def _code(key: Key, said: str | int) -> int:

@@ -158,7 +158,7 @@ class _ShownRows:
         shown = [
             (
                 *row.group,
-                _spell_bucket(columns[place]),
+                spell_bucket(columns[place]),
                 format_cell(row.estimates[place], may_be_hidden=row.may_be_hidden),
             )
             for row, _ in self.rows[:groups]
@@ -167,7 +167,7 @@ class _ShownRows:
         return GroupTable(
             head=tuple(distinct_names((*self.result.group_by, value, "reports"))),
             rows=tuple(shown),
-            notes=self._count_rest(groups, "group"),
+            notes=(*self._count_rest(groups, "group"), *describe_gaps(value, (columns[at] for at in places))),
         )
 
     def _count_rest(self, shown: int, what: str) -> tuple[str, ...]:
@@ -192,7 +192,32 @@ def _places_by_histogram(result: CellTable) -> dict[str, list[int]]:
     return found
 
 
-def _spell_bucket(column: Column) -> str:
+def describe_gaps(value: str, buckets: Iterable[Column]) -> tuple[str, ...]:
+    """Return a line on the bucket that holds the reports without a value, too; none where all have it.
+
+    Args:
+        value: What results call it.
+        buckets: The columns of its histogram.
+    """
+    zero = bucket_of_gaps(buckets)
+    if zero is None:
+        return ()
+    return (
+        f"reports without {value} hold 0, so bucket {spell_bucket(zero)} has them, too: {zero.counted_by} "
+        "counts the others",
+    )
+
+
+def bucket_of_gaps(buckets: Iterable[Column]) -> Column | None:
+    """Return the bucket that holds the reports without a value; None where all have it."""
+    return next(
+        (one for one in buckets if one.counted_by and one.bucket and one.bucket[0] <= 0 <= one.bucket[1]),
+        None,
+    )
+
+
+def spell_bucket(column: Column) -> str:
+    """Return the numbers of a bucket."""
     low, high = (spell(end, _BUCKET_DIGITS) for end in column.bucket or ANY)
     return low if low == high else f"{low} to {high}"
 

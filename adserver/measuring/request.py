@@ -3,18 +3,19 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from adserver.budgets.asked_epsilon import check_epsilon
-from adserver.measuring.domains import Codes, codes_by_key, condition_code, words_by_key
+from adserver.measuring.domains import Codes, codes_by_key, condition_code, find_composed, words_by_key
 from adserver.records.asked_query import AskedWords, PlannedQuery
 from adserver.records.exported_model import ModelWeights
 from adserver.records.plain_names import declared_name, names_by_title, shown_name
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
-from maskedlark.encoding.close_names import list_known
+from maskedlark.encoding.close_names import find_close, list_known
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
@@ -24,6 +25,9 @@ from maskedlark.releases.query import MAX_DOMAIN, Axis, Measure, MeasureKind, Qu
 from maskedlark.releases.release import fitting
 from maskedlark.reports.measurement import COUNT, Measurement
 from maskedlark.reports.task import Task
+
+if TYPE_CHECKING:
+    from adserver.measuring.result import AggregateResult
 
 DEFAULT_SHARE: Final = 0.1
 """Of the task's epsilon, what a query costs that does not say."""
@@ -89,8 +93,11 @@ def read_request(
     discover: bool = False,
     roll_up: bool = False,
     epsilon: float | None = None,
+    encoder: Encoder | None = None,
 ) -> Request:
     """Return what a client asks, with names as the task declares them and domains as codes.
+
+    Words of keys without categories are spelled as the task's encoder has them, if it has them.
 
     Raises:
         InvalidTask, JobRefused: as `codes_by_key`.
@@ -100,12 +107,23 @@ def read_request(
     summed = frozenset({COUNT, *(value.name for value in measurement.values)})
     titles = names_by_title(measurement.values)
     by_key = _by_declared_name((domains or {}).items(), measurement, "domains")
+    conditions = _by_declared_name((where or {}).items(), measurement, "where")
+    listed = frozenset(word for column in (encoder.columns if encoder else ()) for word in column.words)
+    for key in measurement.keys:
+        if key.categories or not listed:
+            continue
+        if key.name in conditions:
+            conditions[key.name] = find_composed(conditions[key.name], listed)
+        if isinstance(said := by_key.get(key.name), list):
+            by_key[key.name] = [
+                find_composed(word, listed) if isinstance(word, str) else word for word in said
+            ]
     return Request(
         # A column's own name may have letters that a task's names have not; said in both ways it is one value
         values=tuple(dict.fromkeys(declared_name(name, summed, titles) for name in values)),
         histograms=tuple(dict.fromkeys(declared_name(name, summed, titles) for name in histograms)),
         group_by=tuple(_by_declared_name([(name, name) for name in group_by], measurement, "group_by")),
-        where=_by_declared_name((where or {}).items(), measurement, "where"),
+        where=conditions,
         domains=codes_by_key(by_key, measurement),
         domain_words=words_by_key(by_key),
         is_discovered=discover,
@@ -141,8 +159,48 @@ def _declared_key(said: str, measurement: Measurement) -> str:
     if name not in declared:
         shown = sorted(map(shown_name, measurement.keys))
         known = list_known(said, shown) if declared else "it declares none"
+        titles = names_by_title(measurement.keys)
+        if (close := find_close(said, shown)) in titles:
+            known += f" ({close!r} may be written as {titles[close]})"
         raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {said[:80]!r}; {known}{_NEW_TASK}")
     return name
+
+
+def name_groups(
+    result: "AggregateResult", measurement: Measurement, domains: Mapping[str, Any]
+) -> "AggregateResult":
+    """Return an answer in which groups that have a code for a name are called by words that have it.
+
+    It costs nothing: the words only name what was released, such as the groups that a discovery found.
+
+    Args:
+        result: The answer.
+        measurement: Its task's.
+        domains: For keys: words, such as those of a file that lists more than were found.
+
+    Raises:
+        InvalidTask, JobRefused: as `read_request`.
+    """
+    by_key = _by_declared_name(domains.items(), measurement, "domains")
+    codes_by_key(by_key, measurement)
+    names = dict[str, dict[str, str]]()
+    for name, words in words_by_key(by_key).items():
+        key = measurement.keys[key_index(measurement, name)]
+        of_code = dict[str, list[str]]()
+        for word in words if key.size is None else ():
+            of_code.setdefault(str(key.code(word)), []).append(word)
+        names[shown_name(key)] = {code: " or ".join(same) for code, same in of_code.items()}
+    rows = tuple(
+        replace(
+            row,
+            group=tuple(
+                names.get(key, {}).get(word, word)
+                for key, word in zip(result.group_by, row.group, strict=True)
+            ),
+        )
+        for row in result.rows
+    )
+    return replace(result, rows=rows)
 
 
 def plan_before_discovery(

@@ -128,9 +128,9 @@ class Checked:
     measured_notes: tuple[str, ...] = ()
     person_notes: tuple[str, ...] = ()
 
-    def count_warnings(self, measure: MeasureSettings) -> int:
-        """Return how many warnings `adserver quickstart check` shows of the table and its measurement."""
-        return len(self.table_warnings) + len(warn_of_forecasts(self.forecasts, measure))
+    def list_warnings(self, measure: MeasureSettings) -> tuple[str, ...]:
+        """Return the warnings that `adserver quickstart check` shows of the table and its measurement."""
+        return (*self.table_warnings, *warn_of_forecasts(self.forecasts, measure))
 
     def require(self) -> None:
         """Raise InvalidTask with every problem if there are any."""

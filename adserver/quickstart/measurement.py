@@ -35,6 +35,7 @@ from adserver.records.plain_names import (
 from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.close_names import list_known
+from maskedlark.encoding.dates import are_dates
 from maskedlark.encoding.identifiers import identifiers
 from maskedlark.encoding.table import Cells, Table
 from maskedlark.encoding.unread_cells import describe_units
@@ -132,8 +133,17 @@ class MeasurementPlan:
 
 
 def parse_value(table: Table, column: str) -> Measured:
-    """Return a measured column, or COLUMN==WORD where no column has that name."""
+    """Return a measured column, or COLUMN==WORD where no column has that name.
+
+    Raises:
+        InvalidTask: the word is missing.
+    """
     name, is_word, word = (column, "", "") if column in table.columns else column.partition("==")
+    if is_word and not word:
+        raise InvalidTask(
+            f"[measure] values names {column!r}, in which no word follows ==: to count the rows with a word, "
+            f"write it there; to add up the column, write {name!r}; rows without a cell are counted with it"
+        )
     return Measured(column=name, word=word) if is_word else Measured(column=column)
 
 
@@ -521,6 +531,11 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
     _check_column(table, column, "keys")
     cells = table.columns[column]
     found = None if column in data.publish else identifiers(cells)
+    if found and are_dates(cells):
+        raise InvalidTask(
+            f"[measure] keys: column {column!r} has dates ({found}), of which each would be a group: add a "
+            "column with the month, the week or the day to the table, and name that one"
+        )
     if found:
         raise InvalidTask(
             f"[measure] keys: column {column!r} looks like identifiers ({found}), and a task is public: name "
@@ -571,6 +586,11 @@ def _spell(cell: str) -> str:
 def _check_column(table: Table, column: str, setting: str) -> None:
     if column in table.columns:
         return
+    if setting == "values" and column == COUNT:
+        raise InvalidTask(
+            f"[measure] values names {COUNT!r}, but {table.name} has no such column, and the counts of rows "
+            "are always there: leave it out"
+        )
     name, _, word = column.partition("=")
     if setting == "values" and word and name in table.columns:
         raise InvalidTask(

@@ -46,8 +46,10 @@ def run_project(
         )
     if options.compare_plain and find_spec("torch") is None:
         raise InvalidTask(how_to_install("torch", __name__, needs="--compare-plain"))
-    if found := checked.count_warnings(project.settings.measure):
-        tell(f"{plural(found, 'warning')} of the table: see `adserver quickstart check {project.folder}`")
+    if found := checked.list_warnings(project.settings.measure):
+        tell(
+            f"{plural(len(found), 'warning')} of the table: see `adserver quickstart check {project.folder}`"
+        )
     with only_run(project):
         return _run(project, tell, options, checked)
 
@@ -66,7 +68,7 @@ def _run(project: Project, tell: Callable[[str], None], options: RunOptions, che
             tell,
             running.require,
             options,
-            warnings=checked.table_warnings,
+            warnings=checked.list_warnings(project.settings.measure),
             leaks=checked.leaks,
         )
         return recipe.run()

@@ -114,6 +114,24 @@ def names_by_title(ones: "Iterable[Value | Key]") -> dict[str, str]:
     return {one.title: one.name for one in ones if one.title}
 
 
+def split_names(typed: str, separator: str, known: Collection[str]) -> list[str]:
+    """Return the names of a list that a person typed, where a known name may hold the separator.
+
+    The longest known name is taken.
+
+    >>> split_names("Gerät, Typ,shop", ",", ["Gerät, Typ", "Gerät"])
+    ['Gerät, Typ', 'shop']
+    """
+    parts, found, start = typed.split(separator), list[str](), 0
+    while start < len(parts):
+        ends = range(len(parts), start, -1)
+        names = {end: separator.join(parts[start:end]).strip() for end in ends}
+        end = next((end for end in ends if names[end] in known), start + 1)
+        found.append(names[end])
+        start = end
+    return found
+
+
 def declared_name(said: str, declared: Collection[str], titles: Mapping[str, str] = _NO_TITLES) -> str:
     """Return the declared name that is meant: by itself, by its title, or by the plain name of only one.
 

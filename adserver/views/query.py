@@ -215,7 +215,7 @@ def _nameless_lines(result: AggregateResult) -> list[str]:
         return []
     return [
         f"a long number in {', '.join(keys)} may be the code of a word that the task's encoder does not "
-        "list: ask with a domain of the words (--domain) to see their names"
+        f"list: --again {result.query_id[:12]} --domain FILE with the words names them, and costs nothing"
     ]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from adserver.measuring.estimate import Estimate
+from adserver.measuring.group_table import bucket_of_gaps, spell_bucket
 from adserver.measuring.not_printed import is_empty_rest
 from adserver.measuring.result import AggregateResult
 from adserver.records.defaults import ALL, REST
@@ -39,6 +40,8 @@ _LETTERS: Final = 13
 # Of the name of a group
 _LABEL_LETTERS: Final = 30
 _TICKS: Final = 8
+# Letters between two labels of buckets
+_BETWEEN_LABELS: Final = 3
 
 
 def draw_result(
@@ -121,7 +124,9 @@ class Panel:
         # Names are no formulas: prices have $
         if self.is_upright:
             axes.bar(places, values, yerr=errors, **style)
-            shown = places[:: math.ceil(len(places) / _TICKS)]
+            longest = max(map(len, self.labels)) + _BETWEEN_LABELS
+            fitting = int((width - _BESIDE) / (longest * _LABEL_LETTER))
+            shown = places[:: math.ceil(len(places) / min(max(fitting, 2), _TICKS))]
             axes.set_xticks(shown, [self.labels[place] for place in shown], fontsize=7, parse_math=False)
             axes.set_ylim(bottom, top)
         else:
@@ -216,8 +221,11 @@ def _bucket_panels(result: AggregateResult) -> Iterator[Panel]:
         # Of every cell would be a picture a cell
         first = result.rows[0]
         group = " · ".join(name for name in first.group if name != ALL)
+        zero = bucket_of_gaps(result.columns[place] for place, _ in buckets)
         yield Panel(
-            title=f"reports by {value}" + (f" in {group}" if group else ""),
+            title=f"reports by {value}"
+            + (f" in {group}" if group else "")
+            + (f"; those without one are in {spell_bucket(zero)}" if zero else ""),
             labels=[f"{low:g}" if low == high else f"{low:g}..{high:g}" for _, (low, high) in buckets],
             estimates=[first.estimates[place] for place, _ in buckets],
             can_be_negative=False,

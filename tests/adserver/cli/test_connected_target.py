@@ -175,6 +175,24 @@ def test_a_kept_answer_is_not_shown_for_another_query(there: There, new: tuple[s
     assert f"which {new[0]} cannot change" in " ".join(done.output.replace("│", " ").split())
 
 
+def test_groups_of_an_earlier_answer_are_named_by_a_file_of_words(there: There, tmp_path: Path) -> None:
+    measurement = SHOP_OF.task.measurement
+    assert measurement is not None
+    [campaign] = (key for key in measurement.keys if key.name == "campaign")
+    codes, words = tmp_path / "codes.json", tmp_path / "words.json"
+    codes.write_text(json.dumps({"campaign": [campaign.code("Été"), campaign.code("Winter")]}))
+    words.write_text(json.dumps({"campaign": ["Herbst", "Été"]}))
+    asked = ["aggregate", "--value", "click", "--group-by", "campaign", "--dataset", SHOP, "--epsilon", "0.1"]
+    with there.charging(1):
+        first = json.loads(at(there, *asked, "--domain", str(codes), "--json"))
+    again = ["aggregate", "--again", first["query_id"], "--json"]
+    with there.charging(0):
+        named = json.loads(at(there, *again, "--domain", str(words), scope=Scope.READ))
+    expected = [str(campaign.code("Winter")), "Été"]
+    assert {row["group"]["campaign"] for row in named["rows"]} >= {*expected}
+    assert [row["click"] for row in named["rows"]] == [row["click"] for row in first["rows"]]
+
+
 def test_a_key_is_known_by_the_name_of_its_column(there: There) -> None:
     asked = ["aggregate", "--value", "click", "--group-by", "Plàce", "--where", "Language=1"]
     with there.charging(1):

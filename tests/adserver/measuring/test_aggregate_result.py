@@ -636,6 +636,11 @@ def test_values_with_a_histogram_have_a_median_over_the_reports_that_have_them()
     assert medians == pytest.approx([6.0, 7.2])
     # Not over a count that the query did not sum
     assert quantiles_in(with_histogram("another")) == ()
+    # Who reads the buckets is told which one holds the reports without a value
+    told = "reports without paid hold 0, so bucket 0 to 9 has them, too: paid_filled counts the others"
+    assert told in repr(with_histogram("paid_filled"))
+    assert told in with_histogram("paid_filled")._repr_html_()
+    assert "hold 0" not in repr(with_histogram(""))
 
 
 def test_a_cost_is_said_to_be_of_a_person_where_budgets_are() -> None:

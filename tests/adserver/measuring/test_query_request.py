@@ -7,14 +7,24 @@ import numpy as np
 import pytest
 
 from adserver.measuring.domains import _read_domains, codes_by_key, condition_code, distinct_codes
-from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query, read_request
+from adserver.measuring.request import (
+    Request,
+    keys_to_discover,
+    name_groups,
+    plan_discovery,
+    plan_query,
+    read_request,
+)
 from adserver.records.dataset_state import DatasetState
+from adserver.records.defaults import REST
 from maskedlark.canonical import build
+from maskedlark.encoding.encoder import CategoryColumn, Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec
-from maskedlark.reports.measurement import Key
+from maskedlark.reports.measurement import Key, Measurement
+from tests.adserver.views.test_query_plot import estimate, result
 from tests.builders import world
 from tests.measured import dataset_of, measuring_world
 
@@ -101,6 +111,52 @@ def test_a_request_says_enough() -> None:
         plan(where={"place": "rome"})
     with pytest.raises(InvalidTask, match="epsilon"):
         plan(epsilon=0.0)
+
+
+def test_a_word_is_found_however_its_accents_are_written() -> None:
+    composed, decomposed = "Été à Paris", "E\u0301te\u0301 a\u0300 Paris"
+    for listed, said in ((composed, decomposed), (decomposed, composed)):
+        key = build(Key, {"name": "campaign", "size": 2, "categories": ["x", listed]})
+        assert condition_code(key, said) == 1
+    # Both may be listed
+    key = build(Key, {"name": "campaign", "size": 2, "categories": [composed, decomposed]})
+    assert [condition_code(key, said) for said in (composed, decomposed)] == [0, 1]
+    # Of a key without a list by the words of the encoder
+    words = (composed, "Winter")
+    encoder = Encoder(columns=(CategoryColumn(name="campaign", first=0, categories=words, missing=0),))
+    declared = build(Measurement, {"min_cell_count": 1, "keys": [{"name": "campaign"}]})
+    asked = [
+        read_request(
+            declared,
+            values=["count"],
+            where={"campaign": said},
+            domains={"campaign": [said, "Herbst", 7]},
+            encoder=encoder,
+        )
+        for said in (composed, decomposed)
+    ]
+    assert asked[0].words == asked[1].words
+    assert asked[0].domains["campaign"].tolist() == asked[1].domains["campaign"].tolist()
+
+
+def test_a_refused_key_says_how_its_title_may_be_written() -> None:
+    declared = build(
+        Measurement, {"min_cell_count": 1, "keys": [{"name": "geraet_typ", "title": "Gerät, Typ"}]}
+    )
+    with pytest.raises(JobRefused, match=r"\('Gerät, Typ' may be written as geraet_typ\)"):
+        read_request(declared, values=["count"], group_by=["Gerät"])
+
+
+def test_groups_that_were_discovered_are_named_by_words_at_no_cost() -> None:
+    [campaign] = (key for key in measurement_of(TASK).keys if key.name == "campaign")
+    codes = [str(campaign.code(word)) for word in ("Été", "Winter")]
+    groups = [(codes[0], "oslo"), (codes[1], "lima"), (REST, REST)]
+    found = result(("campaign", "place"), groups, {"count": [estimate(9.0)] * 3})
+    domains = {"campaign": ["Été", "Herbst"], "place": ["oslo"]}
+    named = name_groups(found, measurement_of(TASK), domains)
+    assert [row.group for row in named.rows] == [("Été", "oslo"), (codes[1], "lima"), (REST, REST)]
+    with pytest.raises(InvalidTask, match="no category 'rome'"):
+        name_groups(found, measurement_of(TASK), {"place": ["rome"]})
 
 
 def test_a_key_is_grouped_by_once() -> None:

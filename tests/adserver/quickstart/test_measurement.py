@@ -394,6 +394,14 @@ def test_a_word_of_a_column_is_a_value_unless_a_column_has_that_name() -> None:
     assert parse_value(SHOP, "bought==no") == Measured(column="bought", word="no")
     named = parse_table(b"a==b,a\n1,b\n2,c\n", "shop.csv")
     assert parse_value(named, "a==b") == Measured(column="a==b")
+    with pytest.raises(InvalidTask, match=r"'bought==', in which no word follows ==: to count the rows with"):
+        parse_value(SHOP, "bought==")
+
+
+def test_a_key_of_dates_is_refused_with_the_column_to_add() -> None:
+    dated = table(seen=[f"2026-{1 + row % 12:02}-{1 + row % 28:02} 10:{row % 60:02}" for row in range(400)])
+    with pytest.raises(InvalidTask, match=r"'seen' has dates .* add a column with the month, the week or"):
+        plan_measurement(dated, DataSettings(), MeasureSettings(keys=("seen",)))
 
 
 def test_a_column_with_negative_numbers_has_a_bound_on_both_sides() -> None:
@@ -439,6 +447,7 @@ def test_with_keys_alone_the_rows_of_each_group_are_counted() -> None:
 @pytest.mark.parametrize(
     ("values", "keys", "why"),
     [
+        ([{"column": "count"}], [], "the counts of rows are always there: leave it out"),
         ([{"column": "sold"}], [], "values names 'sold', but shop.csv has no such column"),
         ([{"column": "campaign"}], [], "'campaign' holds words, 'Frühling' in 25 rows, 'other' in 5 rows, "),
         ([{"column": "campaign"}], [], r'--value campaign==rare, .* {column = "campaign", word = "rare"}'),

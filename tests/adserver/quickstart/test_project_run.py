@@ -1,6 +1,7 @@
 """Ctrl-C says what the next run does, and the next run does that."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from sqlalchemy import update
 
 from adserver.quickstart import project_run
 from adserver.quickstart.check import check
+from adserver.quickstart.measurement_forecast import GroupForecast, warn_of_forecasts
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.project_run import _how_to_go_on, run_project
 from adserver.quickstart.recipe import Recipe
@@ -120,6 +122,29 @@ def test_servers_that_were_asked_for_during_a_run_stay(
     assert f"to watch in a browser: adserver quickstart up {project.folder} --dashboard" in told
     fleet.down()
     assert not fleet.is_held
+
+
+def test_a_run_is_given_each_warning_that_the_check_prints(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = GroupForecast(name="paid", reported=80, half_width=9.0, typical=1.0)
+    checked = replace(check(project), table_warnings=("a column has codes",), forecasts=(wide,))
+    told, given = list[str](), list[tuple[str, ...]]()
+
+    class Run:
+        def __init__(self, *_: object, warnings: tuple[str, ...], **__: object) -> None:
+            given.append(warnings)
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.setattr(project_run, "RunningFleet", _Fleet)
+    monkeypatch.setattr(project_run, "_recipe_of", lambda _: Run)
+    monkeypatch.setattr(project_run, "check", lambda _: checked)
+    run_project(project, told.append)
+    assert told[0].startswith("2 warnings of the table: see `adserver quickstart check ")
+    [warnings] = given
+    assert warnings == ("a column has codes", *warn_of_forecasts((wide,), project.settings.measure))
 
 
 def test_a_job_that_is_done_is_not_said_to_wait(project: Project) -> None:

@@ -10,6 +10,7 @@ from adserver.records.plain_names import (
     filled_name,
     order_of,
     plain_name,
+    split_names,
     word_name_of,
 )
 from maskedlark.reports.measurement import Value
@@ -108,3 +109,20 @@ def test_a_name_that_two_are_meant_by_is_left_as_it_is_said() -> None:
     assert declared_name("TOTAL SPEND", ("a", "b"), titles) == "a"
     assert declared_name("Total spend!", ("total_spend", "total_spend_2")) == "Total spend!"
     assert declared_name("Total Spend", ("total_spend", "total_spend_2")) == "Total Spend"
+
+
+@pytest.mark.parametrize(
+    ("typed", "separator", "names"),
+    [
+        ("Gerät, Typ", ",", ["Gerät, Typ"]),
+        ("shop, Gerät, Typ ,x", ",", ["shop", "Gerät, Typ", "x"]),
+        ("Gerät,Typ", ",", ["Gerät", "Typ"]),
+        ("Gerät, Typ, Art", ",", ["Gerät, Typ, Art"]),
+        ("a=b=c", "=", ["a=b", "c"]),
+        ("a=c=b", "=", ["a", "c", "b"]),
+        ("", ",", [""]),
+    ],
+)
+def test_a_name_may_hold_what_separates_names(typed: str, separator: str, names: list[str]) -> None:
+    known = {"Gerät", "Gerät, Typ", "Gerät, Typ, Art", "a=b", "a"}
+    assert split_names(typed, separator, known) == names

@@ -4,7 +4,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -190,6 +190,28 @@ def test_all_buckets_of_a_histogram_are_in_one_panel_of_the_coarsest_group(
     assert len(axes.patches) == count
     assert len(axes.get_xticks()) <= 8
     assert panel.height(4) < 2
+
+
+def test_labels_of_buckets_do_not_touch_and_a_title_says_where_the_gaps_are() -> None:
+    one = by_name(["a"], [estimate(9.0)])
+    ends = [round(-65.53 * 1.25**-step, 2) for step in range(18)]
+    buckets = tuple(
+        Column(
+            name=f"paid[{low}]", value="paid", bucket=(low, high), noise_scale=1.0, counted_by="paid_filled"
+        )
+        for low, high in [*pairwise(ends), (0.0, 0.0)]
+    )
+    [row] = one.rows
+    many = replace(row, estimates=(*row.estimates, *(estimate(5.0) for _ in buckets)))
+    _, panel = panels_of(replace(one, columns=(*one.columns, *buckets), rows=(many,)), ())
+    assert panel.title == "reports by paid in a; those without one are in 0"
+    figure = new_figure(6, 4)
+    axes = figure.subplots()
+    panel.draw(axes, 6)
+    as_png(figure)
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert len(boxes) >= 3
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_long_names_are_cut_off_so_that_bars_have_room() -> None:
