@@ -258,8 +258,8 @@ def _column(
     order = dates.find_order(cells) if use is Use.DATE else None
     if order is not None:
         why = f"with slashes, the {order.first} first"
-    if name in table.amounts and use is Use.NUMBER:
-        why = f"read without {table.amounts[name].unit!r}"
+    if name in table.amounts and use is Use.NUMBER and (unit := table.amounts[name].unit):
+        why = f"read without {unit!r}"
     follows = len(counts) > 0 and _follows(cells, labels)
     are_words = use is Use.WORDS or _are_words(counts)
     area = _rank(cells, learned, are_words=are_words) if counts else None

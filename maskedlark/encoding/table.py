@@ -58,6 +58,11 @@ _AMOUNT: Final = re.compile(
     rf"(?P<sign>[+-]?)(?:(?P<before>{_SYMBOL}|(?:{_LETTERS})(?={_BLANK})){_BLANK}?(?P<first>[+-]?{_FIGURES})"
     rf"|(?P<last>{_FIGURES}){_BLANK}?(?P<after>{_SYMBOL}|(?<={_BLANK})(?:{_LETTERS})))"
 )
+# As accounts write negative amounts: `(2.60)`, `(2,60 €)`, `€(2.60)`
+_BRACKETED: Final = re.compile(
+    rf"(?P<before>(?:{_SYMBOL}){_BLANK}?)?\((?P<inside>[^()+-]*[0-9][^()+-]*)\)(?P<after>{_BLANK}?(?:{_SYMBOL}|{_LETTERS}))?"
+)
+_MINUS: Final = "\u2212"
 _SPACE_OF_THOUSANDS: Final = re.compile(r"(?<=[0-9])[' \u00a0\u202f\u2019](?=[0-9]{3}(?![0-9]))")
 # The first line by which Excel says what parts cells
 _SEP_LINE: Final = re.compile(r'\ufeff?sep=(\t|[^\s"])\r?\n')
@@ -176,8 +181,12 @@ class Table:
         return {name: one for name, one in found.items() if one}
 
     def _read_each_amount(self, name: str) -> Amounts | None:
-        cells = self.columns[name]
-        if not any(_AMOUNT.fullmatch(cell) for cell in set(cells) if cell and number(cell) is None):
+        cells: Cells = self.columns[name]
+        if any(map(_has_other_minus, set(cells))):
+            cells = [None if cell is None else _use_hyphen(cell) for cell in cells]
+        if cells == self.columns[name] and not any(
+            _AMOUNT.fullmatch(cell) for cell in set(cells) if cell and number(cell) is None
+        ):
             return None
         if name in self.decimal_commas:
             return read_each_amount(cells, are_commas_decimal=True, have_numbers_points=True)
@@ -272,9 +281,9 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         columns |= without_thousands
         written.append("commas between thousands")
     amounts = {one: found for one, cells in columns.items() if (found := _read_amounts(cells))}
-    if amounts:
-        units = dict.fromkeys(found.unit for found in amounts.values())
-        written.append(f"amounts (as numbers, without {' and '.join(units)})")
+    signed = dict(_with_hyphens(as_written))
+    amounts |= _read_signed(signed, are_commas_parting=delimiter == ",")
+    written += _describe_amounts(amounts, signed)
     have_commas = any(found.have_commas for found in amounts.values()) and delimiter != ","
     form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas)
     return Table(
@@ -288,6 +297,13 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         short=short,
         examples={one: find_example(as_written[one]) for one in (*with_points, *without_thousands)},
     )
+
+
+def _describe_amounts(amounts: Mapping[str, Amounts], signed: Collection[str]) -> Iterator[str]:
+    if not amounts.keys().isdisjoint(signed):
+        yield "negative numbers in brackets or with a minus sign"
+    if units := dict.fromkeys(found.unit for found in amounts.values() if found.unit):
+        yield f"amounts (as numbers, without {' and '.join(units)})"
 
 
 def find_example(cells: Cells) -> str:
@@ -446,6 +462,61 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
             and not _parted_by_commas(cells)
         ):
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
+
+
+def _has_other_minus(cell: str | None) -> bool:
+    """Return whether a cell is perhaps a negative number without a hyphen."""
+    return cell is not None and ("(" in cell or _MINUS in cell)
+
+
+def _use_hyphen(cell: str) -> str:
+    """Return a negative number with a hyphen, and any other cell as it is.
+
+    >>> [_use_hyphen(cell) for cell in ("(2.60)", "(93,62 €)", "\u22125", "(see below)")]
+    ['-2.60', '-93,62 €', '-5', '(see below)']
+    """
+    text = cell.replace(_MINUS, "-")
+    if found := _BRACKETED.fullmatch(text):
+        text = f"-{found['before'] or ''}{found['inside']}{found['after'] or ''}"
+    return text if _is_number_or_amount(text) else cell
+
+
+def _is_number_or_amount(cell: str) -> bool:
+    return is_number_as_written(cell) or bool(_DECIMAL_POINT.fullmatch(cell) or _AMOUNT.fullmatch(cell))
+
+
+def _with_hyphens(columns: Mapping[str, Cells]) -> Iterator[tuple[str, Cells]]:
+    """Yield the columns of numbers of which some are negative in brackets or by a minus sign, with hyphens.
+
+    A column of nothing but numbers in brackets, such as those of notes, is none.
+    """
+    for name, cells in columns.items():
+        if not any(map(_has_other_minus, set(cells))):
+            continue
+        counts = Counter(cell for cell in cells if cell is not None)
+        written = {cell: _use_hyphen(cell) for cell in counts}
+        numbers = sum(count for cell, count in counts.items() if _is_number_or_amount(written[cell]))
+        bracketed = sum(count for cell, count in counts.items() if "(" in cell and written[cell] != cell)
+        is_changed = any(cell != other for cell, other in written.items())
+        if is_changed and numbers > max(_MOSTLY * counts.total(), bracketed):
+            yield name, [None if cell is None else written[cell] for cell in cells]
+
+
+def _read_signed(signed: Mapping[str, Cells], *, are_commas_parting: bool) -> Iterator[tuple[str, Amounts]]:
+    """Yield the columns with hyphens as numbers; none of those of several units, or with and without one.
+
+    Args:
+        signed: The columns.
+        are_commas_parting: Whether commas part the cells, so that there are no decimal commas.
+    """
+    with_points = {} if are_commas_parting else dict(_with_points(signed))
+    read: dict[str, Cells] = {**signed, **with_points}
+    read |= dict(_without_thousands(read))
+    for name, cells in read.items():
+        if found := _read_amounts(cells):
+            yield name, found
+        elif not any(_AMOUNT.fullmatch(cell) for cell in set(cells) if cell is not None):
+            yield name, Amounts(unit="", cells=cells, have_commas=name in with_points)
 
 
 def _without_thousands(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str | None]]]:

@@ -87,6 +87,57 @@ def test_amounts_of_one_unit_are_read_as_numbers_without_it(
     assert table.form.are_commas_decimal is are_commas_decimal
 
 
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize(
+    ("cells", "read", "unit"),
+    [
+        (["5.10", "7", "(2.60)"], ["5.10", "7", "-2.60"], ""),
+        (["5", "\u22122", "k.A."], ["5", "-2", "k.A."], ""),
+        (["93,62 €", "(93,62 €)", "€ (1.234,50)", ""], ["93.62", "-93.62", "-1234.50", None], "€"),
+        (["\u221298,49 €", "1,5 €", "(2,5) €"], ["-98.49", "1.5", "-2.5"], "€"),
+        (["$1,234.50", "-$7", "$(7)"], ["1234.50", "-7", "-7"], "$"),
+        (["5,001.23", "1,234", "(1,234)"], ["5001.23", "1234", "-1234"], ""),
+    ],
+)
+def test_negative_numbers_in_brackets_or_with_a_minus_sign_are_read(
+    cells: list[str], read: list[str | None], unit: str, delimiter: str
+) -> None:
+    content = f"a{delimiter}b\n" + "".join(f'"{cell}"{delimiter}x\n' for cell in cells)
+    table = parse_table(content.encode(), "a.csv")
+    assert (table.numbers("a"), table.amounts["a"].unit) == (read, unit)
+    assert "negative numbers in brackets or with a minus sign" in table.written
+    assert table.take([1]).numbers("a") == read[1:2]
+
+
+def test_negative_numbers_are_read_next_to_decimal_commas() -> None:
+    table = parse_table("a;b\n5,10;x\n(2,60);y\n\u22121.234,50;z\n7,5;z\n9;z\n".encode(), "a.csv")
+    assert table.numbers("a") == ["5.10", "-2.60", "-1234.50", "7.5", "9"]
+    # As words they are as before
+    assert table.columns["a"] == ["5.10", "(2,60)", "\u22121.234,50", "7.5", "9"]
+
+
+def test_an_encoder_reads_negative_numbers_as_numbers_only_where_it_has_numbers() -> None:
+    encoder = Encoder(
+        columns=(
+            CategoryColumn(name="a", first=0, categories=("(1)", "2"), missing=2),
+            NumberColumn(name="b", first=0, edges=(5.5,), missing=0),
+            NumberColumn(name="c", first=0, edges=(5.5,), missing=0),
+        )
+    )
+    table = parse_table("a;b;c\n(1);(5,5 €);(1)\n2;\u22126;(2)\n3;7 €;(3)\n".encode(), "a.csv")
+    read = table.read_by(encoder).columns
+    assert read == {"a": ["(1)", "2", "3"], "b": ["-5.5", "-6", "7"], "c": ["-1", "-2", "-3"]}
+
+
+@pytest.mark.parametrize(
+    "cells", [["(1)", "(2)", "(3)"], ["a (1)", "b (2)"], ["(1)", "x", "y"], ["\u2212", "5"]]
+)
+def test_brackets_that_mean_no_negative_numbers_stay(cells: list[str]) -> None:
+    table = parse_table(("a;b\n" + "".join(f"{cell};y\n" for cell in cells)).encode(), "a.csv")
+    assert table.numbers("a") == table.columns["a"] == cells
+    assert table.written == "UTF-8, cells parted by semicolons"
+
+
 @pytest.mark.parametrize(
     "cells",
     [
