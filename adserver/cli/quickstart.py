@@ -429,14 +429,15 @@ def _up_command(
 def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Show which of the project's servers run, where, what became of its runs, and why one is not done."""
     from adserver.quickstart.project import Project
-    from adserver.quickstart.run_states import describe_runs
+    from adserver.quickstart.run_states import describe_runs, warn_of_panels
     from adserver.quickstart.running import RunningFleet
 
     project = Project.open(folder)
     states = RunningFleet(project, tell=_tell).states()
     runs = describe_runs(project, is_short=not as_json)
     if as_json:
-        print_json({"servers": [{**asdict(one), "log": str(one.log)} for one in states], "runs": runs})
+        servers = [{**asdict(one), "log": str(one.log)} for one in states]
+        print_json({"servers": servers, "runs": runs, "warning": warn_of_panels(runs)})
         return
     print_table(
         ("server", "state", "listens on", "log"),
@@ -447,6 +448,8 @@ def _status_command(folder: FolderArgument, as_json: JsonOption = False) -> None
     )
     typer.echo()
     show_runs(runs)
+    if warning := warn_of_panels(runs):
+        typer.echo(f"warning: {warning}")
 
 
 @quickstart_app.command("logs")

@@ -30,6 +30,7 @@ _BELOW_THE_RUNS: Final = (
     "leaks",
     "measured_csv",
     "rows_per_person",
+    "panel",
     "why",
 )
 # Characters of a dataset's id that are shown

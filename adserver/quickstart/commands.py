@@ -70,6 +70,9 @@ class ProjectCommands:
                 while True:
                     try:
                         out, err = child.communicate(timeout=_WATCHED_EVERY_S)
+                        # A server that has ended is why a command failed
+                        if child.returncode != 0:
+                            self._watched()
                         return subprocess.CompletedProcess(child.args, child.returncode, out, err)
                     except subprocess.TimeoutExpired:
                         self._watched()

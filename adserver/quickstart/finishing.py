@@ -177,21 +177,20 @@ class ModelFinisher:
     def calibrate(
         self, job_id: str, out: Path, tested: dict[str, Any], weights: ModelWeights = ModelWeights.BEST
     ) -> dict[str, Any] | None:
-        """Write these weights, calibrated on the panel; return both numbers, or say why there are none."""
+        """Write these weights, calibrated on the panel; return both numbers, None where they need none.
+
+        Raises:
+            InvalidTask: they cannot be calibrated; the message says why.
+        """
         if tested.get("mean_over_rate") is None:  # of other losses than those of two classes
             return None
         known = {name: tested[name] for name in ("examples", "base_rate", "mean_over_rate")}
         if not should_calibrate(**known):
             self.tell("the model is not calibrated: its predictions add up, as far as so few panel rows tell")
             return None
-        try:
-            made = self.commands.read(
-                "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel(weights)
-            )
-        # The model is trained and paid for: it is worth having without this.
-        except InvalidTask as error:
-            self.tell(f"the model is not calibrated: {error}")
-            return None
+        made = self.commands.read(
+            "adserver", "model", "calibrate", "--job", job_id, str(out), *self._on_panel(weights)
+        )
         return {name: made[name] for name in ("scale", "shift")}
 
     def _on_panel(self, weights: ModelWeights) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ From the user's table to a trained model: encode, task, browsers, dataset, job, 
 """
 
 import json
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,13 @@ from adserver.quickstart.people import count_use
 from adserver.quickstart.runs import REPORTED, Rows, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.exported_model import ModelWeights
-from adserver.training.defaults import Network, choose_learning_rate, choose_network, creation_options
+from adserver.training.defaults import (
+    CALIBRATE,
+    Network,
+    choose_learning_rate,
+    choose_network,
+    creation_options,
+)
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss
@@ -69,7 +76,12 @@ class Recipe(BaseRecipe[Trained]):
         if curves:
             self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
         tested = untouched = finisher.test(trained)
-        calibration = finisher.calibrate(ran.job_id, trained, tested)
+        calibration, not_calibrated = None, ""
+        # The model is trained and paid for: it is worth having without this.
+        try:
+            calibration = finisher.calibrate(ran.job_id, trained, tested)
+        except InvalidTask as error:
+            not_calibrated = f"the model cannot be calibrated, and its chances do not add up: {error}"
         if calibration is not None:
             before = {name: tested.get(name) for name in ("loss", "accuracy", "mean_over_rate")}
             # Calibration has overwritten the file that was tested, and keeps only the AUC as it was.
@@ -80,10 +92,10 @@ class Recipe(BaseRecipe[Trained]):
             self._commands.run("adserver", "model", "export", "--job", ran.job_id, str(last_is))
             raw_last = calibrated_last = finisher.test(last_is)
             # As the model is, so that their losses compare.
-            if calibration is not None and finisher.calibrate(
-                ran.job_id, last_is, raw_last, ModelWeights.LATEST
-            ):
-                calibrated_last = finisher.test(last_is)
+            if calibration is not None:
+                with suppress(InvalidTask):
+                    if finisher.calibrate(ran.job_id, last_is, raw_last, ModelWeights.LATEST):
+                        calibrated_last = finisher.test(last_is)
         plain = (
             steps.do("plain", lambda: finisher.train_plainly(ran.untrained, trained, described.encoder))
             if self._is_compared
@@ -107,7 +119,9 @@ class Recipe(BaseRecipe[Trained]):
             **{f"last_{name}": calibrated_last.get(name) for name in ("loss", "accuracy", "auc")},
             warnings=(
                 *self._warnings,
-                *tested["warnings"],
+                # What has just failed is no advice
+                *(one for one in tested["warnings"] if not (not_calibrated and CALIBRATE in one)),
+                *filter(None, [not_calibrated]),
                 *finisher.warn_of_rise(ran.untrained, raw_last),
                 *finisher.warn_of_little(chosen, ran.job["rounds_done"], untouched),
                 *finisher.warn_of_panel(plain),

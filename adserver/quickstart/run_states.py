@@ -4,7 +4,8 @@ describe_runs(project)              # [{"run": "1", "state": "done", "auc": .71,
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,7 @@ from maskedlark.frozen import pick_attributes
 _FIGURES: Final = (
     "name", "dataset_id", "auc", "plain_auc", "panel_alone_auc", "base_rate", "loss", "accuracy", "epsilon",
     "note", "is_calibrated", "private_minus_plain", "private_minus_panel_alone", "verdict", "leaks",
-    "measured_csv", "epsilon_with_measurement", "rows_per_person",
+    "measured_csv", "epsilon_with_measurement", "rows_per_person", "panel",
 )  # fmt: skip
 
 
@@ -41,7 +42,8 @@ def describe_runs(project: Project, *, is_short: bool = False) -> list[dict[str,
     after calibration where `is_calibrated`; a run that trained no model has neither. `epsilon` is of training
     alone if a model was trained, and of a person if `rows_per_person` is not None. `measured_csv` is the file
     of the sums; None if there are none. `leaks` says how columns tell the label by themselves. What a
-    comparison with plain training has is as of `Trained.plain`.
+    comparison with plain training has is as of `Trained.plain`. `panel` is the digest of the rows that the
+    model was tested on; None where it is not known.
     """
     folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
     last, process = project.last_run(), running_process(project)
@@ -68,9 +70,26 @@ def describe_runs(project: Project, *, is_short: bool = False) -> list[dict[str,
             found["private_minus_panel_alone"] = alone.get("private_minus_this")
             found["verdict"] = plain.get("verdict")
             found["measured_csv"] = (found.get("measured") or {}).get("csv")
+            if (job := find_job(found["job_id"]) if "job_id" in found else None) and job.eval_set_digest:
+                found["panel"] = job.eval_set_digest.hex()
             figures = {name: found.get(name) for name in _FIGURES}
             told.append({"run": folder.name, "state": state, **figures, "why": why})
     return told
+
+
+def warn_of_panels(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a warning of runs, as of `describe_runs`, whose models were tested on other rows; or nothing."""
+    by_panel: dict[str, list[str]] = defaultdict(list)
+    for one in runs:
+        if one["panel"] is not None:
+            by_panel[one["panel"]].append(one["run"])
+    if len(by_panel) < 2:
+        return ""
+    which = "; ".join(f"run{'s' * (len(same) > 1)} {', '.join(same)}" for same in by_panel.values())
+    return (
+        "these runs have different panels, since the table or its settings changed between them: losses, "
+        f"accuracies and AUCs compare only on one panel ({which})"
+    )
 
 
 @contextmanager

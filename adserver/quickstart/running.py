@@ -23,6 +23,7 @@ from adserver.dashboard.address import ADDRESS_FILE
 from adserver.quickstart.helper_floors import FLOORS
 from adserver.quickstart.project import Project
 from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 
 _POLL_S: Final = 0.05
@@ -34,6 +35,10 @@ _STOP_S: Final = 60.0
 _LONGEST_LINE: Final = 1_000
 # Says that `up` was asked for these servers, so that no run ends them
 _HELD: Final = "held"
+# Says that `down` has stopped these servers, so that a run that needs them can tell why they ended
+_STOPPED: Final = "stopped"
+# Lines of a log that are shown where its server has ended
+_LOG_LINES: Final = 10
 # Locked by the one command that starts servers, or decides whether they stay
 _LOCK: Final = ".starting"
 _DASHBOARD_PARTS: Final = ("fastapi", "jinja2", "starlette")
@@ -147,9 +152,14 @@ class RunningFleet:
         return {one.name: _last_lines(self._log(one), lines) for one in self._servers()}
 
     def require(self) -> None:
-        """Raise HelperUnavailable if a server has ended, with the end of its log."""
+        """Raise HelperUnavailable if a server has ended: by `down`, or with the end of its log."""
         for one in self._servers():
             if self._has_ended(one):
+                if (self._project.parties / _STOPPED).exists():
+                    raise HelperUnavailable(
+                        f"its servers were stopped by `adserver quickstart down {self._project.folder}`: "
+                        f"`adserver quickstart run {self._project.folder}` starts them again"
+                    )
                 raise HelperUnavailable(f"{one.name} has ended: {self._end_of_log(one)}")
 
     def up(self, *, is_held: bool = False) -> None:
@@ -169,6 +179,7 @@ class RunningFleet:
             if started == [*servers]:
                 # Of servers that have ended by themselves
                 self._release()
+            (self._project.parties / _STOPPED).unlink(missing_ok=True)
             try:
                 for one in started:
                     self._start(one)
@@ -191,6 +202,8 @@ class RunningFleet:
         Those that another command is starting, too: it is not waited for.
         """
         self._release()
+        if self._project.parties.exists():
+            (self._project.parties / _STOPPED).touch()
         return self._end(self._servers())
 
     def down_unless_held(self) -> None:
@@ -361,10 +374,15 @@ class RunningFleet:
         return self._project.parties / f"{server.name}.pid"
 
     def _end_of_log(self, server: Server) -> str:
+        """Return the last line of a server's log, and tell the lines before it."""
         # What earlier starts wrote says nothing of this one.
         began = self._log_began.get(server.name, 0)
         said = self._log(server).read_bytes()[began:].decode(errors="replace")[-2000:].strip()
-        return said or f"its log is empty, {self._log(server)}"
+        *before, last = said.splitlines() or [f"its log is empty, {self._log(server)}"]
+        # An error is one line
+        for line in before[-_LOG_LINES:]:
+            self._tell(f"{server.name}: {escape(line)}")
+        return last
 
     def _log(self, server: Server) -> Path:
         return self._project.parties / f"{server.name}.log"

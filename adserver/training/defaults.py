@@ -8,6 +8,8 @@ from typing import Final
 
 from maskedlark.frozen import frozen
 
+CALIBRATE: Final = "`adserver model calibrate`"
+"""What makes the predictions of two classes add up."""
 ROUNDS: Final = 120
 """Of all reports: amplification by smaller batches would not count against the ad server with one helper."""
 _ROUNDS_OF_HIDDEN: Final = 300

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from adserver.records.round_figures import RoundFigures
 from adserver.records.scored_loss import scored_loss
+from adserver.training.defaults import CALIBRATE
 from adserver.training.logit_scaling import chances_of, least_loss, logits_of
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen, pick_attributes
@@ -129,8 +130,8 @@ class Evaluation:
             )
         if self.mean_over_rate is not None and abs(self.mean_over_rate - 1) > OFF:
             found.append(
-                f"the mean prediction is {self.mean_over_rate:.2f} of the base rate: run `adserver model "
-                "calibrate`, or use a larger --clip-norm"
+                f"the mean prediction is {self.mean_over_rate:.2f} of the base rate: run {CALIBRATE}, or use "
+                "a larger --clip-norm"
             )
         return tuple(found)
 

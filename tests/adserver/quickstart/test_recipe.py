@@ -58,6 +58,7 @@ class Commands:
 
     def __init__(self) -> None:
         self.mean_over_rate: float | None = 0.5
+        self.advice = ["off"]
         self.ran: list[str] = []
         self.jobs: list[dict[str, Any]] = []
         self.measured: dict[str, Any] = {}
@@ -144,7 +145,7 @@ class Commands:
                 "mean_over_rate": 1.0
                 if {Path(one).name for one in arguments} & self.calibrated
                 else self.mean_over_rate,
-                "warnings": ["off"],
+                "warnings": self.advice,
             },
         }.get(name)
         return subprocess.CompletedProcess(name, 0, json.dumps(said), "")
@@ -271,10 +272,15 @@ def test_a_model_that_cannot_be_calibrated_stays_as_it_is_and_the_reason_is_told
 ) -> None:
     why = "InvalidTask: the best scale of the logit is -1"
     commands.failing = {"adserver model calibrate": subprocess.CompletedProcess("", 1, "", why)}
+    # What has just failed is not advised
+    commands.advice = ["the mean prediction is 0.50 of the base rate: run `adserver model calibrate`, or"]
     told: list[str] = []
     trained = Recipe(project, told.append).run()
     assert (trained.calibration, trained.mean_over_rate) == (None, 0.5)
-    assert any(one.startswith("the model is not calibrated") and why in one for one in told)
+    [warned] = trained.warnings
+    assert warned.startswith("the model cannot be calibrated, and its chances do not add up: adserver model")
+    assert warned.endswith(why)
+    assert [one for one in told if "calibrat" in one] == [f"warning: {warned}"]
 
 
 @pytest.mark.parametrize("mean_over_rate", [0.95, None])
@@ -781,6 +787,30 @@ def test_waiting_ends_when_a_server_ends(project: Project, monkeypatch: pytest.M
     waiting = ProjectCommands(project, RunningFleet(project, lambda _: None).require)
     with pytest.raises(HelperUnavailable, match="helper-0 has ended: no room on the disk"):
         waiting.end("sleep", "600")
+    # A command that failed meanwhile did so for want of it
+    monkeypatch.setattr(module, "command", lambda _: "/bin/false")
+    with pytest.raises(HelperUnavailable, match="helper-0 has ended: no room on the disk"):
+        waiting.run("false")
+
+
+def test_the_end_of_a_log_is_told_line_by_line_before_the_error(project: Project) -> None:
+    project.parties.mkdir()
+    (project.parties / "helper-0.log").write_text("starting\n\x1b[31mopened the ledger\nno room\n")
+    told: list[str] = []
+    with pytest.raises(HelperUnavailable) as ended:
+        RunningFleet(project, told.append).require()
+    assert str(ended.value) == "helper-0 has ended: no room"
+    assert told == ["helper-0: starting", "helper-0: \\x1b[31mopened the ledger"]
+
+
+def test_servers_that_down_has_stopped_have_not_ended_by_themselves(project: Project) -> None:
+    project.parties.mkdir()
+    (project.parties / "helper-0.log").write_text("no room on the disk\n")
+    fleet = RunningFleet(project, lambda _: None)
+    assert fleet.down() == []
+    why = f"its servers were stopped by `adserver quickstart down {project.folder}`"
+    with pytest.raises(HelperUnavailable, match=re.escape(why)):
+        fleet.require()
 
 
 def test_while_a_command_runs_its_caller_may_look_now_and_then(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from adserver.cli.main import app
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.run_lock import only_run
-from adserver.quickstart.run_states import describe_runs
+from adserver.quickstart.run_states import describe_runs, warn_of_panels
 from adserver.quickstart.runs import NOTHING_ASKED, SUMMARY, RunOptions, Steps
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
@@ -24,6 +24,24 @@ OF = sealed()
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return new_project(tmp_path / "play", SETTINGS)
+
+
+def test_runs_that_were_tested_on_other_rows_are_warned_of(project: Project) -> None:
+    site = Site(project.parties / "adserver", OF)
+    for run, digest in enumerate((b"a", b"a", b"b")):
+        job_id = site.submit(plan_for(OF, job_id=bytes([run]) * 16))
+        with site.engine.begin() as connection:
+            which = update(jobs).where(jobs.c.job_id == job_id)
+            connection.execute(which.values(eval_set_digest=digest * 32))
+        Steps.open(project).finish({"job_id": job_id.hex(), "loss": 0.5})
+        told = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)])
+        assert ("compare only on one panel (runs 1, 2; run 3)" in told.output) == (digest == b"b")
+    site.engine.dispose()
+    runs = describe_runs(project)
+    assert [one["panel"] for one in runs] == [b"a".hex() * 32, b"a".hex() * 32, b"b".hex() * 32]
+    said = json.loads(CliRunner().invoke(app, ["quickstart", "status", str(project.folder), "--json"]).stdout)
+    assert said["warning"] == warn_of_panels(runs)
+    assert warn_of_panels(runs[:2]) == ""
 
 
 def interrupt() -> None:
