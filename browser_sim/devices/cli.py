@@ -175,7 +175,7 @@ def _devices_command(
         )
         with LocalStore(store) as updates:
             found = run_local(local, updates, guarded)
-        typer.echo(json.dumps(found.as_json()) if as_json else f"{plural(found.accepted, 'update')} accepted")
+        typer.echo(json.dumps(found.as_json()) if as_json else found.sentence)
         return
     location = f"{site}/v1/tasks/{task}"
     bundle = patiently(

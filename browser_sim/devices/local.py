@@ -34,6 +34,7 @@ from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Round, device_stream
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.terminal.plural import plural
 
 MAX_BODY_BYTES: Final = 4 << 20
 MEDIA_TYPE: Final = "application/octet-stream"
@@ -89,6 +90,24 @@ class _LocalTold:
     def as_json(self) -> dict[str, Any]:
         """Return the attributes as JSON."""
         return dict(vars(self))
+
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        found = [f"{plural(self.devices, 'device')}: {plural(self.accepted, 'update')} accepted"]
+        if self.duplicates:
+            found.append(f"{self.duplicates} that the ad server had already")
+        if self.without_logs:
+            found.append(
+                f"{plural(self.without_logs, 'visit')} without one, since a device had fewer fresh examples "
+                "than local.batch_size and uses each once"
+            )
+        found += [f"{count} not taken ({reason.replace('_', ' ')})" for reason, count in self.reasons.items()]
+        if self.most_user_epsilon is not None:
+            found.append(
+                f"all updates of a person to this job cost up to epsilon {self.most_user_epsilon:.3g}"
+            )
+        return "; ".join(found)
 
 
 @frozen

@@ -67,7 +67,7 @@ def federated(reading: Reading) -> None:
     assert (reading.clone / "play" / "trained.onnx").exists()
     assert "a person in task 'visits at home': 30 devices" in reading.stdout
     assert "30 devices saw 4 rounds: 120 answered" in reading.stdout
-    assert "90 updates accepted" in reading.stdout
+    assert "30 devices: 90 updates accepted" in reading.stdout
     assert "60 updates accepted" in reading.stdout
 
 

@@ -98,8 +98,21 @@ def test_line_gives_each_log_to_one_update_and_says_what_a_person_has_spent(
     # Six logs a device and two an update: three rounds, then nobody has any left.
     assert (told.accepted, told.without_logs) == (9, 6)
     assert told.most_user_epsilon == pytest.approx(1.8, abs=0.3)
+    assert told.sentence == (
+        "3 devices: 9 updates accepted; 6 visits without one, since a device had fewer fresh examples than "
+        "local.batch_size and uses each once; all updates of a person to this job cost up to epsilon "
+        f"{told.most_user_epsilon:.3g}"
+    )
     assert live(client, tmp_path, job).accepted == 0
     assert jobs.accepted(job.job_id) == 9
+
+
+def test_devices_say_why_updates_were_not_taken_without_noise_of_no_epsilon() -> None:
+    told = _LocalTold(devices=2, accepted=1, duplicates=3)
+    told.reasons["round_over"] += 2
+    assert told.sentence == (
+        "2 devices: 1 update accepted; 3 that the ad server had already; 2 not taken (round over)"
+    )
 
 
 def test_logs_are_used_once_over_all_jobs_and_each_jobs_updates_are_counted_alone(
