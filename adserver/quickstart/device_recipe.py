@@ -4,6 +4,7 @@ From the user's table to a trained model: encode, divide by people, task, job, d
 """
 
 import json
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,30 @@ _WINDOW_S: Final = 600
 _TELL_EVERY_S: Final = 10.0
 # Devices that are asked for no further round for so long believe that the job has stopped.
 _IDLE_S: Final = 120
+
+
+class _Pace:
+    """How far a job's rounds are, and how long the others will take by those that have ended."""
+
+    def __init__(self, *, rounds: int, done: int, now_s: float) -> None:
+        self._rounds = rounds
+        self._first = self._done = done
+        self._began_s = self._ended_s = now_s
+
+    def describe(self, done: int, now_s: float) -> str:
+        """Describe it at a time, given how many rounds are done."""
+        if done > self._done:
+            self._done, self._ended_s = done, now_s
+        said = f"{done} of {plural(self._rounds, 'round')} done"
+        if done == self._first:
+            return f"{said}, {_roughly(now_s - self._began_s)} so far"
+        each_s = (self._ended_s - self._began_s) / (done - self._first)
+        left_s = max(0.0, each_s * (self._rounds - done) - (now_s - self._ended_s))
+        return f"{said}, about {_roughly(each_s)} each: {_roughly(left_s)} left"
+
+
+def _roughly(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 class DeviceRecipe(Recipe):
@@ -116,11 +141,12 @@ class DeviceRecipe(Recipe):
         """Let all devices answer the rounds that the job has left; return what became of their answers."""
         job, data = self._commands.read("adserver", "job", "show", job_id), self._settings
         left = job["rounds"] - job["rounds_done"]
+        pace = _Pace(rounds=job["rounds"], done=job["rounds_done"], now_s=time.monotonic())
 
         def tell_rounds() -> None:
             with suppress(InvalidTask):  # a server that is too busy to say it now
                 done = self._commands.read("adserver", "job", "show", job_id)["rounds_done"]
-                self._tell(f"{done} of {plural(job['rounds'], 'round')} done")
+                self._tell(pace.describe(done, time.monotonic()))
 
         told: dict[str, Any] = self._commands.during(tell_rounds, every_s=_TELL_EVERY_S).read(
             *("browser-sim", "devices", "--site", f"http://{data.servers.adserver_http}", "--insecure"),

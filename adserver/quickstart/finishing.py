@@ -63,6 +63,7 @@ class ModelFinisher:
         loss: What the model was trained with.
         is_own_model: Whether the network is the owner's, and not the default one.
         is_rate_named: Whether [training] has a learning rate, and not the rule's.
+        are_devices: Whether people's devices trained it, which send no report.
         tell: Gets one line a step.
     """
 
@@ -73,6 +74,12 @@ class ModelFinisher:
     is_own_model: bool
     is_rate_named: bool
     tell: Callable[[str], None]
+    are_devices: bool = False
+
+    @property
+    def _more(self) -> str:
+        """What a better model takes more of."""
+        return "people" if self.are_devices else "reports"
 
     def test(self, model: Path) -> Any:
         """Return how a model does on the panel."""
@@ -99,7 +106,7 @@ class ModelFinisher:
         lower = "lower [training] learning_rate, or " if self.is_rate_named else ""
         return (
             f"the {name.replace('_', ' ')} rose from {first[name]:.4f} before the first round to "
-            f"{last[name]:.4f} after the last one: {lower}train with more reports or a larger epsilon",
+            f"{last[name]:.4f} after the last one: {lower}train with more {self._more} or a larger epsilon",
         )
 
     def warn_of_little(self, chosen: int, rounds: int, tested: dict[str, Any]) -> tuple[str, ...]:
@@ -117,9 +124,10 @@ class ModelFinisher:
             found.append(f"it did best on the panel after round {chosen} of {rounds}")
         if not found:
             return ()
+        section = "federated" if self.are_devices else "training"
         return (
-            f"the model learned little: {', and '.join(found)}; lower [training] learning_rate, or train "
-            "with more reports or a larger epsilon",
+            f"the model learned little: {', and '.join(found)}; lower [{section}] learning_rate, or train "
+            f"with more {self._more} or a larger epsilon",
         )
 
     def train_plainly(self, untrained: Path, private: Path, encoder: Path | None) -> dict[str, Any] | None:
@@ -172,7 +180,8 @@ class ModelFinisher:
         compared = alone.get("private_minus_this")
         if plain is None or compared is None or compared["low"] > 0:
             return ()
-        return (f"{plain['verdict']} Use more reports or a larger epsilon, or do without reports.",)
+        without = "their devices" if self.are_devices else "reports"
+        return (f"{plain['verdict']} Use more {self._more} or a larger epsilon, or do without {without}.",)
 
     def calibrate(
         self, job_id: str, out: Path, tested: dict[str, Any], weights: ModelWeights = ModelWeights.BEST

@@ -65,6 +65,7 @@ class Recipe(BaseRecipe[Trained]):
             is_own_model=bool(self._settings.model.onnx),
             is_rate_named=self._settings.training.learning_rate is not None,
             tell=self._tell,
+            are_devices=bool(self._settings.federated.person),
         )
         trained, curves = folder / "trained.onnx", self._picture("curves")
         self._tell("the rounds are done: exporting the model, drawing its curves and testing it on the panel")

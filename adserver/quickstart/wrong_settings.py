@@ -18,6 +18,11 @@ from maskedlark.encoding.close_names import find_close
 from maskedlark.frozen import frozen
 
 _MOST_SHOWN: Final = 60
+# Where what a project does not set is set
+_ELSEWHERE: Final = {
+    ("federated", "strategy"): "a project's devices train with dp-fedavg, and other strategies are for "
+    "`adserver job submit --strategy`: see docs/tutorial/federated.md and docs/reference/strategies.md"
+}
 _KINDS: Final = {
     "number": "a number",
     "integer": "a whole number",
@@ -107,6 +112,7 @@ def _describe(schema: Mapping[str, Any], error: Any) -> WrongSetting:
         what = "setting" if len(place) > 1 else "section"
         names = [f"[{one}]" if len(place) == 1 else one for one in ([close] if close else known)]
         remedy = f"did you mean {names[0]}?" if close else f"there are {', '.join(names)}"
+        remedy = _ELSEWHERE.get(place, remedy)
         return WrongSetting(text=f"{where} is no {what}: {remedy}", hides=frozenset(hides))
     if kind == "value_error":
         return WrongSetting(text=f"{where}: {error['ctx']['error']}", hides=frozenset(hides))

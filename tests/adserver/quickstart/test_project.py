@@ -98,6 +98,11 @@ def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
     [
         ("# rounds = 120", 'rounds = "many"', r'\[training\] rounds is "many", but must be a whole number'),
         ("# rounds = 120", "round = 120", r"\[training\] round is no setting: did you mean rounds\?"),
+        (
+            "[federated] ",
+            '[federated]\nstrategy = "fedprox" ',
+            r"\[federated\] strategy is no setting: .* other strategies are for `adserver job submit --str",
+        ),
         ("[model]", "[modell]", r"\[modell\] is no section: did you mean \[model\]\?"),
         ("# rounds = 120", "rounds 120", "is not valid TOML"),
         (

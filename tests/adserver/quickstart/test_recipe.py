@@ -19,7 +19,7 @@ from adserver.cli.main import app
 from adserver.cli.quickstart_output import describe_result, show_comparison
 from adserver.quickstart import commands as module
 from adserver.quickstart.commands import ProjectCommands
-from adserver.quickstart.device_recipe import DeviceRecipe
+from adserver.quickstart.device_recipe import DeviceRecipe, _Pace
 from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
@@ -525,6 +525,9 @@ def test_the_interval_and_not_the_two_figures_decides_whether_the_panel_alone_do
     plain = {"verdict": "The verdict.", "panel_alone": {"auc": 0.7, "private_minus_this": compared}}
     warned = finisher.warn_of_panel(plain)
     assert [one.startswith("The verdict. Use more reports") for one in warned] == [True] * is_warned
+    of_devices = replace(finisher, are_devices=True).warn_of_panel(plain)
+    said = "The verdict. Use more people or a larger epsilon, or do without their devices."
+    assert of_devices == (said,) * is_warned
     # Numbers are not compared, and devices have no panel of other people's rows
     undecided = {"auc": 0.9, "private_minus_this": None}
     for nothing in (None, {**plain, "panel_alone": None}, {**plain, "panel_alone": undecided}):
@@ -946,6 +949,15 @@ def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, 
     assert not {"browser-sim run", "adserver dataset seal"} & set(commands.ran)
     assert not {"devices.csv", "panel.csv"} & {path.name for path in folder.iterdir()}
     assert "1 answer was not taken: round_over" in told
+
+
+def test_the_time_that_rounds_take_is_told_once_one_has_ended() -> None:
+    pace = _Pace(rounds=20, done=2, now_s=1000.0)
+    assert pace.describe(2, 1010.0) == "2 of 20 rounds done, 10 s so far"
+    assert pace.describe(3, 1040.0) == "3 of 20 rounds done, about 40 s each: 11 min left"
+    assert pace.describe(3, 1070.0) == "3 of 20 rounds done, about 40 s each: 11 min left"
+    assert pace.describe(18, 1640.0) == "18 of 20 rounds done, about 40 s each: 80 s left"
+    assert pace.describe(20, 1720.0) == "20 of 20 rounds done, about 40 s each: 0 s left"
 
 
 @pytest.mark.parametrize(("done", "rounds", "idle"), [(3, "2", "120"), (5, "1", "0.1")])
