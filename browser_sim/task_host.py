@@ -48,7 +48,11 @@ def load_bundle(
         InvalidTask: not a bundle, a signature is wrong, a key list is over, or a helper is not trusted.
         HelperUnavailable: the task host does not answer.
     """
-    encoded = _fetch(location, protection, what="task") if is_url(location) else _read(location)
+    encoded = (
+        _fetch(location, protection, remedy="give the task's id in full")
+        if is_url(location)
+        else _read(location)
+    )
     bundle = canonical.decode(TaskBundle, encoded)
     bundle.verify()
     bundle.check_fresh(now)
@@ -84,7 +88,12 @@ def _load_encoder_of(location: str, protection: Protection) -> "Encoder":
             "the task requires an encoder: give its file with --encoder, or give the task as a URL"
         )
     return read_encoder(
-        _fetch(f"{location.rstrip('/')}/encoder", protection, what="encoder", limit=MAX_ENCODER_BYTES)
+        _fetch(
+            f"{location.rstrip('/')}/encoder",
+            protection,
+            remedy="give its file with --encoder",
+            limit=MAX_ENCODER_BYTES,
+        )
     )
 
 
@@ -157,7 +166,7 @@ class _HttpsHandler(HTTPSHandler):
         return self.do_open(self._kind, req, context=self._own)
 
 
-def _fetch(url: str, protection: Protection, *, what: str, limit: int = canonical.MAX_BYTES) -> bytes:
+def _fetch(url: str, protection: Protection, *, remedy: str, limit: int = canonical.MAX_BYTES) -> bytes:
     """Download the body at a URL by Python's own client, which loads fastest."""
     protection.check(url)
     request = _request(url)
@@ -182,9 +191,7 @@ def _fetch(url: str, protection: Protection, *, what: str, limit: int = canonica
     if status >= 500:
         raise HelperUnavailable(f"the task host answered {status}")
     if status == 404:
-        raise InvalidTask(
-            f"no such {what}: the task host answered 404 for {request.full_url}: give the task's id in full"
-        )
+        raise InvalidTask(f"the task host answered 404, not found, for {request.full_url}: {remedy}")
     if status != 200:
         raise InvalidTask(f"the task host answered {status} for {request.full_url}")
     if len(body) > limit:

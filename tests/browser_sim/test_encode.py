@@ -213,7 +213,11 @@ def test_browsers_use_the_encoder_that_the_task_names(tmp_path: Path) -> None:
     encoder = fit_counting(TableSettings(path=path, label="y")).encoder
     other = fit_counting(TableSettings(path=table(tmp_path, ROWS[:9], "few.csv"), label="y")).encoder
     task = world(num_features=3, encoder=encoder.digest).task
-    for served, why in ((encoder, None), (other, "the task requires"), (None, "answered 404")):
+    for served, why in (
+        (encoder, None),
+        (other, "the task requires"),
+        (None, "404, not found, .* --encoder"),
+    ):
         files = {} if served is None else {"/v1/tasks/t/encoder": encode(served)}
         with http_sink(files=files) as url:
             asked = settings(path, f"{url}/v1/tasks/t")
