@@ -133,5 +133,6 @@ if __name__ == "__main__":  # python -m tests.docs.test_browser_demo docs/img/br
     parser.add_argument("picture", type=Path)
     given = parser.parse_args()
     with TemporaryDirectory() as name, played(Path(name)) as (taken, _stage):
+        taken.get_by_text(f"{CROWD} from simulated people, 0 from browsers").wait_for()
         taken.wait_for_timeout(1500)
         taken.screenshot(path=given.picture, full_page=True)

@@ -25,7 +25,7 @@ function show(last) {
   shown = last.report_id;
   at("waiting").textContent = last.is_fake
     ? "A fake report: all of its pairs add to 0. Neither helper, nor the ad server, can tell."
-    : `A real report of an ad for ${last.campaign}: its pairs of money spent add to ${last.spent}.`;
+    : `A real report of an ad for ${last.campaign}: its pair of money spent adds to ${last.spent}.`;
   at("waiting").textContent += " Whichever tab or browser sent the last report, it is shown here.";
   rows(at("adserver"), [
     ["report id", last.report_id],
@@ -44,7 +44,7 @@ function show(last) {
 }
 
 const count = ({ simulated, browsers }) =>
-  `${simulated + browsers} reports (${simulated} of simulated people, ${browsers} of browsers that show this demo)`;
+  `${simulated + browsers} reports (${simulated} from simulated people, ${browsers} from browsers)`;
 
 function draw(result) {
   drawn = result;
@@ -92,7 +92,7 @@ function draw(result) {
 async function poll() {
   try {
     const state = await (await fetch("/api/state", { cache: "no-store" })).json();
-    at("crowd").textContent = `For the next measurement wait ${count(state.waiting)}.`;
+    at("crowd").textContent = `For the next measurement, ${count(state.waiting)} wait.`;
     at("people").textContent = state.crowd;
     show(state.last);
   } catch {
