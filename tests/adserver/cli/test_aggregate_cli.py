@@ -6,16 +6,25 @@ Docs/tutorial/measurement.md runs the rest.
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from adserver import Client
+from adserver.cli.aggregate import _groups_of, _read_off
 from adserver.cli.main import app
 from adserver.collecting.task_settings import measurement_from
 from adserver.views import printing
+from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.reports.measurement import Measurement
 from tests.measured import SHOP
+
+if TYPE_CHECKING:
+    from adserver.client.ad_server import AdServer
 
 RUNNER = CliRunner()
 
@@ -129,3 +138,48 @@ def test_a_wrong_measurement_file_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(InvalidTask):
         measurement_from(path)
+
+
+def test_names_of_columns_may_hold_what_separates_names() -> None:
+    declared = build(
+        Measurement,
+        {
+            "min_cell_count": 1,
+            "values": [
+                {"name": "paid", "low": 0, "high": 9, "title": "Paid: net"},
+                {"name": "paid_filled", "low": 0, "high": 1, "title": "rows with Paid: net"},
+            ],
+            "keys": [
+                {"name": "device_kind", "size": 2, "title": "Device, kind"},
+                {"name": "a_b", "size": 2, "title": "a=b"},
+                {"name": "place", "size": 2},
+            ],
+        },
+    )
+
+    class Server:
+        """An ad server with one task."""
+
+        def dataset(self, dataset: str) -> Any:
+            return SimpleNamespace(task_id=b"\x11" * 32)
+
+        def task(self, task_id: str) -> Any:
+            task = SimpleNamespace(measurement=declared)
+            return SimpleNamespace(stored=SimpleNamespace(bundle=SimpleNamespace(task=task)))
+
+    server = cast("AdServer", Server())
+    assert _groups_of(server, "", "Device, kind, place", ["a=b=1", "place = x=y"]) == {
+        "group_by": ["Device, kind", "place"],
+        "where": {"a=b": "1", "place": "x=y"},
+    }
+    for typed in ("a=b==1", "a!=1=2", "place", "a=b"):
+        with pytest.raises(typer.BadParameter, match="expected KEY=VALUE"):
+            _groups_of(server, "", "", [typed, "a=b=0"])
+    means, quantiles, filled = _read_off(
+        declared,
+        ["Paid: net:rows with Paid: net", "Paid: net:count"],
+        ["Paid: net:rows with Paid: net:0.5", "Paid: net:count:0.9"],
+    )
+    assert means == [("Paid: net", "rows with Paid: net"), ("Paid: net", "count")]
+    assert quantiles == [("Paid: net", "rows with Paid: net", 0.5), ("Paid: net", "count", 0.9)]
+    assert filled == {("Paid: net", "rows with Paid: net")}
