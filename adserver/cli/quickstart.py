@@ -150,7 +150,7 @@ def _make_project(
     person: str = "",
 ) -> "Project":
     from adserver.quickstart.check import check
-    from adserver.quickstart.column_check import warn_of_measured
+    from adserver.quickstart.column_check import plan_ids, warn_of_bare_ids, warn_of_measured
     from adserver.quickstart.measurement import plan_measurement
     from adserver.quickstart.measurement_forecast import (
         forecast_groups,
@@ -206,6 +206,7 @@ def _make_project(
         warnings = (
             *report.warn_of_leaks(learned - secret),
             *report.warn_of_spellings(learned | {*measure.columns}),
+            *warn_of_bare_ids(one for one in plan_ids(table, data, reported) if one.name in learned - secret),
             *warn_of_repeated_people(
                 table, label, measure.columns, person=person, section="federated" if person else "task"
             ),

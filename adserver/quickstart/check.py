@@ -25,6 +25,7 @@ from adserver.quickstart.column_check import (
     find_table_problems,
     fit_encoder,
     plan_measured,
+    warn_of_bare_ids,
     warn_of_codes,
     warn_of_kept,
     warn_of_measured,
@@ -195,6 +196,7 @@ def check(project: Project) -> Checked:
             planned = PlannedTraining(reports=reported, epsilon=settings.epsilon_of_row)
             encoder = fit_encoder(table, kept, settings.data, planned)
             features = encoder.num_features
+            table_warnings = (*table_warnings, *warn_of_bare_ids(encoder.columns))
     loss = choose_loss(project, features, classes)
     problems += _problems_of_limits(settings)
     problems += _problems_of_training(settings, reported)

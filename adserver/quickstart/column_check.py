@@ -6,7 +6,7 @@ problems = list(find_table_problems(table, report, settings, kept))
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,16 +15,16 @@ from typing import Final
 from adserver.quickstart.measurement import MeasurementPlan, describe_long_words, plan_measurement
 from adserver.quickstart.measurement_forecast import suggest_bounds
 from adserver.quickstart.people import divide, why_not_learned
-from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings
+from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings, TrainingSettings
 from adserver.quickstart.table_report import MOST_CLASSES, TableReport, Use
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.column_kinds import ColumnKind
-from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Encoder
-from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
+from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Column, Encoder, IdColumn
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit, id_column
 from maskedlark.encoding.identifiers import why_codes, why_identifiers
-from maskedlark.encoding.people_columns import find_people_columns
+from maskedlark.encoding.people_columns import find_people_columns, holds_names_of_people
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.terminal.exit_status import how_to_install
@@ -80,7 +80,9 @@ def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str])
     """
     answered = {*data.date_orders(), *data.codes, *data.publish, *data.vocabularies()}
     for column in report.columns:
-        if column.name not in kept or column.name in answered:
+        has_names = column.use is Use.LEFT_OUT and holds_names_of_people(column.name)
+        # To say that names are words does not say that they may be public
+        if column.name not in kept or column.name in (data.publish if has_names else answered):
             continue
         if column.use is Use.WORDS and column.unread:
             yield (
@@ -88,7 +90,29 @@ def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str])
                 "codes"
             )
         elif column.use is Use.LEFT_OUT and not column.leak and not column.looks_like:
-            yield f"[data] ignore: column {column.name!r} is a feature, and `new` leaves it out: {column.why}"
+            yield (
+                f"[data] ignore: column {column.name!r} is a feature, and `new` leaves it out: {column.why}"
+                + ("; the encoder is public: name it in ignore or publish" if has_names else "")
+            )
+
+
+def warn_of_bare_ids(columns: Iterable[Column]) -> Iterator[str]:
+    """Yield a line for each column of ids of which no word has a row of its own."""
+    for column in columns:
+        if isinstance(column, IdColumn) and not column.words:
+            yield (
+                f"[data] words: no word of column {column.name!r} is in as many rows as one needs for a row "
+                "of its own, so the feature says only whether the cell is empty: name it in ignore"
+            )
+
+
+def plan_ids(table: Table, data: DataSettings, reported: int) -> Iterator[IdColumn]:
+    """Yield the columns of ids as the encoder will have them for so many reports and the default epsilon."""
+    planned = PlannedTraining(reports=max(1, reported), epsilon=TrainingSettings().epsilon)
+    learned = [row for row, why in enumerate(why_not_learned(table, data)) if not why]
+    for name, most in data.vocabularies().items():
+        cells = table.columns[name]
+        yield id_column(name, [cells[row] for row in learned], most, planned)
 
 
 def warn_of_measured(table: Table, measure: MeasureSettings) -> Iterator[str]:

@@ -37,6 +37,7 @@ from maskedlark.encoding.identifiers import (
     why_codes,
     why_identifiers,
 )
+from maskedlark.encoding.people_columns import holds_names_of_people
 from maskedlark.encoding.table import Cells, Table, find_example
 from maskedlark.encoding.unread_cells import find_unread
 from maskedlark.errors import InvalidTask
@@ -349,7 +350,7 @@ def _use(name: str, cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
             return Use.DATE, ""
     except InvalidTask as error:
         return Use.LEFT_OUT, f"{error}: {_how_to_read_dates(name, error)}"
-    return _use_of_words(cells, counts)
+    return _use_of_words(name, cells, counts)
 
 
 def _how_to_read_dates(name: str, error: InvalidTask) -> str:
@@ -382,13 +383,15 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
     return (Use.WORDS if why else Use.NUMBER), why
 
 
-def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
+def _use_of_words(name: str, cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
     found, unread = identifiers(cells), find_unread(counts)
     are_many = found is not None or len(counts) > MOST_CLASSES
     if unread is not None and are_many:
         return Use.LEFT_OUT, unread.why
     if found is not None:
         return Use.LEFT_OUT, f"looks like identifiers: {found}"
+    if len(counts) >= FEWEST_ROWS and holds_names_of_people(name):
+        return Use.LEFT_OUT, "names of people, by the column's name"
     if unread is None or unread.meant == "amounts":
         return Use.WORDS, ""
     # Codes such as `4G` beside `5` may be meant, so it is not left out.

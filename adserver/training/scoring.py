@@ -40,7 +40,7 @@ from maskedlark.encoding.encoder import (
     NumberColumn,
     read_encoder,
 )
-from maskedlark.encoding.table import Table
+from maskedlark.encoding.table import Table, find_other_unit, names_unit
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
@@ -150,12 +150,26 @@ class _ScoredTable:
                 lines.append(
                     f"{what}: {columns} {', '.join(named)}; check that the cells were read as they were meant"
                 )
-        lines += [
-            f"column {column!r} is read as amounts in {unit}; the encoder does not know the unit that it was "
-            "fitted on: check that it is the same"
-            for column, unit in self.units.items()
-        ]
-        return lines
+        return [*lines, *self._describe_units()]
+
+    def _describe_units(self) -> Iterator[str]:
+        """Yield what is to be checked of units: nothing of one that the column's name has."""
+        unsaid = dict[str, str]()
+        for column, unit in self.units.items():
+            if other := find_other_unit(column, unit):
+                yield (
+                    f"column {column!r} is named in {other}, and its amounts are in {unit}, read as if they "
+                    f"were in {other}: convert them"
+                )
+            # A share has no other unit
+            elif not names_unit(column) and unit != "%":
+                unsaid[column] = unit
+        if unsaid:
+            told = " and ".join(f"{column!r} is read as amounts in {unit}" for column, unit in unsaid.items())
+            yield (
+                f"column {told}; the encoder does not know the unit that it was fitted on: check that it is "
+                "the same"
+            )
 
 
 def find_encoder(encoded_model: bytes, given: Encoder | None) -> Encoder:

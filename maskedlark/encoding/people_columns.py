@@ -40,6 +40,12 @@ _PERSON_ID: Final = re.compile(
     f"(?:.* )?{_ONE}(?:e?n|e?s)?(?: ?{_ID_WORD})+"
     f"|(?:.* )?(?:id|uuid|code|codigo|numero) (?:(?:de|del|do|du) )?{_ONE}"
 )
+# Such as `Full Name`, `vorname` and `Kundenname`, but no `product name`
+_PERSON_NAME: Final = re.compile(
+    f"(?:(?:full|first|last|middle|given|family|sur|person|maiden|contact) ?|{_ONE}(?:e?n|e?s)? ?)?names?"
+    "|(?:voll|vor|nach|familien)(?:e? ?)namen?|(?:pre)?nom(?: (?:complet|de famille))?|prenom"
+    "|nombre(?: completo)?|apellidos?|nome(?: completo)?|cognome|sobrenome|(?:voor|achter)?naam"
+)
 _NAME_PART: Final = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Between these shares of its rows the words of a column may be ids of people who repeat: fewer are mostly
 # groups of people, or of things
@@ -91,11 +97,21 @@ def find_people_columns(table: Table, names: Collection[str]) -> PeopleColumns:
     return PeopleColumns(named=named, asked=asked)
 
 
-def _names_people(column: str) -> bool:
-    """Return whether a column's name says that it names people, one by one."""
+def holds_names_of_people(column: str) -> bool:
+    """Return whether a column's name says that its words are names of people, such as `Full Name`."""
+    return bool(_PERSON_NAME.fullmatch(_split_name(column)))
+
+
+def _split_name(column: str) -> str:
+    """Return the words of a column's name, in lower case and without accents."""
     # Accents are parted from their letters, whose case tells words apart
     letters = "".join(one for one in unicodedata.normalize("NFKD", column) if not unicodedata.combining(one))
-    name = " ".join(_NAME_PART.findall(letters)).lower()
+    return " ".join(_NAME_PART.findall(letters)).lower()
+
+
+def _names_people(column: str) -> bool:
+    """Return whether a column's name says that it names people, one by one."""
+    name = _split_name(column)
     return name in _PEOPLE - _NOT_ALONE or bool(_PERSON_ID.fullmatch(name))
 
 

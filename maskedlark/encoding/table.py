@@ -52,6 +52,20 @@ _DECIMAL_POINT: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]
 _SYMBOL: Final = r"[$€£¥₹%]|(?:R|A|C|US)\$"
 # No letters but these, and these apart from the figures: others may be names, such as A 5 and EUR1
 _LETTERS: Final = "kr|zł|Kč|AUD|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EUR|GBP|INR|JPY|MXN|NOK|NZD|PLN|SEK|USD"
+_NAMED_UNIT: Final = re.compile(
+    rf"(?:\b(?:R|A|C|US))?\$|{_SYMBOL}|(?<![^\W_])(?:{_LETTERS})(?![^\W_])", re.IGNORECASE
+)
+_CODES: Final = {
+    "€": "EUR",
+    "$": "USD",
+    "US$": "USD",
+    "£": "GBP",
+    "¥": "JPY",
+    "₹": "INR",
+    "R$": "BRL",
+    "A$": "AUD",
+    "C$": "CAD",
+}
 _BLANK: Final = r"[ \u00a0\u202f]"
 _FIGURES: Final = r"[0-9](?:[0-9.,' \u00a0\u202f\u2019]*[0-9])?"
 _AMOUNT: Final = re.compile(
@@ -304,6 +318,22 @@ def _describe_amounts(amounts: Mapping[str, Amounts], signed: Collection[str]) -
         yield "negative numbers in brackets or with a minus sign"
     if units := dict.fromkeys(found.unit for found in amounts.values() if found.unit):
         yield f"amounts (as numbers, without {' and '.join(units)})"
+
+
+def find_other_unit(column: str, unit: str) -> str:
+    """Return the unit that a column's name has, if it has one and amounts are in another; else nothing.
+
+    >>> find_other_unit("Umsatz (€)", "$"), find_other_unit("Umsatz (€)", "EUR")
+    ('€', '')
+    """
+    named = [found[0].upper() for found in _NAMED_UNIT.finditer(column)]
+    known = {_CODES.get(one, one) for one in named}
+    return "" if not named or _CODES.get(unit, unit).upper() in known else named[0]
+
+
+def names_unit(column: str) -> bool:
+    """Return whether a column's name has a currency or %."""
+    return bool(_NAMED_UNIT.search(column))
 
 
 def find_example(cells: Cells) -> str:

@@ -138,6 +138,25 @@ def test_no_file_is_overwritten_that_is_read_or_that_nobody_said_to_replace(
         assert (tmp_path / name).read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("units", "expected"),
+    [
+        ({"pages": "€"}, ["column 'pages' is read as amounts in €; the encoder does not know"]),
+        ({"a": "€", "b": "$"}, ["column 'a' is read as amounts in € and 'b' is read as amounts in $; the"]),
+        ({"Umsatz 2025 (€)": "€", "price_eur": "€", "rate": "%", "share %": "%"}, []),
+        ({"Umsatz (€)": "$"}, ["column 'Umsatz (€)' is named in €, and its amounts are in $, read as if"]),
+        ({"paid (US$)": "USD", "in $": "£"}, ["column 'in $' is named in $, and its amounts are in £"]),
+    ],
+)
+def test_units_are_told_once_unless_the_name_of_the_column_has_them(
+    units: dict[str, str], expected: list[str]
+) -> None:
+    told = replace(score_table(model(), ENCODER, parse_table(TABLE.encode(), "a.csv")), units=units)
+    before = replace(told, units={}).remarks()
+    remarks = told.remarks()[len(before) :]
+    assert [one[: len(said)] for one, said in zip(remarks, expected, strict=True)] == expected
+
+
 def test_one_odd_amount_costs_its_own_row_alone_and_the_unit_is_printed(tmp_path: Path) -> None:
     rows = [f"{page},50 €;phone;2026-11-02\n" for page in range(30)]
     table = "pages;device;seen\n" + "".join(rows)

@@ -1171,6 +1171,39 @@ def test_a_cell_that_is_no_date_is_refused_with_its_line_and_the_forms(tmp_path:
     )
 
 
+def test_names_of_people_are_left_out_and_warned_of_unless_their_owner_publishes_them(tmp_path: Path) -> None:
+    rows = [(f"Ann {row % 90}", *of) for row, of in enumerate(visits())]
+    (tmp_path / "visits.csv").write_text(text(rows, header=("Full Name", *HEADER)))
+    play = tmp_path / "play"
+    made = invoke("new", play, "--csv", tmp_path / "visits.csv", "--label", "bought")
+    assert "names of people, by the column's name" in " ".join(made.output.split())
+    path = play / CONFIG
+    lines = [line for line in path.read_text().splitlines() if not line.startswith('  "Full Name"')]
+    path.write_text("\n".join(lines))
+    assert check(Project.open(play)).table_warnings == (
+        "[data] ignore: column 'Full Name' is a feature, and `new` leaves it out: names of people, by the "
+        "column's name; the encoder is public: name it in ignore or publish",
+    )
+    change(play, "words = []", 'words = ["Full Name=planned"]')
+    assert any("names of people" in one for one in check(Project.open(play)).table_warnings)
+    change(play, "publish = []", 'publish = ["Full Name"]')
+    assert not any("names of people" in one for one in check(Project.open(play)).table_warnings)
+
+
+def test_ids_of_which_none_has_a_row_are_told_to_be_useless(tmp_path: Path) -> None:
+    rows = [(str(1_000 + row * 7 % 300), *of) for row, of in enumerate(visits(900))]
+    (tmp_path / "visits.csv").write_text(text(rows, header=("customer id", *HEADER)))
+    play, why = tmp_path / "play", "no word of column 'customer id' is in as many rows as one needs for a row"
+    made = invoke("new", play, "--csv", tmp_path / "visits.csv", "--label", "bought")
+    assert Project.open(play).settings.data.words == ("customer id=planned",)
+    checked = invoke("check", play)
+    for shown in (made, checked):
+        assert shown.exit_code == 0
+        assert shown.output.count(why) == 1
+    change(play, '"customer id=planned"', '"customer id=50"')
+    assert why not in invoke("check", play).output
+
+
 @pytest.mark.parametrize("setting", ["ignore", "dates"])
 def test_a_misspelled_column_has_one_line_and_not_a_second_one_for_the_column_that_was_meant(
     setting: str, tmp_path: Path

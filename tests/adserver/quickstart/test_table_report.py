@@ -23,6 +23,9 @@ def use_of(name: str, text: str) -> tuple[Use, str]:
     [
         ("user", "u{row}@mail.example", Use.LEFT_OUT, "looks like identifiers: e-mail addresses"),
         ("name", "Ann {row}", Use.LEFT_OUT, "looks like identifiers: 400 different words"),
+        ("Full Name", "Ann {some_few}", Use.LEFT_OUT, "names of people, by the column's name"),
+        ("product name", "Ann {some_few}", Use.WORDS, ""),
+        ("name", "kind {few}", Use.WORDS, ""),
         ("row", "{row}", Use.LEFT_OUT, "row numbers: 400 different values"),
         ("userId", "{big}", Use.LEFT_OUT, "an identifier"),
         ("contact", "{big}", Use.LEFT_OUT, "an identifier"),
@@ -76,7 +79,7 @@ def test_columns(name: str, cells: str, use: Use, why: str) -> None:
             unix=f"{chance.randrange(6 * 10**8, 9 * 10**8):09}", day=f"{1 + row % 30:02}", month=1 + row % 12,
             odd="" if row % 40 else " or so", unit="€$"[row % 2], bare=" €" if row % 3 else "",
             dash=1 + row % 5 if row % 9 else ("-", "--", ".", "#N/A", "<NA>", "NaT")[row % 6],
-            clock="10:05 Uhr",
+            some_few=row % 90, clock="10:05 Uhr",
             date=f"{1 + row % 28}.{1 + row % 12}.20{20 + row % 5}" if row % 40 else "00.00.0000",
             few_dates=f"{1 + row % 28}.12.2025" if row % 40 else "unbekannt",
             gap=1 + row % 5 if row % 4 else "s/d", plan=(1, 2, "basic", "more")[row % 4],
