@@ -187,7 +187,11 @@ def read_steps(
             its range.
     """
     if kind is not None and kind not in list(OptimizerKind):
-        raise InvalidTask(f"optimizer must be {' or '.join(OptimizerKind)}, not {kind!r}")
+        # An optimizer of torch shows all its parameters
+        given = repr(kind) if isinstance(kind, str) else f"an object of {type(kind).__name__}"
+        raise InvalidTask(
+            f"optimizer must be {' or '.join(OptimizerKind)}, not {given}: its rate is the learning rate"
+        )
     if rate is not None:
         if kind is None:
             kind, schedule = OptimizerKind.MOMENTUM, schedule or Schedule(kind=ScheduleKind.COSINE)

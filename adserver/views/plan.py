@@ -326,7 +326,9 @@ def _remarks_of_layers(file: bytes, model: "Model") -> Iterator[Remark]:
     if any(node.operator == "BatchNormalization" for node in model.nodes):
         yield Remark(
             text="batch normalisation uses the means and variances of the file, which training leaves as "
-            "they are: those of a network that never ran on data are 0 and 1"
+            "they are: those of a network that never ran on data are 0 and 1, and those that were fitted "
+            "to features as they are do not fit standardised ones (--as-it-is, or standardise=False, leaves "
+            "features as they are)"
         )
 
 

@@ -26,6 +26,7 @@ from maskedlark.reports.task import Task
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _LOG_EVERY_S: Final = 60.0
+_LEAST_SHARE: Final = 0.05
 
 
 def remarks_of_rehearsal(
@@ -134,12 +135,12 @@ class _LoggedProgress:
         if now - self._told < _LOG_EVERY_S or not done:
             return
         self._told = now
-        left = (now - self._began) * (of - done) / done
-        typer.echo(
-            f"{self._what}: {done / of:.0%} after {(now - self._began) / 60:.0f} min, "
-            f"about {math.ceil(left / 60)} min left",
-            err=True,
-        )
+        shown = f"{self._what}: {done / of:.0%} after {(now - self._began) / 60:.0f} min"
+        # The first steps load and compile, so that they tell little of the others
+        if done / of >= _LEAST_SHARE:
+            left = (now - self._began) * (of - done) / done
+            shown += f", about {math.ceil(left / 60)} min left"
+        typer.echo(shown, err=True)
 
 
 def write_plot(found: Rehearsal, path: Path) -> None:

@@ -20,6 +20,7 @@ from maskedlark.frozen import frozen
 from maskedlark.model.limits import Limits
 
 _MAX_DEPTH: Final = 12  # a dimension of a value lies seven deep; a hostile file must not exhaust the stack
+_ZIP: Final = b"PK\x03\x04"
 _MAX_TEXT_BYTES: Final = 1 << 16
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -94,6 +95,8 @@ def scan(encoded: bytes, limits: Limits) -> None:
         raise InvalidModel(
             ModelReason.TOO_LARGE, f"the file has {len(encoded)} bytes, the limit is {limits.max_bytes}"
         )
+    if encoded.startswith(_ZIP):
+        raise _reject_malformed("an archive, as torch.save writes: export the module by torch.onnx.export")
     scanner = _Scanner(encoded, limits)
     scanner.message(onnx.ModelProto.DESCRIPTOR, 0, len(encoded), _MAX_DEPTH)
     if len(encoded) - scanner.contents > limits.max_structure_bytes:

@@ -556,6 +556,7 @@ class BCEWithLogitsLoss:
         ({"epsilon": "3"}, "epsilon is '3': expected one number"),
         ({"learning_rate": "0.5"}, "learning_rate is '0.5': expected one number"),
         ({"optimizer": "adamw"}, "optimizer must be sgd or .*, not 'adamw'"),
+        ({"optimizer": object()}, "optimizer must be sgd or .*, not an object of object: its rate is"),
         ({"optimizer": "adamw", "learning_rate": 0.1}, "optimizer must be sgd or .*, not 'adamw'"),
         ({"loss": BCEWithLogitsLoss()}, "loss is of type BCEWithLogitsLoss: expected a name"),
     ],

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache
+from io import BytesIO
 from textwrap import dedent
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -513,3 +515,11 @@ BOMBS: dict[str, Callable[[], bytes]] = {
         output="2047",
     ),
 }
+
+
+def test_a_file_of_torch_is_told_how_it_is_exported() -> None:
+    """`torch.save` writes an archive."""
+    saved = BytesIO()
+    torch.save({"weight": torch.zeros(2)}, saved)
+    with pytest.raises(InvalidModel, match=r"torch\.onnx\.export"):
+        parse(saved.getvalue(), num_features=2)
