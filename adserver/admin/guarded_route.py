@@ -39,6 +39,11 @@ MOST_MODEL_BYTES: Final = 256 << 20
 BODY_DEADLINE_S: Final = 300.0
 THREADS: Final = 8
 """Threads of operations: those that take long leave the threads of authorization and pages alone."""
+COMPUTING: Final = 2
+"""Threads of reads that compute for seconds."""
+MOST_WAITING: Final = 8
+"""The most of these reads that wait for a thread."""
+_BUSY_RETRY_AFTER_S: Final = 5.0
 WRONG_SCOPE: Final = "wrong_scope"
 ACTS: Final[Mapping[str, AuditAct]] = {
     "create_task": AuditAct.CREATE_TASK,
@@ -60,6 +65,31 @@ _REFUSED: Final = {
 }
 
 
+class _Computations:
+    """A few threads, and a queue of bounded length; used on the event loop alone."""
+
+    def __init__(self) -> None:
+        self._threads = CapacityLimiter(COMPUTING)
+        self._admitted = 0
+
+    async def run(self, act: Callable[[Request, bytes], Response], request: Request) -> Response:
+        """Answer a request in one of the threads.
+
+        Raises:
+            HelperUnavailable: too many wait already.
+        """
+        if self._admitted >= COMPUTING + MOST_WAITING:
+            raise HelperUnavailable(
+                f"the ad server is computing other budgets: retry in {_BUSY_RETRY_AFTER_S:.0f} s",
+                retry_after_s=_BUSY_RETRY_AFTER_S,
+            )
+        self._admitted += 1
+        try:
+            return await to_thread.run_sync(act, request, b"", limiter=self._threads)
+        finally:
+            self._admitted -= 1
+
+
 @frozen
 class Bounds:
     """The limits that all requests of one API share, so that large ones do not keep others out.
@@ -67,10 +97,12 @@ class Bounds:
     Attributes:
         room: The memory for bodies that arrive.
         threads: The threads of operations.
+        computing: The reads that compute for up to seconds what any reader may ask for.
     """
 
     room: BodyRoom = field(default_factory=BodyRoom)
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(THREADS))
+    computing: _Computations = field(default_factory=_Computations)
 
 
 class Parameters(BaseModel):
@@ -112,12 +144,14 @@ class GuardedRoute(APIRoute):
     Attributes:
         needs: The scope that a grant must include.
         most_bytes: The limit of a request's body.
+        computes: Whether its operation, which has no body, may compute for seconds.
         parameters: The models of its URL's parameters, by the endpoint's names for them.
         bodies: The models of its body, likewise: one, or none.
     """
 
     needs: ClassVar[Scope]
     most_bytes: ClassVar[int]
+    computes: ClassVar[bool]
 
     def __init__(self, path: str, endpoint: Callable[..., Message], **settings: Any) -> None:
         """Describe the route; the types that its endpoint takes, its docstring and its name are published."""
@@ -146,6 +180,8 @@ class GuardedRoute(APIRoute):
             )
             return problem(403, detail, reason=WRONG_SCOPE)
         try:
+            if self.computes:
+                return await bounds.computing.run(self._act, request)
             with bounds.room.hold() as held:
                 content = await self._read_body(request, held) if self.bodies else b""
                 return await to_thread.run_sync(self._act, request, content, limiter=bounds.threads)
@@ -202,15 +238,18 @@ class GuardedRoute(APIRoute):
         return bytes(content)
 
 
-def guarded_router(needs: Scope, *, most_bytes: int = MOST_BYTES) -> APIRouter:
+def guarded_router(needs: Scope, *, most_bytes: int = MOST_BYTES, computes: bool = False) -> APIRouter:
     """Return a router whose operations all require a scope.
 
     Args:
         needs: The scope.
         most_bytes: The limit of a request's body.
+        computes: Whether they may compute for seconds: then few run at a time, and few wait.
     """
     # FastAPI makes routes of a class and passes nothing of ours on: the scope is the class's
-    kind = type("GuardedRoute", (GuardedRoute,), {"needs": needs, "most_bytes": most_bytes})
+    kind = type(
+        "GuardedRoute", (GuardedRoute,), {"needs": needs, "most_bytes": most_bytes, "computes": computes}
+    )
     return APIRouter(
         prefix=PREFIX,
         route_class=kind,

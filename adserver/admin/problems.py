@@ -7,6 +7,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from http import HTTPStatus
+from math import ceil
 from typing import Final
 
 from starlette.responses import Response
@@ -94,7 +95,7 @@ def problem_of(refusal: MaskedLarkError) -> Response:
                 reason="helper_unavailable",
                 title="a helper or the database does not answer",
                 follows=UNAVAILABLE,
-                headers={"retry-after": str(RETRY_AFTER_S)},
+                headers={"retry-after": f"{ceil(refusal.retry_after_s or RETRY_AFTER_S)}"},
             )
         case JobRefused() | InvalidModel() | ReportRejected():
             reason: Reason = refusal.reason

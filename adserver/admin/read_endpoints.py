@@ -29,7 +29,8 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import fingerprint, names_in
 
 reading = guarded_router(Scope.READ)
-ROUTERS: Final = (reading,)
+computing = guarded_router(Scope.READ, computes=True)
+ROUTERS: Final = (reading, computing)
 _STATUS: Final = ("version", "tasks", "datasets", "open_jobs", "rounds_answered")
 
 
@@ -102,7 +103,7 @@ def show_intake(context: Context) -> IntakeMessage:
     )
 
 
-@reading.get("/budgets", summary="Show both budgets of committed datasets, newest first")
+@computing.get("/budgets", summary="Show both budgets of committed datasets, newest first")
 def _list_budgets(context: Context, page: Annotated[_BudgetsParameters, Query()]) -> ListPage[BudgetMessage]:
     """Return a page of committed datasets with both budgets, newest first."""
     found = list_page(page, context.datasets.page, _place, lambda one: one)
@@ -110,7 +111,7 @@ def _list_budgets(context: Context, page: Annotated[_BudgetsParameters, Query()]
     return ListPage(items=[BudgetMessage.of(context.budgets.of(one)) for one in committed], next=found.next)
 
 
-@reading.get(
+@computing.get(
     "/budgets/{dataset}",
     summary="Show both budgets of one dataset, or of a person in a task of updates, and the effect of "
     "a planned job",

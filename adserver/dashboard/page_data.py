@@ -98,7 +98,7 @@ BUDGETS_S: Final = 10.0
 PLANS_S: Final = 60.0
 """The same for the plan of a budget to divide."""
 # One that is computed, for up to some seconds, and the next: everyone who may read can ask for any
-_PLANS_MADE: Final = 2
+_MOST_COMPUTED: Final = 2
 _T = TypeVar("_T")
 Values = dict[str, Any]
 
@@ -113,7 +113,7 @@ class Mark:
         helpers: Of what is known of both helpers.
         trouble: Of whether they answer.
         budgets: Of the time: a budget that was too young to be computed anew is computed at a later look;
-            and of how many plans were computed.
+            and of how many plans and forecasts were computed.
     """
 
     store: Hashable
@@ -156,7 +156,8 @@ class Figures:
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
         # No cost is fresh by its age: it stands next to the rounds that are done
         self._epsilons: TtlCache[Values] = TtlCache(lasts_s=0.0, threads=1)
-        self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
+        self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_MOST_COMPUTED)
+        self._forecasts: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1, most_making=_MOST_COMPUTED)
         # A cache of this object's own: one on the class would keep every `Figures` alive
         self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
         self._costs: Final = lru_cache(maxsize=8 * ROWS)(self._read_cost)
@@ -166,6 +167,7 @@ class Figures:
         self._budgets.close()
         self._epsilons.close()
         self._plans.close()
+        self._forecasts.close()
 
     def mark(self) -> Mark:
         """Return the current mark with one statement, however large the store is.
@@ -187,7 +189,7 @@ class Figures:
             intake=(found.reports, counts.accepted, counts.duplicates, refused),
             helpers=sights,
             trouble=tuple((one.is_well, one.cause) for one in sights),
-            budgets=(int(now_s / BUDGETS_S), self._plans.made_so_far),
+            budgets=(int(now_s / BUDGETS_S), self._plans.made_so_far + self._forecasts.made_so_far),
         )
 
     def overview(self) -> Values:
@@ -379,7 +381,8 @@ class Figures:
     def budget(self, dataset: str, typed: Mapping[str, str]) -> Values:
         """Return one dataset's budgets, their charges, and the effect of a planned job.
 
-        In place of the effect stands why the job is not possible; the form keeps what was typed.
+        In place of the effect stands why the job is not possible, and nothing while it is computed; the
+        form keeps what was typed.
         """
         try:
             found = self.site.datasets.find(dataset)
@@ -387,21 +390,37 @@ class Figures:
         except JobRefused as refusal:
             return {**self._of_people(dataset, refusal), "typed": typed}
         jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
-        form, forecast, told = None, "", None
+        until, stamp = time.monotonic() + _PATIENCE_S, self._stamps([found])[found.handle]
+        forecast: str | None = ""
+        form, effect = None, None
         try:
             if form := ForecastForm.read(typed):
-                of = self.site.budgets.of(found, form.job(self.site, found))
-                forecast = "" if of.forecast is None else forecast_line(of.forecast)
-                told = _describe_budget(of)
-        # The database is away, which is no refusal of the form
-        except HelperUnavailable:
-            raise
-        except MaskedLarkError as refusal:
+                effect = self._forecast(found, form, stamp)
+                forecast = None if effect is None else effect["line"]
+        except InvalidTask as refusal:
             forecast = str(refusal)
+        told = effect if effect is not None and "planned" in effect else None
         if told is None:
-            told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
-        shown = self._budget_shown(found.dataset_id or b"", told, jobs, form, forecast)
-        return {**shown, "typed": typed}
+            told = self._budget(found, max(0.0, until - time.monotonic()), stamp)
+        shown = self._budget_shown(found.dataset_id or b"", told, jobs)
+        return {**shown, "form": form, "forecast": forecast, "typed": typed}
+
+    def _forecast(self, dataset: Dataset, form: ForecastForm, stamp: _BudgetStamp) -> Values | None:
+        """Return a budget with a planned job's effect, or only why there is none; None until it is there."""
+
+        def compute() -> Values:
+            try:
+                of = self.site.budgets.of(dataset, form.job(self.site, dataset))
+            # The database is away, which is no refusal of the form
+            except HelperUnavailable:
+                raise
+            except MaskedLarkError as refusal:
+                return {"line": str(refusal)}
+            return {**_describe_budget(of), "line": "" if of.forecast is None else forecast_line(of.forecast)}
+
+        return self._keep_budget(
+            self._forecasts, (dataset.handle, form), compute, wait_s=_PATIENCE_S, stamp=stamp
+        )
 
     def plan(self, form: PlanForm) -> Values:
         """Return what each of several jobs and tests gets of a budget, before anything is collected."""
@@ -429,8 +448,9 @@ class Figures:
         if stored.bundle.task.updates is None or refusal.reason is not JobReason.UNKNOWN_DATASET:
             raise refusal
         told = self._keep_budget(
+            self._budgets,
             ("people", stored.task_id),
-            lambda: self.site.budgets.of_people(stored.bundle.task),
+            lambda: _describe_budget(self.site.budgets.of_people(stored.bundle.task)),
             wait_s=_PATIENCE_S,
             stamp=_BudgetStamp.of(self.site.jobs.stamps([stored.task_id])),
         )
@@ -441,39 +461,45 @@ class Figures:
         identifier: bytes,
         told: Values | None,
         jobs: Iterable[JobRecord],
-        form: ForecastForm | None = None,
-        forecast: str = "",
     ) -> Values:
-        """Return a budget with the names of what uses it, and what a planned job would do."""
+        """Return a budget with the names of what uses it."""
         names = {one.job_id.hex(): one.name for one in jobs}
         others = [one["id"] for one in (told["uses"] if told else []) if one["id"] not in names]
         asked = self.site.queries.some([bytes.fromhex(one) for one in others])
         return {
             "dataset_id": identifier.hex(),
             "budget": told,
-            "forecast": forecast,
-            "form": form,
             "names": names,
             "queries": {one.spec.query_id.hex(): _plain(item(self.site, one)) for one in asked},
         }
 
     def _budget(self, dataset: Dataset, wait_s: float, stamp: _BudgetStamp) -> Values | None:
         return self._keep_budget(
-            dataset.handle, lambda: self.site.budgets.of(dataset), wait_s=wait_s, stamp=stamp
+            self._budgets,
+            dataset.handle,
+            lambda: _describe_budget(self.site.budgets.of(dataset)),
+            wait_s=wait_s,
+            stamp=stamp,
         )
 
     def _keep_budget(
-        self, key: Hashable, read: Callable[[], DatasetBudget], *, wait_s: float, stamp: _BudgetStamp
+        self,
+        cache: TtlCache[Values],
+        key: Hashable,
+        read: Callable[[], Values],
+        *,
+        wait_s: float,
+        stamp: _BudgetStamp,
     ) -> Values | None:
         """Return a budget, and since when its jobs have gone on, if they have."""
 
         def add_up() -> Values:
             # Read before: what happens meanwhile may be in the sum or not
             read_at = self.site.clock()
-            return {**_describe_budget(read()), "stamp": stamp, "read_at": read_at}
+            return {**read(), "stamp": stamp, "read_at": read_at}
 
         # A new job or query counts at once: no sum without it is shown, not even meanwhile
-        kept = self._budgets.soon((key, stamp.uses), add_up, wait_s=wait_s, stamp=stamp)
+        kept = cache.soon((key, stamp.uses), add_up, wait_s=wait_s, stamp=stamp)
         if kept is None:
             return None
         return {**kept, "as_of": None if kept["stamp"] == stamp else kept["read_at"]}

@@ -30,6 +30,8 @@ YOUNG_S: Final = 0.7
 """For how long nothing is asked again whether anything has changed."""
 DRAWERS: Final = 2
 """Threads that draw pages."""
+# Each takes up to some 0.2 s, and a reader may ask for any number of distinct ones
+_MOST_DRAWN: Final = 32
 _UNCHANGED: Final = 304
 _T = TypeVar("_T")
 
@@ -137,7 +139,7 @@ class Pages:
         self._environment = environment
         self._marks: TtlCache[Mark] = TtlCache(lasts_s=YOUNG_S, threads=1)
         # No page is fresh by its age: its stamp decides
-        self._drawn: TtlCache[_RenderedPage] = TtlCache(lasts_s=0.0, threads=DRAWERS)
+        self._drawn: TtlCache[_RenderedPage] = TtlCache(lasts_s=0.0, threads=DRAWERS, most_making=_MOST_DRAWN)
 
     def close(self) -> None:
         """Draw nothing more."""
@@ -157,7 +159,8 @@ class Pages:
             stamp = await self._stamp(page)
             try:
                 drawn = await _of(self._drawn.refresh(key, partial(self._draw, page, request), stamp))
-            except HelperUnavailable as away:  # not kept: no mark changes when the database is back
+            # Not kept: no mark changes when the database is back, or there is room
+            except HelperUnavailable as away:
                 drawn = self._render_refusal(page, request, away)
             headers = {"etag": drawn.tag}
             # The header may list several tags

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
+from maskedlark.errors import HelperUnavailable
+
 _MOST: Final = 256
+_RETRY_AFTER_S: Final = 2.0
 _T = TypeVar("_T")
 
 
@@ -36,7 +39,7 @@ class TtlCache(Generic[_T]):
     ) -> None:
         """Keep values for `lasts_s` seconds, and make them in so many threads.
 
-        While `most_making` values are made or wait for a thread, `soon` starts no other: a caller that
+        While `most_making` values are made or wait for a thread, no other is started: a caller that
         chooses keys cannot pile up work.
         """
         self._lasts_s = lasts_s
@@ -56,9 +59,18 @@ class TtlCache(Generic[_T]):
         """Return the value if it is fresh or was made from the same stamp; else start making the next one.
 
         It is done in the first case. It fails with what `make` raises; the next call tries again.
+
+        Raises:
+            HelperUnavailable: too many values are being made.
         """
         with self._lock:
-            return self._renew(self._entry(key), make, stamp)
+            entry = self._entry(key)
+            if entry.making is None and self._making >= self._most_making and self._is_old(entry, stamp):
+                raise HelperUnavailable(
+                    "the ad server is busy with other pages: retry in a few seconds",
+                    retry_after_s=_RETRY_AFTER_S,
+                )
+            return self._renew(entry, make, stamp)
 
     def soon(
         self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
@@ -97,14 +109,18 @@ class TtlCache(Generic[_T]):
 
     def _renew(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> "Future[_T]":
         """Return the value if it need not be made anew, else the one that is being made; under the lock."""
-        is_young = self._elapsed() - entry.made_at < self._lasts_s
-        if entry.last is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
+        if entry.last is not None and not self._is_old(entry, stamp):
             return entry.last
         # One at a time for a key: all who wait get the same value
         if entry.making is None:
             entry.making = self._pool.submit(self._made, entry, make, stamp)
             self._making += 1
         return entry.making
+
+    def _is_old(self, entry: _Entry[_T], stamp: Hashable) -> bool:
+        """Return whether there is no value, or one that is too old and of another stamp."""
+        is_young = self._elapsed() - entry.made_at < self._lasts_s
+        return entry.last is None or not (is_young or (stamp is not None and stamp == entry.stamp))
 
     def _made(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> _T:
         try:

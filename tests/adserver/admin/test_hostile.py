@@ -1,7 +1,8 @@
 """What a stranger, a reader or another site's page may try, and that it leads nowhere."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from threading import Event, Lock
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +11,8 @@ import httpx
 import pytest
 
 from adserver.admin.api import OPERATIONS
-from adserver.admin.guarded_route import PREFIX, THREADS, Bounds
+from adserver.admin.guarded_route import COMPUTING, MOST_WAITING, PREFIX, THREADS, Bounds
+from adserver.budgets.reservations import Budgets
 from adserver.dashboard.pages import PAGES
 from adserver.ingest.body_memory import BodyRoom
 from adserver.ingest.http_server import HttpServer
@@ -173,6 +175,34 @@ def test_what_takes_long_keeps_nobody_else_out(behind: Any, monkeypatch: pytest.
             go.set()
         assert {one.result().status_code for one in asked} == {422}
     assert at_once == [0, THREADS]
+
+
+def test_budgets_are_computed_few_at_a_time_and_few_requests_wait(
+    behind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, most, too_many = Event(), COMPUTING + MOST_WAITING, 5
+
+    def wait(*_: Any) -> None:
+        assert go.wait(HANGS_S)
+        raise InvalidTask("enough")
+
+    monkeypatch.setattr(Budgets, "of", wait)
+    path = f"{PREFIX}/budgets/{NAMED['dataset']}"
+    with ThreadPoolExecutor(most + too_many) as pool, behind.client(Scope.READ) as client:
+        asked = [
+            pool.submit(client.get, path, params={"rounds": 1 + at}, timeout=HANGS_S)
+            for at in range(most + too_many)
+        ]
+        try:
+            answers = (one.result() for one in as_completed(asked, timeout=HANGS_S))
+            refused = list(islice(answers, too_many))
+            with behind.client(Scope.READ) as reader:
+                assert reader.get(f"{PREFIX}/helpers", timeout=HANGS_S).status_code == 200
+        finally:
+            go.set()
+        assert [one.result().status_code for one in asked].count(422) == most
+    assert {(one.status_code, one.headers["retry-after"]) for one in refused} == {(503, "5")}
+    assert "retry in 5 s" in refused[0].json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -221,3 +221,35 @@ def test_jobs_side_by_side_have_the_epsilon_of_the_rounds_that_they_name(
         assert (row["rounds_done"], row["epsilons"]["rounds"]) == (rounds, rounds)
         assert row["epsilons"]["ad_server"] == shown["epsilon_spent"]
         assert row["epsilons"]["colluding"] == shown["collusion_epsilon_spent"]
+
+
+def test_a_forecast_is_computed_beside_its_page_and_few_at_a_time(
+    of: Painted, figures: Figures, hold: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = OF.datasets[0].dataset_id.hex()
+    typed = {"rounds": "20", "noise_multiplier": "30"}
+    assert figures.budget(dataset, {})["budget"] is not None
+    hold("forecast_line")
+    for rounds in range(20, 30):
+        values = figures.budget(dataset, {**typed, "rounds": str(rounds)})
+        assert (values["forecast"], values["budget"]["planned"]) == (None, None)
+        assert "Computing what the job would do" in page("budget.html", values)
+    assert figures._forecasts._making == page_data._MOST_COMPUTED
+    monkeypatch.undo()
+    before = figures.mark().budgets
+    monkeypatch.setattr(page_data, "_PATIENCE_S", HANGS_S)
+    figures._forecasts.close()
+    monkeypatch.setattr(figures, "_forecasts", TtlCache(lasts_s=0.0, threads=1, most_making=2))
+    values = figures.budget(dataset, typed)
+    assert values["budget"]["planned"]["rounds"] == 20
+    assert "Computing" not in page("budget.html", values)
+    assert figures.mark().budgets != before
+
+
+def test_a_refused_forecast_is_kept_and_the_budget_is_there(of: Painted, figures: Figures) -> None:
+    dataset = OF.datasets[0].dataset_id.hex()
+    for _ in range(2):
+        values = figures.budget(dataset, {"rounds": "20", "batch_size": "3"})
+        assert "expected at least the task's min_batch_size" in values["forecast"]
+        assert values["budget"]["planned"] is None
+    assert figures._forecasts.made_so_far == 1
