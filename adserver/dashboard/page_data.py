@@ -507,7 +507,7 @@ class Figures:
     def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, _BudgetStamp]:
         """Map each handle to what changes with a dataset's budget: its task's jobs, and its queries."""
         jobs = self.site.jobs.stamps(sorted({one.task_id for one in found}))
-        asked = self.site.queries.counts([one.dataset_id for one in found if one.dataset_id is not None])
+        asked = self.site.queries.stamps([one.dataset_id for one in found if one.dataset_id is not None])
         of_people = {one for one in {each.task_id for each in found} if self._is_of_people(one)}
         return {
             one.handle: (
@@ -515,7 +515,7 @@ class Figures:
                 if one.task_id in of_people
                 else _BudgetStamp.of(
                     {key: sums for key, sums in jobs.items() if key == (one.task_id, one.dataset_id)},
-                    asked.get(one.dataset_id or b"", 0),
+                    asked.get(one.dataset_id or b""),
                 )
             )
             for one in found

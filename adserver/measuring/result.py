@@ -454,7 +454,9 @@ def quantiles_of(
 
 
 def _first(is_so: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return for each row the first place where it is so; the last one if it is so nowhere."""
+    """Return for each row the first place where it is so; the last one, or 0, if it is so nowhere."""
+    if not is_so.shape[-1]:  # the buckets before the last one, of a histogram that has one bucket
+        return np.zeros(len(is_so), np.int64)
     places: NDArray[np.int64] = np.where(is_so.any(-1), np.argmax(is_so, -1), is_so.shape[-1] - 1)
     return places
 

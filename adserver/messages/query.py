@@ -156,6 +156,12 @@ class ResultMessage(ReleaseMessage):
                 _check_number(number)
             if column.parts_per_unit < 1:
                 raise ValueError("parts_per_unit of a column is below 1")
+        # A row has its numbers by name, next to these two fields
+        names = {GROUP, MAY_BE_HIDDEN}
+        for place, column in enumerate(self.columns):
+            if column.name in names:
+                raise ValueError(f"column {place} has the name of another one, or of a row's field")
+            names.add(column.name)
         return self
 
     @model_validator(mode="after")

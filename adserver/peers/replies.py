@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maskedlark.releases.started_job import StartedJob
 
 _DIGEST_BYTES: Final = 32
+_MOST_COUNT: Final = (1 << 63) - 1
 _MOST_NAME: Final = 200
 _MOST_CAUSE: Final = 1_000
 _Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
@@ -100,6 +101,12 @@ class Replies:
             keys.verify(identity.verify_key)
         except InvalidTask as error:
             raise self.bad(f"a wrong status: {error}") from None
+        self._require_digest(reply.numerics_digest)
+        counts = {name: getattr(reply, name) if reply.HasField(name) else None for name in _COUNTS}
+        self.require(
+            all(count is None or count <= _MOST_COUNT for count in counts.values()),
+            "a count that no database holds",
+        )
         # Both are shown on terminals, where what cannot be printed might move the cursor or hide lines
         for told in (reply.name, reply.version):
             self.require(told.isprintable() and len(told) <= _MOST_NAME, "a name that cannot be printed")
@@ -113,7 +120,7 @@ class Replies:
                 if reply.not_well
                 else ""
             ),
-            **{name: getattr(reply, name) if reply.HasField(name) else None for name in _COUNTS},
+            **counts,
         )
 
     def check_commit(self, reply: helper_pb2.CommitReply, *, dataset_id: bytes, size: int) -> None:
@@ -128,7 +135,7 @@ class Replies:
         from maskedlark.releases.started_job import StartedJob
 
         self.require(reply.path in ("exact", "general"), "an unknown gradient path")
-        self.require(len(reply.numerics_digest) == _DIGEST_BYTES, "a numerics digest of the wrong length")
+        self._require_digest(reply.numerics_digest)
         self.require(reply.num_parameters > 0, "a model without parameters")
         self._require_amounts(reply.epsilon_spent, reply.collusion_epsilon_spent)
         return StartedJob(**{one.name: getattr(reply, one.name) for one in fields(StartedJob)})
@@ -140,6 +147,9 @@ class Replies:
         self.require(reply.WhichOneof("part") == "spent", "no spent budget")
         self._require_amounts(reply.spent.epsilon, reply.spent.collusion_epsilon)
         return Epsilons(ad_server=reply.spent.epsilon, colluding=reply.spent.collusion_epsilon)
+
+    def _require_digest(self, digest: bytes) -> None:
+        self.require(len(digest) == _DIGEST_BYTES, "a numerics digest of the wrong length")
 
     def _require_amounts(self, *epsilons: float) -> None:
         is_valid = all(one >= 0 and not math.isnan(one) for one in epsilons)

@@ -22,6 +22,8 @@ from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 _REPORTS: Final = "reports"
+# A sum of remainders by it stays within 64 bits
+_SMALL: Final = 1 << 31
 # The states in which a job's rounds may go on.
 _MOVING: Final = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING, JobState.OPEN)
 
@@ -61,7 +63,8 @@ _ASKED: Final = union_all(
         datasets.c.state
     ),
     _numbers("tasks", "", func.count(), 0).select_from(tasks),
-    _numbers("queries", "", func.count(), 0).select_from(queries),
+    # A query that was refused is removed, and their number is the same after the next one
+    _numbers("queries", "", func.count(), func.sum(cast(queries.c.asked_at * 1_000, BigInteger) % _SMALL)),
     _numbers("answers", "", func.count(), 0).select_from(query_answers),
     _numbers(_REPORTS, report_counts.c.state, func.count(), func.sum(report_counts.c.reports)).group_by(
         report_counts.c.state

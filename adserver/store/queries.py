@@ -5,10 +5,13 @@ Stored before the helpers are asked, so that what was charged can always be aske
 
 from collections.abc import Sequence
 from dataclasses import field
+from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from sqlalchemy import ColumnElement, Engine, delete, func, select
+from sqlalchemy import ColumnElement, Engine, delete, select
 
 from adserver.records.asked_query import AskedWords, ChosenId, PlannedQuery, S, StoredAnswer, discovery_id
 from adserver.store.audit_log import log_act
@@ -173,12 +176,21 @@ class QueryStore:
             rows = connection.execute(_STORED.where(queries.c.query_id.in_(query_ids)))
             return tuple(_read_row(row) for row in rows)
 
-    def counts(self, dataset_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Count the queries over each dataset; those without any are missing."""
-        asked = select(queries.c.dataset_id, func.count()).where(queries.c.dataset_id.in_(dataset_ids))
+    def stamps(self, dataset_ids: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return a digest of the queries over each dataset; datasets without any are missing.
+
+        A number of them would be the same again when one that was refused is removed and another is asked.
+        """
+        asked = (
+            select(queries.c.dataset_id, queries.c.query_id)
+            .where(queries.c.dataset_id.in_(dataset_ids))
+            .order_by(queries.c.dataset_id, queries.c.query_id)
+        )
         with reading(self._engine) as connection:
-            found = connection.execute(asked.group_by(queries.c.dataset_id))
-            return {bytes(dataset_id): int(count) for dataset_id, count in found}
+            return {
+                bytes(dataset_id): sha256(b"".join(query_id for _, query_id in rows)).digest()
+                for dataset_id, rows in groupby(connection.execute(asked), itemgetter(0))
+            }
 
     def find_any(self, prefix: str) -> AskedQuery:
         """Return the query of any kind whose id starts with these hex digits.

@@ -221,6 +221,31 @@ def test_no_word_of_a_helper_is_obeyed_by_a_terminal(
     assert not OBEYED.search(str(refused.value))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tasks": 2**63},
+        {"rounds_answered": 2**64 - 1},
+        {"numerics_digest": b""},
+        {"numerics_digest": bytes(33)},
+    ],
+)
+def test_a_status_that_no_page_can_show_is_refused(
+    wrong: dict[str, Any], hostile: Hostile, client: HelperClient
+) -> None:
+    status = pb.StatusReply()
+    status.CopyFrom(CALLS["status"].replies[0])
+    for name, told in wrong.items():
+        setattr(status, name, told)
+    hostile.behaviour = Behaviour(replies=(status.SerializeToString(),))
+    with refused(JobReason.BAD_ANSWER):
+        client.status()
+    status.ClearField("numerics_digest")
+    status.MergeFrom(pb.StatusReply(tasks=2**63 - 1, rounds_answered=0, numerics_digest=bytes(32)))
+    hostile.behaviour = Behaviour(replies=(status.SerializeToString(),))
+    assert client.status().tasks == 2**63 - 1
+
+
 @pytest.mark.parametrize("field", ["name", "version"])
 @pytest.mark.parametrize("word", ["a\u202eb", "a\x9b31m", "a\x7f", "a\nb", "a" * 201])
 def test_a_helper_s_name_and_version_can_be_printed(

@@ -17,7 +17,7 @@ from adserver.measuring.cells import Column, ResultRow
 from adserver.measuring.estimate import NOT_KNOWN, Estimate, NoInterval, spell
 from adserver.measuring.group_table import MOST_ROWS, align_estimates
 from adserver.measuring.intervals import half_width
-from adserver.measuring.result import AggregateResult
+from adserver.measuring.result import AggregateResult, quantiles_of
 from adserver.messages.query import ResultMessage
 from adserver.records.defaults import REST
 from adserver.views import query
@@ -27,6 +27,7 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
+from maskedlark.reports.measurement import Value
 from maskedlark.reports.task_kinds import PrivacyUnit
 
 BUCKETS = ((0, 9), (10, 19), (20, 49), (50, 100))
@@ -145,6 +146,16 @@ def test_a_quantile_lies_in_its_bucket_and_its_interval_covers() -> None:
         (_, found), _ = noisy.quantiles("paid", 0.5)
         hits += found.low <= 10 and found.high >= 19
     assert hits / 300 >= 0.99
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_quantile_of_a_histogram_of_one_bucket_is_in_it(share: float) -> None:
+    [start] = Value(name="paid", low=0, high=5, bucket_starts=(0,)).bucket_starts
+    cells = np.array([[[100.0], [1.0]], [[3.0], [3.0]]])
+    clear, hidden = quantiles_of(cells, [(start, 5.0)], share, Mechanism.GAUSSIAN)
+    assert (clear.low, clear.high) == (0, 5)
+    assert 0 <= clear.value <= 5
+    assert hidden.no_interval is NoInterval.NOISE
 
 
 def test_a_quantile_over_the_reports_that_have_a_value_covers_theirs_alone() -> None:
@@ -468,7 +479,9 @@ def test_an_answer_that_no_table_can_show_is_refused_as_it_is_read() -> None:
         (spoil("columns", to=[]), "at least 1 item"),
         (spoil("rows", 1, "paid", to=None), "row 1 does not have one value for each column"),
         (spoil("rows", 1, "more", to=of_first), "row 1 does not have one value for each column"),
-        (spoil("columns", 1, to=json.loads(said)["columns"][0]), "row 0 does not have one value"),
+        (spoil("columns", 1, to=json.loads(said)["columns"][0]), "column 1 has the name of another one"),
+        (spoil("columns", 1, "name", to="group"), "column 1 has the name of .* a row's field"),
+        (spoil("columns", 1, "name", to="may_be_hidden"), "column 1 has the name of .* a row's field"),
         (spoil("rows", 1, "group", to={"other": "a"}), "row 1 is of other keys"),
     ):
         with pytest.raises(ValidationError, match=why):

@@ -117,6 +117,27 @@ def test_a_query_and_its_answer_change_the_mark(site: Site, changed: Callable[..
     assert changed(lambda: store.keep_answer(bytes(16), answer)) == {"others"}
 
 
+def test_a_query_in_place_of_one_that_was_removed_changes_the_mark(
+    site: Site, changed: Callable[..., set[str]]
+) -> None:
+    TaskStore(site.engine).add(SHOP.bundle, created_at=NOW)
+    store = QueryStore(site.engine)
+    asked = Request(values=("click",), group_by=("campaign",), domains={"campaign": distinct_codes([3])})
+
+    def ask(number: int, asked_at: float) -> None:
+        query_id = bytes([number]) * 16
+        of = plan_query(asked, task=SHOP.task, dataset=dataset_of(SHOP, 12), query_id=query_id)
+        store.add(of, asked_at=asked_at)
+
+    def replace() -> None:
+        store.remove(bytes([1]) * 16)
+        ask(3, NOW + 8.5)
+
+    ask(1, NOW + 1.0)
+    ask(2, NOW + 9.0)
+    assert changed(replace) == {"others"}
+
+
 def test_a_grant_changes_nothing(site: Site, changed: Callable[..., set[str]]) -> None:
     access = AccessStore(site.engine, site.clock)
     assert changed(lambda: access.make(GrantKind.TOKEN, Scope.READ, name="", lasts_s=9.0)) == set()

@@ -129,3 +129,19 @@ def test_a_query_that_is_answered_is_not_forgotten(store: QueryStore) -> None:
     store.keep_answer(b"\x11" * 16, StoredAnswer(total=np.zeros(1, np.int64), dataset_spent=cost))
     store.remove(b"\x11" * 16)
     assert store.find("11", DiscoverySpec).spec == discovery(b"\x11" * 16)
+
+
+def test_the_stamp_of_a_dataset_says_which_queries_there_are(store: QueryStore) -> None:
+    dataset_id = HELD.dataset_id
+    assert dataset_id is not None
+    seen = [store.stamps([dataset_id])]
+    assert seen == [{}]
+    for number in (1, 2):
+        store.add(sums(bytes([number]) * 16), asked_at=NOW)
+        seen.append(store.stamps([dataset_id, b"o" * 32]))
+        store.remove(bytes([number]) * 16)
+    assert store.stamps([dataset_id]) == {}
+    assert [one.keys() for one in seen[1:]] == [{dataset_id}] * 2
+    assert seen[1] != seen[2]
+    store.add(sums(bytes([1]) * 16), asked_at=NOW + 5.0)
+    assert store.stamps([dataset_id]) == seen[1]
