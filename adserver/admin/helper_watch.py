@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from threading import Lock
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from adserver.peers.replies import HelperStatus
 from adserver.store.database import Clock
@@ -18,6 +18,8 @@ from maskedlark.frozen import frozen
 from maskedlark.runtime.periodic import IsStopped, Periodic
 
 EVERY_S: Final = 5.0
+# After so many intervals without an answer a helper is not well, though no look at it has failed yet
+_MISSED: Final = 3
 
 
 class _AskedHelper(Protocol):
@@ -51,7 +53,8 @@ class HelperHealth:
     Attributes:
         role: 0 or 1.
         address: host:port.
-        is_well: Whether it answered the last time, and refuses no calls; None before the first answer.
+        is_well: Whether it answered the last time and not long ago, refuses no calls, and has keys to seal
+            to; None before the first answer.
         cause: Why it is not well.
         answered_at: When it last answered, in Unix seconds; None: never since this server started.
         latency_ms: How long that answer took.
@@ -89,14 +92,15 @@ class HelperWatch:
         self._sights = [
             HelperHealth(role=role, address=helper.address) for role, helper in enumerate(helpers)
         ]
+        self._heard_s = [0.0, 0.0]
         # One for each, so that a helper that hangs does not delay the look at the other
         self._threads = [
             Periodic(
                 partial(self._look_at, role),
                 name=f"watch-helper-{role}",
                 every_s=EVERY_S,
-                # A helper or database that is away for a while does not end the watch
-                survives=(MaskedLarkError, SQLAlchemyError),
+                # Whatever fails is logged: a watch that ended would show the last state for ever
+                survives=(Exception,),
             )
             for role in (0, 1)
         ]
@@ -113,8 +117,19 @@ class HelperWatch:
 
     def sights(self) -> tuple[HelperHealth, ...]:
         """Return the health of both helpers, by role."""
+        now_s = self._elapsed()
         with self._lock:
-            return tuple(self._sights)
+            return tuple(map(partial(self._with_silence, now_s), self._sights))
+
+    def _with_silence(self, now_s: float, sight: HelperHealth) -> HelperHealth:
+        """Return the same health, not well if the helper has been silent for several intervals."""
+        is_silent = now_s - self._heard_s[sight.role] > _MISSED * EVERY_S
+        if not (is_silent and sight.is_well and sight.answered_at is not None):
+            return sight
+        # Without how long ago that is, so that pages stay the same
+        since = f"{datetime.fromtimestamp(sight.answered_at, UTC):%Y-%m-%d %H:%M:%S}"
+        cause = f"no answer from the helper at {sight.address} since {since} UTC"
+        return replace(sight, is_well=False, cause=cause)
 
     def _look_at(self, role: int, _is_stopped: IsStopped) -> None:
         self.look(role)
@@ -127,16 +142,25 @@ class HelperWatch:
         except MaskedLarkError as error:
             self._keep(role, is_well=False, cause=str(error))
             return
-        latency_ms = 1_000 * (self._elapsed() - begun)
-        now_s, keys = self._clock(), status.keys.key_list.keys
+        except Exception as error:
+            cause = f"the look at the helper at {helper.address} failed ({type(error).__name__}): see the log"
+            self._keep(role, is_well=False, cause=cause)
+            raise
+        heard_s, now_s = self._elapsed(), self._clock()
+        cause, keys = status.why_not_well(helper.address, now_s), status.keys.key_list.keys
+        self._heard_s[role] = heard_s
+        # Before the database is asked, which may be away
+        self._keep(
+            role,
+            is_well=not cause,
+            cause=cause,
+            answered_at=now_s,
+            latency_ms=1_000 * (heard_s - begun),
+            status=status,
+        )
         seen = first_seen(self._engine, [key.public_key for key in keys], now_s=now_s)
         self._keep(
             role,
-            is_well=not status.not_well,
-            cause=status.not_well,
-            answered_at=now_s,
-            latency_ms=latency_ms,
-            status=status,
             keys=tuple(
                 _SeenKey(key_id=key.key_id, suite=key.suite.value, first_seen_at=at)
                 for key, at in zip(keys, seen, strict=True)

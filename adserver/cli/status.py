@@ -25,7 +25,7 @@ def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """Show whether both helpers are well; with --url, also the intake's counts since the server started.
 
     Exits with 75 unless both answer and are well: one that refuses calls, as after its ledger was rolled
-    back, answers and is not well.
+    back, or whose keys have expired, answers and is not well.
     """
     from adserver.client.local import LocalAdServer
 

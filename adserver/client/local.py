@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from adserver.client.ad_server import CountedTask
 from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
 from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.relation import Relation
 
@@ -451,15 +451,18 @@ def _look_at(role: int, helper: "HelperClient") -> HelperSummary:
     begun = time.monotonic()
     try:
         status = helper.status()
-    except HelperUnavailable as away:
-        return HelperSummary(role=role, address=helper.address, is_well=False, cause=str(away))
+    # What it answers may be wrong, too: the other helper is shown all the same
+    except MaskedLarkError as error:
+        return HelperSummary(role=role, address=helper.address, is_well=False, cause=str(error))
+    answered_at = time.time()
+    cause = status.why_not_well(helper.address, answered_at)
     counts = ("version", "tasks", "datasets", "open_jobs", "rounds_answered")
     return HelperSummary(
         role=role,
         address=helper.address,
-        is_well=not status.not_well,
-        cause=status.not_well,
-        answered_at=time.time(),
+        is_well=not cause,
+        cause=cause,
+        answered_at=answered_at,
         latency_ms=1_000 * (time.monotonic() - begun),
         name=status.identity.name,
         numerics_digest=status.numerics_digest.hex(),

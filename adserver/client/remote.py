@@ -7,6 +7,7 @@ with RemoteAdServer(url="https://ads.example:8443", token=token, ca=Path("ads.cr
 import os
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
@@ -70,6 +71,7 @@ from maskedlark.terminal.budget_view import SIZES
 # Items of a page that are asked for: a round is a few numbers, anything else may be kilobytes
 _ITEMS: Final = 200
 _ROUNDS: Final = 1_000
+_BRIEF_S: Final = 30.0
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _MessageT = TypeVar("_MessageT", bound=Message)
 _ItemT = TypeVar("_ItemT", bound=Message)
@@ -413,13 +415,20 @@ class RemoteAdServer(ApiSession):
 
     def intake(self) -> IntakeSummary:
         """Return the number of reports by outcome since the server started."""
-        return self.get(IntakeMessage, "/intake").value()
+        return self._brief.get(IntakeMessage, "/intake").value()
 
     def helpers(self) -> tuple[HelperSummary, HelperSummary]:
         """Return the state of both helpers, as the server saw them last."""
         with reading_answer():
-            first, second = self.get(HelpersMessage, "/helpers").helpers
+            first, second = self._brief.get(HelpersMessage, "/helpers").helpers
+            if (first.role, second.role) != (0, 1):
+                raise ValueError(f"expected helpers 0 and 1, got {first.role} and {second.role}")
             return first.value(), second.value()
+
+    @property
+    def _brief(self) -> Self:
+        """The same ad server for what it has at hand, which is not waited for as long as a computation."""
+        return replace(self, timeout_s=min(self.timeout_s, _BRIEF_S))
 
     def _list(self, kind: type[_ItemT], path: str, *, latest: int | None = None) -> list[_ItemT]:
         """Return every item of a list, or so many of the latest ones, oldest first."""

@@ -1,6 +1,6 @@
 """The state of an ad server around its data: intake, helpers, certificates, grants, models, problems."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from pydantic import Field
 
@@ -58,7 +58,9 @@ class HelperMessage(Message):
 
     def value(self) -> HelperSummary:
         """Return the state."""
-        return HelperSummary(**pick_attributes(self, (one.name for one in fields(HelperSummary))))
+        state = HelperSummary(**pick_attributes(self, (one.name for one in fields(HelperSummary))))
+        # A state that contradicts itself is not taken for a good one
+        return replace(state, is_well=False) if self.cause else state
 
 
 class CertificateMessage(Message):

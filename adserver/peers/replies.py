@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -60,6 +61,17 @@ class HelperStatus:
     open_jobs: int | None
     rounds_answered: int | None
     not_well: str = ""
+
+    def why_not_well(self, address: str, now_s: float) -> str:
+        """Return why the helper at this address is not well; empty if it is."""
+        ended_at = self.keys.key_list.not_after
+        if self.not_well or now_s <= ended_at:
+            return self.not_well
+        return (
+            f"helper at {address} is not well: its list of HPKE keys ended at "
+            f"{datetime.fromtimestamp(ended_at, UTC):%Y-%m-%d %H:%M} UTC, so browsers seal no reports to it: "
+            "check both machines' clocks, and `lark-helper keys list` there"
+        )
 
 
 @frozen

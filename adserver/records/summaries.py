@@ -74,7 +74,8 @@ class HelperSummary:
     Attributes:
         role: 0 or 1.
         address: host:port.
-        is_well: Whether it answered the last time, and refuses no calls; None before the first answer.
+        is_well: Whether it answered the last time, refuses no calls, and has keys to seal to; None before the
+            first answer.
         cause: Why it is not well.
         answered_at: Unix seconds of its last answer; None if it has not answered yet.
         latency_ms: The duration of that answer.

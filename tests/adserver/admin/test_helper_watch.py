@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
-from adserver.admin.helper_watch import HelperWatch
+from adserver.admin import helper_watch
+from adserver.admin.helper_watch import EVERY_S, HelperWatch
+from adserver.client.local import LocalAdServer
 from adserver.peers.replies import HelperStatus
 from adserver.store.database import create_tables
-from maskedlark.errors import HelperUnavailable
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import SetClock
 from tests.adserver.painted import OF
@@ -27,6 +31,7 @@ class Watched:
         self.role = role
         self.error: Exception | None = None
         self.not_well = ""
+        self.keys = OF.of.bundle.key_lists[role]
         self.was_asked = Event()
 
     def status(self) -> HelperStatus:
@@ -36,7 +41,7 @@ class Watched:
         return HelperStatus(
             version="0.1.0",
             identity=OF.of.keys[self.role].identity("north"),
-            keys=OF.of.bundle.key_lists[self.role],
+            keys=self.keys,
             numerics_digest=bytes(32),
             tasks=None,
             datasets=None,
@@ -89,6 +94,90 @@ def test_a_helper_that_says_that_it_refuses_calls_is_not_well(engine: Engine) ->
     watch.look(0)
     sight = watch.sights()[0]
     assert (sight.is_well, sight.cause, sight.answered_at) == (False, helpers[0].not_well, NOW)
+
+
+def key_list_until(role: int, not_after: int) -> SignedKeyList:
+    keys = OF.of.keys[role]
+    return SignedKeyList.sign(keys.signing, (keys.opening.public(),), not_after=not_after)
+
+
+def test_a_helper_whose_look_hangs_is_not_well_after_a_few_intervals(engine: Engine) -> None:
+    at_s = [0.0]
+    watch = HelperWatch(engine, (Watched(0), Watched(1)), SetClock(), elapsed=lambda: at_s[0])
+    watch.look(0)
+    at_s[0] = 3 * EVERY_S
+    assert [sight.is_well for sight in watch.sights()] == [True, None]
+    at_s[0] += 0.1
+    silent = watch.sights()
+    assert [sight.is_well for sight in silent] == [False, None]
+    assert silent[0].cause == "no answer from the helper at 127.0.0.1:7100 since 2027-01-15 08:00:00 UTC"
+    at_s[0] += 9.0
+    assert watch.sights() == silent
+    watch.look(0)
+    assert (watch.sights()[0].is_well, watch.sights()[0].cause) == (True, "")
+
+
+def test_what_a_helper_says_is_kept_though_the_database_is_away(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helpers, watch = watch_of(engine, SetClock())
+    watch.look(0)
+    keys = watch.sights()[0].keys
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OperationalError("", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(helper_watch, "first_seen", fail)
+    helpers[0].not_well = "helper at 127.0.0.1:7100 is not well: this helper's ledger is older"
+    with pytest.raises(OperationalError):
+        watch.look(0)
+    sight = watch.sights()[0]
+    assert (sight.is_well, sight.cause, sight.keys) == (False, helpers[0].not_well, keys)
+
+
+def test_a_watch_survives_any_error_and_says_that_the_helper_is_not_well(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helper_watch, "EVERY_S", 0.01)
+    helpers, watch = watch_of(engine, SetClock())
+    watch.look(0)
+    helpers[0].error = ValueError("a secret")
+    with pytest.raises(ValueError, match="a secret"):
+        watch.look(0)
+    cause = "the look at the helper at 127.0.0.1:7100 failed (ValueError): see the log"
+    assert (watch.sights()[0].is_well, watch.sights()[0].cause) == (False, cause)
+    watch.start()
+    try:
+        for _ in range(3):
+            helpers[0].was_asked.clear()
+            assert helpers[0].was_asked.wait(HANGS_S)
+    finally:
+        watch.stop()
+
+
+def test_a_helper_whose_keys_have_ended_is_not_well(engine: Engine) -> None:
+    helpers, watch = watch_of(engine, SetClock())
+    for role, until in enumerate((NOW, NOW - 1)):
+        helpers[role].keys = key_list_until(role, until)
+        watch.look(role)
+    assert [sight.is_well for sight in watch.sights()] == [True, False]
+    assert "its list of HPKE keys ended at 2027-01-15 07:59 UTC" in watch.sights()[1].cause
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_a_status_shows_the_other_helper_whatever_one_answers(
+    engine: Engine, tmp_path: Path, role: int
+) -> None:
+    helpers: Any = (Watched(0), Watched(1))
+    with LocalAdServer.over(engine, helpers, data=tmp_path) as server:
+        helpers[role].error = JobRefused(JobReason.BAD_ANSWER, "it sends nonsense")
+        found = server.helpers()
+        assert [one.is_well for one in found] == [role != 0, role != 1]
+        assert found[role].cause == "it sends nonsense"
+        helpers[role].error, helpers[role].keys = None, key_list_until(role, 1)
+        found = server.helpers()
+    assert [one.is_well for one in found] == [role != 0, role != 1]
+    assert "ended at 1970-01-01 00:00 UTC" in found[role].cause
 
 
 def test_a_key_is_as_old_as_its_first_sight_also_after_a_restart(engine: Engine) -> None:

@@ -18,6 +18,7 @@ from adserver.client.remote import RemoteAdServer
 from adserver.dashboard.page_data import Figures
 from adserver.ingest.http_server import HttpServer
 from adserver.messages.job import job_facts
+from adserver.messages.site import HelperMessage
 from adserver.records.access import GrantKind, Scope
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import ScheduleKind
@@ -28,6 +29,7 @@ from maskedlark.privacy.relation import Relation
 from tests.adserver.job_world import ENCODED_MODEL, plan_for
 from tests.adserver.painted import OF, Painted, painted
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 DATASET = OF.datasets[0].dataset_id.hex()
 RUNNING = "02" * 16  # whole: the ids of the jobs that are submitted here are drawn
@@ -305,6 +307,41 @@ def test_what_answers_as_no_ad_server_does_is_refused(status: int, content: str)
 def test_nobody_at_the_url_is_unavailable() -> None:
     with pytest.raises(HelperUnavailable, match="does not answer"):
         RemoteAdServer(url="http://127.0.0.1:1", token="").tasks()
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([{"role": 0}, {"role": 1}], [True, True]),
+        ([{"role": 0, "cause": "its ledger is older"}, {"role": 1}], [False, True]),
+        ([{"role": 0, "is_well": None}, {"role": 1}], [None, True]),
+        ([{"role": 0}, {"role": 0}], None),
+        ([{"role": 1}, {"role": 0}], None),
+        ([{"role": 0}], None),
+        ([{"role": 0}, {"role": 1}, {"role": 2}], None),
+    ],
+)
+def test_a_state_of_the_helpers_that_contradicts_itself_is_no_good_one(
+    told: list[dict[str, Any]], expected: list[bool | None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = {**dict.fromkeys(HelperMessage.model_fields), "address": "a:1", "is_well": True}
+    of |= {"cause": "", "keys": []}
+    answer = json.dumps({"helpers": [{**of, **one} for one in told], "certificates": []}).encode()
+    patience = []
+
+    def exchange(session: RemoteAdServer, *_: Any, **__: Any) -> tuple[int, bytes]:
+        patience.append(session.timeout_s)
+        return 200, answer
+
+    monkeypatch.setattr(RemoteAdServer, "_exchange", exchange)
+    server = RemoteAdServer(url="http://127.0.0.1:1", token="")
+    if expected is None:
+        with refused(JobReason.BAD_ANSWER):
+            server.helpers()
+    else:
+        assert [one.is_well for one in server.helpers()] == expected
+    # A status is not waited for as long as a computation
+    assert patience == [30.0]
 
 
 @contextmanager
