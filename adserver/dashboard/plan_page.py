@@ -109,10 +109,11 @@ class PlanForm:
     def _say_wrong_field(self) -> str:
         """Say which field is out of its range, by its name in the form; empty if none is."""
         for name, given, is_right, expected in (
+            ("jobs", self.jobs, self.jobs >= 1, f"1 to {MOST_SHOWN_JOBS}"),
             ("weights of the model", self.weights, 1 <= self.weights <= MOST_PARAMETERS,
              f"1 to {MOST_PARAMETERS}, the largest model"),
             ("ε", self.epsilon, self.epsilon is None or 0 < self.epsilon < math.inf, "a number above 0"),
-            ("mean gradient", self.gradient, 0 < self.gradient < math.inf,
+            ("mean gradient", self.gradient, 0 < self.gradient <= 1,
              "a part of the clip bound, above 0 and at most 1"),
             ("the evaluations' part of ε", self.test_share, not self.tests or 0 < self.test_share < 100,
              "1 to 99 %"),

@@ -145,7 +145,8 @@ class ResultMessage(ReleaseMessage):
     discovery_margin: float = 0.0
     where: dict[str, str] = Field({}, description="The word of each key that reports were to have.")
     columns: tuple[Column, ...] = Field(min_length=1)
-    rows: tuple[RowMessage, ...]
+    # Also of groups that may all be hidden
+    rows: tuple[RowMessage, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
@@ -168,7 +169,7 @@ class ResultMessage(ReleaseMessage):
     def _check_rows(self) -> Self:
         """Refuse rows of which one has another number of values or other keys than the table has columns."""
         names = {column.name for column in self.columns}
-        keys = [*self.rows[0].group] if self.rows else []
+        keys = [*self.rows[0].group]
         for place, row in enumerate(self.rows):
             if row.__pydantic_extra__.keys() != names:
                 raise ValueError(f"row {place} does not have one value for each column")
@@ -201,7 +202,7 @@ class ResultMessage(ReleaseMessage):
         names = [column.name for column in self.columns]
         return AggregateResult(
             **self.release(),
-            group_by=tuple(self.rows[0].group) if self.rows else (),
+            group_by=tuple(self.rows[0].group),
             where=tuple(self.where.items()),
             columns=self.columns,
             rows=tuple(

@@ -106,11 +106,12 @@ class Panel:
         """Draw onto these axes, which have a width in inches."""
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-        values = [estimate.value for estimate in self.estimates]
+        # An answer may have numbers that are not known: those are not drawn
+        values = [_known(estimate.value) for estimate in self.estimates]
         # Noise may put an estimate outside its interval, which holds possible numbers only
         errors = [
-            [max(0.0, estimate.value - estimate.low) for estimate in self.estimates],
-            [max(0.0, estimate.high - estimate.value) for estimate in self.estimates],
+            [max(0.0, _known(estimate.value - estimate.low)) for estimate in self.estimates],
+            [max(0.0, _known(estimate.high - estimate.value)) for estimate in self.estimates],
         ]
         places = range(len(values))
         style: dict[str, Any] = {
@@ -119,7 +120,7 @@ class Panel:
             "error_kw": {"elinewidth": 0.8, "capsize": 2},
         }
         bottom = None if self.can_be_negative else 0
-        top = None if self.can_be_negative else max(one.high for one in self.estimates) * 1.03 or 1
+        top = None if self.can_be_negative else max(_known(one.high) for one in self.estimates) * 1.03 or 1
         numbers: Axis = axes.yaxis if self.is_upright else axes.xaxis
         # Names are no formulas: prices have $
         if self.is_upright:
@@ -139,6 +140,11 @@ class Panel:
         numbers.set_tick_params(labelsize=7, pad=2)
         numbers.grid(visible=True, alpha=0.3)
         axes.set_title("\n".join(self._wrapped(width)), fontsize=9, loc="left", pad=3, parse_math=False)
+
+
+def _known(number: float) -> float:
+    """Return a number that can be drawn: 0 in place of one that is not known."""
+    return number if math.isfinite(number) else 0.0
 
 
 @frozen

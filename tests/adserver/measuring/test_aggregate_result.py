@@ -477,6 +477,7 @@ def test_an_answer_that_no_table_can_show_is_refused_as_it_is_read() -> None:
         (spoil("columns", 0, "bucket", to=[0, 1e31]), "from -1e[+]30"),
         (spoil("columns", 0, "parts_per_unit", to=0), "parts_per_unit"),
         (spoil("columns", to=[]), "at least 1 item"),
+        (spoil("rows", to=[]), "at least 1 item"),
         (spoil("rows", 1, "paid", to=None), "row 1 does not have one value for each column"),
         (spoil("rows", 1, "more", to=of_first), "row 1 does not have one value for each column"),
         (spoil("columns", 1, to=json.loads(said)["columns"][0]), "column 1 has the name of another one"),

@@ -276,3 +276,19 @@ def test_nothing_of_a_picture_is_cut_off_at_its_edges(columns: int, monkeypatch:
             assert 0 <= box.x0 < box.x1 <= figure.bbox.x1, text.get_text()
     shown = " ".join(" ".join(axes.get_title(loc="left").split()) for axes in figure.axes)
     assert shown.count("of 18 groups") == columns
+
+
+@pytest.mark.parametrize(
+    "unknown", [NOT_KNOWN, Estimate(value=4.0, standard_error=1.0, low=-math.inf, high=math.inf)]
+)
+@pytest.mark.parametrize("least", [0, -9], ids=["of counts", "of any numbers"])
+@pytest.mark.parametrize("is_histogram", [False, True])
+def test_a_number_without_an_interval_leaves_the_others_drawn(
+    unknown: Estimate, least: int, tmp_path: Path, *, is_histogram: bool
+) -> None:
+    of = by_name(["a", "b"], [unknown, estimate(5.0)], other=[unknown, unknown])
+    columns = tuple(replace(one, report_range=(least, 9)) for one in of.columns)
+    if is_histogram:
+        columns = tuple(replace(one, value="x", bucket=(0.0, 9.0)) for one in columns)
+    write_result(replace(of, columns=columns), tmp_path / "r.png")
+    assert size_of(tmp_path / "r.png")[1] <= MOST_PIXELS
