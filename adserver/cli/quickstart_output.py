@@ -60,7 +60,8 @@ def show_report(report: "TableReport") -> None:
     )
     typer.echo(written)
     classes = ", ".join(f"{name!r} {count}" for name, count in report.classes.items())
-    typer.echo(escape(f"label {report.label!r}: {classes}; empty in {plural(report.unlabelled, 'row')}"))
+    gaps = f"empty in {plural(report.unlabelled, 'row')}{report.label_gaps}"
+    typer.echo(escape(f"label {report.label!r}: {classes}; {gaps}"))
     if len(report.classes) == 2:
         predicted = list(report.classes)[1]
         typer.echo(escape(f"the model will give the chance of {predicted!r}, the second of `classes`"))

@@ -208,9 +208,10 @@ def why_not_learned(table: Table, data: DataSettings) -> Iterator[str]:
         yield from ("" for _ in range(len(table)))
         return
     numbers = {number(name) for name in data.classes} - {None}
+    unlabelled = f"column {data.label!r}: no label{table.explain_gaps(data.label)}"
     for cell in table.columns[data.label]:
         if cell is None:
-            yield f"column {data.label!r}: no label"
+            yield unlabelled
         elif data.classes and cell not in data.classes and number(cell) not in numbers:
             yield f"column {data.label!r}: not a declared class"
         else:

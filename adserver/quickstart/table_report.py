@@ -117,6 +117,7 @@ class TableReport:
         unlabelled: Rows without a label.
         columns: All but the label's.
         label_spellings: Of the label, as a column's `spellings`.
+        label_gaps: Which words of the label read as gaps, as of `Table.explain_gaps`.
     """
 
     rows: int
@@ -127,6 +128,7 @@ class TableReport:
     unlabelled: int
     columns: tuple[ColumnReport, ...]
     label_spellings: str = ""
+    label_gaps: str = ""
 
     @property
     def labelled(self) -> int:
@@ -217,6 +219,7 @@ def read_report(table: Table, label: str) -> TableReport:
         unlabelled=labels.count(None),
         columns=columns,
         label_spellings=_find_spellings(counts),
+        label_gaps=table.explain_gaps(label),
     )
     if len(report.left_out()) == len(columns):
         reasons = "; ".join(f"{name!r}: {why}" for name, why in list(report.left_out().items())[:3])

@@ -322,7 +322,7 @@ def _select_labelled(whole: Table, label: str | None, settings: TableSettings) -
             f"and has another label than the declared ones in {sum(is_other)}: check the label column"
         )
     left_out = {
-        f"column {label!r}: no label": sum(is_empty),
+        f"column {label!r}: no label{whole.explain_gaps(label)}": sum(is_empty),
         f"column {label!r}: not a declared class": sum(is_other),
     }
     return whole.take(kept), RowCounts(

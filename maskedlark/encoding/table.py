@@ -134,6 +134,7 @@ class Table:
         short: Rows with fewer cells than the header, and why they are not read; all their cells are None.
         examples: Of each column whose numbers have other points in `columns` than in the file, the most
             frequent cell as it is written.
+        gap_words: Of each column that has such, the words that read as gaps, as `none` does.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Table:
     decimal_commas: Collection[str] = ()
     short: Mapping[int, str] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
+    gap_words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -161,6 +163,12 @@ class Table:
                 for name, one in self.amounts.items()
             },
         )
+
+    def explain_gaps(self, column: str) -> str:
+        """Return, to follow a word such as gap, that words of a column are read so; empty if none is."""
+        words = self.gap_words.get(column, ())
+        read = f"{', '.join(map(repr, words))} {'reads as a gap' if len(words) == 1 else 'read as gaps'}"
+        return f" ({read}: to make a class of it, write another word)" if words else ""
 
     def numbers(self, column: str) -> Cells:
         """Return a column where numbers are read: amounts without their currency or %.
@@ -252,6 +260,7 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         delimiter = _delimiter(text)
     lines = list[int]()
     short, ragged, of_short = dict[int, str](), dict[int, int](), dict[int, int]()
+    gap_words = dict[str, dict[str, None]]()
     known = dict[str, str | None]()  # equal cells are one string: that takes a third of the memory
     try:
         # Line ends stay as they are, for csv to tell those in quotes from the others.
@@ -273,10 +282,13 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
                 if len(cells) != len(header):
                     ragged[line] = len(cells)
                     continue
-                for column, cell in zip(columns.values(), cells, strict=True):
+                for (title, column), cell in zip(columns.items(), cells, strict=True):
                     if cell not in known:
                         known[cell] = said(cell)
-                    column.append(known[cell])
+                    word = known[cell]
+                    column.append(word)
+                    if word is None and cell.strip().isalpha():
+                        gap_words.setdefault(title, {})[cell.strip()] = None
                 lines.append(line)
     except csv.Error as error:
         raise InvalidTask(
@@ -310,6 +322,7 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         decimal_commas=frozenset(with_points),
         short=short,
         examples={one: find_example(as_written[one]) for one in (*with_points, *without_thousands)},
+        gap_words={title: (*words,) for title, words in gap_words.items()},
     )
 
 

@@ -93,6 +93,12 @@ def test_csv_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     assert source.rows == RowCounts(read=3, left_out={"column 'y': no label": 1})
 
 
+def test_csv_labels_that_read_as_gaps_are_named(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,y\n1,click\n2,none\n3,sale\n4,none\n5,-\n")
+    read = "column 'y': no label ('none' reads as a gap: to make a class of it, write another word)"
+    assert source.rows == RowCounts(read=5, left_out={read: 3})
+
+
 def test_csv_rows_with_another_label_than_the_declared_are_counted(tmp_path: Path) -> None:
     source = table(tmp_path, "n,y\n1,no\n2,maybe\n3,yes\n4,\n5,maybe\n", classes=("no", "yes"))
     assert source.label_names == ("no", "yes")

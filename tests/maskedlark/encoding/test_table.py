@@ -381,3 +381,10 @@ def test_a_stray_amount_makes_no_thousands_of_numbers_with_three_decimals() -> N
     )
     found = parse_table(content, "t.csv").read_by(encoder)
     assert [float(cell or "nan") for cell in found.columns["paid"][:2]] == [1.001, 2.002]
+
+
+def test_words_that_read_as_gaps_are_named_by_column() -> None:
+    table = parse_table(b"a,b\nnone,x\nNone,\nNA, -\n1,y\n", "t.csv")
+    assert table.gap_words == {"a": ("none", "None", "NA")}
+    assert table.explain_gaps("a").startswith(" ('none', 'None', 'NA' read as gaps: ")
+    assert table.explain_gaps("b") == ""
