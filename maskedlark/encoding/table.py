@@ -285,9 +285,8 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
                 for (title, column), cell in zip(columns.items(), cells, strict=True):
                     if cell not in known:
                         known[cell] = said(cell)
-                    word = known[cell]
-                    column.append(word)
-                    if word is None and cell.strip().isalpha():
+                    column.append(known[cell])
+                    if known[cell] is None and cell.strip().isalpha():
                         gap_words.setdefault(title, {})[cell.strip()] = None
                 lines.append(line)
     except csv.Error as error:
@@ -311,13 +310,12 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
     amounts |= _read_signed(signed, are_commas_parting=delimiter == ",")
     written += _describe_amounts(amounts, signed)
     have_commas = any(found.have_commas for found in amounts.values()) and delimiter != ","
-    form = TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas)
     return Table(
         name=name,
         columns=columns,
         lines=lines,
         written=", ".join(written),
-        form=form,
+        form=TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas),
         amounts=amounts,
         decimal_commas=frozenset(with_points),
         short=short,
