@@ -9,6 +9,7 @@ versions is made of, and a page that leads to the newest one. It fails at a brok
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -57,4 +58,6 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=_ROOT / "site", help="Folder of all versions.")
     parser.add_argument("--url", default="", help="Where that folder will be read.")
     asked = parser.parse_args()
-    build(asked.out, asked.url)
+    site = build(asked.out, asked.url)
+    print(f"the site of {site.name} is in {site}; to read it, with its search:")
+    print(f"  python -m http.server --bind 127.0.0.1 -d {shlex.quote(str(asked.out))}")

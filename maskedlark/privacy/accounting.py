@@ -15,7 +15,7 @@ distributions ADD_OR_REMOVE_ONE.)
     ad server with one helper  the other helper's  no
 
 The numbers are those of the *continuous* mechanisms at slightly less noise, which bound the discrete ones
-that the helpers draw; docs/explanation/privacy.md has the proofs, and the claim's limits. The bounds
+that the helpers draw; docs/explanation/privacy.md has the claim's limits, privacy-proofs.md the proofs. The bounds
 themselves are in composing/.
 
 >>> from maskedlark.privacy.mechanism import Mechanism
@@ -97,7 +97,7 @@ def spent_in_turn(jobs: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
 
     Args:
         jobs: What each is charged as. The charges of one are fixed when it begins; fewer may be released, and
-            in any order (privacy.md, "Rounds in any order").
+            in any order (privacy-proofs.md, "Rounds in any order").
         delta: See `spent`.
 
     Guarantees: as `spent`, for jobs that are chosen adaptively; the same number for one job, for jobs at one

@@ -9,7 +9,7 @@ remainder modulo D that D u_i would show.
 A record has one slot for all epochs. A whole job costs what one Gaussian release of `sensitivity` does: the
 length of C g, C the inverse of what u is multiplied with (over D), at the worst slot. Against the ad server
 alone the slot is secret, which hides what slots far apart do not have in common: `slots_apart`
-(docs/explanation/privacy.md, "Noise that is taken out again"; docs/adr/0042-one-slot.md).
+(docs/explanation/privacy-proofs.md, "Noise that is taken out again"; docs/adr/0042-one-slot.md).
 
 >>> round(sensitivity(0, steps=29, epochs=7) ** 2, 6)
 7.0

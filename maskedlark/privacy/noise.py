@@ -31,7 +31,7 @@ MIN_SCALE: Final = 1 << 10
 """The smallest noise scale, in units, that a release may use.
 
 From there on the accountant's continuous mechanisms bound the discrete ones up to a slack that it charges
-(proof: docs/explanation/privacy.md)."""
+(proof: docs/explanation/privacy-proofs.md)."""
 
 FEATURE_RANGE: Final = 255
 FEATURE_FRAC_BITS: Final = 16

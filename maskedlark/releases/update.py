@@ -5,7 +5,7 @@
 
 Only the device knows its coin. To every observer an upload is an update with probability
 q / (q + (1 - q) c), where c is the cover: a round is charged at that rate, against the ad server alone and
-against it with one helper. docs/explanation/privacy.md has the proof.
+against it with one helper. docs/explanation/privacy-proofs.md has the proof.
 
 A job fixes everything but the weights and the clip bound of each round: how likely a device is drawn, the
 noise, the cover, and what devices do with their data. Its digest is part of every round's id, which devices
@@ -368,7 +368,7 @@ def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
     """Return how many rounds each job is charged for: all up to the highest released, skipped ones too.
 
     Called by all parties. A list that the ad server may leave rounds out of, in any order, costs no more than
-    the whole list, which was fixed when the job began (docs/explanation/privacy.md, "Rounds in any order").
+    the whole list, which was fixed when the job began (docs/explanation/privacy-proofs.md, "Rounds in any order").
     """
     rounds: dict[UpdateJob, int] = {}
     for one in released:

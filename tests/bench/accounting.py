@@ -187,7 +187,7 @@ def never_below_exact(rng: random.Random) -> bool:
 def under_k_charged() -> bool:
     """Whether a batch that may be under k saves nothing, and a larger one's chance of it is in delta.
 
-    The example of docs/explanation/privacy.md: 2,000 records, k 20, noise 1, 1,000 rounds.
+    The example of docs/explanation/privacy-charges.md: 2,000 records, k 20, noise 1, 1,000 rounds.
     """
     records, k, noise = 2_000, 20, 1.0
     rounds, known = (

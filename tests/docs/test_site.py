@@ -27,6 +27,11 @@ FIRST_FOUND = {
     "rotate": "lark-helper keys rotate",
     "floors": "Operate a helper",
     "GDPR": "kept of a person",
+    "train on my own csv": "Your own table, in two commands",
+    "budget": "Plan and watch a budget",
+    "export model to onnx": "Bring a model from PyTorch or scikit-learn, and take it away",
+    "rényi": "Proofs of differential privacy",
+    "license": "Licence",
 }
 """What someone types, and words of what comes first: a page that says what to do, before a decision."""
 
@@ -45,6 +50,26 @@ FOUND_EARLY = {
     "--trusted-proxy": ["reference/cli-adserver/serve", "reference/cli-adserver/intake"],
     "trusted-proxy": ["reference/cli-adserver/serve", "reference/cli-adserver/intake"],
     "--csv": ["reference/cli-browser-sim", "reference/cli-adserver/quickstart"],
+    "differential privacy proof": ["explanation/privacy-proofs"],
+    "proof of privacy": ["explanation/privacy-proofs"],
+    "collusion": ["explanation/threat-model"],
+    "k-anonymity": ["glossary", "explanation/privacy"],
+    "missing values": ["how-to/own-data"],
+    "categorical features": ["how-to/own-data"],
+    "train on csv": ["tutorial/quickstart"],
+    "sklearn model": ["how-to/onnx"],
+    "min_batch_size": ["reference/task"],
+    "collusion_epsilon": ["reference/task"],
+    "Client.train": ["reference/api/client"],
+    "budget exhausted": ["how-to/budget"],
+    "reset budget": ["how-to/budget"],
+    "delete a user's data": ["explanation/evidence"],
+    "data retention": ["explanation/evidence"],
+    "port already in use": ["how-to/symptoms"],
+    "wire format": ["spec/index"],
+    "user id": ["explanation/privacy", "how-to/own-data"],
+    "anonymise": ["explanation/threat-model"],
+    "unlinkability": ["explanation/threat-model"],
 }
 """What someone types who has a goal or an option, and pages: one is among the first four found."""
 OF_OPTIONS = ("tutorial/measurement", "how-to/operations", "reference/cli-adserver/job")
@@ -202,6 +227,13 @@ def test_the_first_page_has_the_blocks_of_the_readme_which_a_test_runs() -> None
     lines = [line for _, block in BLOCK.findall(INDEX) for line in block.splitlines()]
     assert max(map(len, lines)) <= WIDEST
     assert BLOCK.findall(INDEX) == BLOCK.findall(README[: README.index("## How it works")])
+
+
+def test_the_first_page_has_the_claims_of_the_readme() -> None:
+    claims, of_index = (re.search(r"^## Claims\n.*?(?=^## )", one, re.M | re.S) for one in (README, INDEX))
+    assert claims is not None
+    assert of_index is not None
+    assert of_index[0] == claims[0].replace("](docs/", "](")
 
 
 def test_the_first_page_leads_to_every_tutorial_and_guide() -> None:

@@ -16,7 +16,7 @@ rounded to fewer different ones, with less noise and a higher rate, and only the
 allocation are credited for their secret slots. All of that can only cost more.
 
 `adaptive_epsilon` may use fewer of the bounds: pure epsilons, one Gaussian, and Renyi divergences at few
-orders, each with a part of delta (docs/explanation/privacy.md, "Settings that depend on releases").
+orders, each with a part of delta (docs/explanation/privacy-proofs.md, "Settings that depend on releases").
 
 Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
 Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
@@ -118,7 +118,7 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1
 def is_one_setting(charges: Iterable[Charge]) -> bool:
     """Return whether all charges have one setting, or are unsampled Gaussians: their order is irrelevant.
 
-    A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that
+    A job that plans others too could go on with those: its charges never are (privacy-proofs.md, "Settings that
     depend on releases"). Those of a job of correlated noise are not one setting either, so that
     `are_gaussian_if_known` may count.
     """

@@ -69,7 +69,7 @@ class RatioPoints:
 
         The ratios of either to none have one law, and move against each other. Of all pairs with that law
         the one in which the largest meets the smallest has the largest (epsilon, delta) and Renyi divergences
-        (docs/explanation/privacy.md, "One label or another").
+        (docs/explanation/privacy-proofs.md, "One label or another").
         """
         below = np.cumsum(np.concatenate(([self.at_zero], self.masses)))
         above = np.cumsum(self.masses[::-1])
