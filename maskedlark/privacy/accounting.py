@@ -15,8 +15,8 @@ distributions ADD_OR_REMOVE_ONE.)
     ad server with one helper  the other helper's  no
 
 The numbers are those of the *continuous* mechanisms at slightly less noise, which bound the discrete ones
-that the helpers draw; docs/explanation/privacy.md has the claim's limits, privacy-proofs.md the proofs. The bounds
-themselves are in composing/.
+that the helpers draw; docs/explanation/privacy.md has the claim and its limits, privacy-proofs.md the proofs.
+The bounds themselves are in composing/.
 
 >>> from maskedlark.privacy.mechanism import Mechanism
 >>> round_of = Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=2.0, sampling_rate=1.0, rounds=1)

@@ -368,7 +368,8 @@ def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
     """Return how many rounds each job is charged for: all up to the highest released, skipped ones too.
 
     Called by all parties. A list that the ad server may leave rounds out of, in any order, costs no more than
-    the whole list, which was fixed when the job began (docs/explanation/privacy-proofs.md, "Rounds in any order").
+    the whole list, which was fixed when the job began (docs/explanation/privacy-proofs.md, "Rounds in any
+    order").
     """
     rounds: dict[UpdateJob, int] = {}
     for one in released:

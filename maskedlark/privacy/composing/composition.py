@@ -118,9 +118,9 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1
 def is_one_setting(charges: Iterable[Charge]) -> bool:
     """Return whether all charges have one setting, or are unsampled Gaussians: their order is irrelevant.
 
-    A job that plans others too could go on with those: its charges never are (privacy-proofs.md, "Settings that
-    depend on releases"). Those of a job of correlated noise are not one setting either, so that
-    `are_gaussian_if_known` may count.
+    A job that plans others too could go on with those: its charges never are (privacy-proofs.md,
+    "Settings that depend on releases"). Those of a job of correlated noise are not one setting either, so
+    that `are_gaussian_if_known` may count.
     """
     found = list(charges)
     is_alike = len({Setting.of(one) for one in found}) <= 1
