@@ -40,7 +40,7 @@ def test_a_query_has_a_row_for_each_group_and_its_histograms_folded() -> None:
         {"group": {"place": place}, "Paid v1.0[1..9]": one, "may_be_hidden": one is LOST}
         for place, one in zip(("oslo", "lima", "rome"), (KNOWN, UNKNOWN, LOST), strict=True)
     ]
-    bucket = {"name": "Paid v1.0[1..9]", "title": "Paid v1.0", "bucket": [1, 9]}
+    bucket = {"name": "Paid v1.0[1..9]", "title": "Paid v1.0", "bucket": [1, 9], "counted_by": ""}
     values = {
         "kind": "query",
         "about": "sums",
