@@ -23,6 +23,8 @@ WIDEST = 84
 """Characters of a line of code that a site of 1,280 px shows without a scroll bar."""
 INDEX = (ROOT / "docs" / "index.md").read_text()
 WIDTHS = (390, 1_280)
+A4_WIDTH = 718
+"""Pixels that a browser's margins leave of a page."""
 FIRST_FOUND = {
     "rotate": "lark-helper keys rotate",
     "floors": "Operate a helper",
@@ -183,6 +185,20 @@ def test_an_option_stands_on_one_line_and_nothing_is_wider_than_the_page(page: P
         )
         assert set(lines) == {1}
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+@pytest.mark.page
+@pytest.mark.slow
+def test_on_paper_no_table_is_cut_off_and_the_hidden_results_are_no_stop_of_the_tab_key(page: Page) -> None:
+    page.emulate_media(media="print")
+    page.goto(page.url.split("/1.0.0/")[0] + "/1.0.0/explanation/benchmarks.html")
+    page.set_viewport_size({"width": A4_WIDTH, "height": 1_000})
+    beyond = page.locator("article td").evaluate_all(
+        "(all, width) => all.filter(td => td.getBoundingClientRect().left + td.scrollWidth > width).length",
+        A4_WIDTH,
+    )
+    assert beyond == 0
+    assert page.locator(".md-search__scrollwrap[tabindex]").count() == 0
 
 
 @pytest.mark.page
