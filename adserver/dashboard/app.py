@@ -22,7 +22,7 @@ from adserver.dashboard.assets import ASSETS
 from adserver.dashboard.page_data import Figures
 from adserver.dashboard.pages import Pages
 from adserver.dashboard.rendering import environment
-from adserver.records.exported_model import InputForm
+from adserver.records.exported_model import InputForm, ModelWeights
 from adserver.store.access import AccessStore
 from adserver.store.audit_log import acting_as
 from maskedlark.audit_log import AuditAct
@@ -90,12 +90,13 @@ def _app(site: AdminContext, grants: Grants, pages: Pages, figures: Figures) -> 
         return RedirectResponse(f"/jobs/{found.job_id.hex()}", 303)
 
     async def download(request: Request) -> Response:
-        """Send a job's latest model as an ONNX file; its graph takes the encoder's columns if it has one."""
+        """Send a job's latest or best model as an ONNX file; its graph takes columns if that is asked for."""
         try:
             found = await run_in_threadpool(site.jobs.find, request.path_params["job"])
-            # An unknown form is a ValueError, answered below
+            # An unknown form or choice of weights is a ValueError, answered below
             takes = InputForm(request.query_params.get("takes", InputForm.SCALED.value))
-            made = await run_in_threadpool(site.server.export, found.job_id, takes)
+            weights = ModelWeights(request.query_params.get("weights", ModelWeights.LATEST.value))
+            made = await run_in_threadpool(site.server.export, found.job_id, takes, weights)
         except ValueError:
             raise HTTPException(422) from None
         except MaskedLarkError as refusal:

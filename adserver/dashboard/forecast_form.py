@@ -6,6 +6,7 @@ from typing import Final, Self
 
 from adserver.admin.admin_context import AdminContext
 from adserver.budgets.headroom import JobLimits
+from adserver.dashboard.typed_number import read_number, read_whole
 from adserver.store.datasets import Dataset
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -40,13 +41,11 @@ class ForecastForm:
         """
         if not typed.get("rounds"):
             return None
-        try:
-            batch, noise = (
-                float(typed[name]) if typed.get(name) else None for name in ("batch_size", "noise_multiplier")
-            )
-            read = cls(rounds=int(typed["rounds"]), batch_size=batch, noise_multiplier=noise)
-        except ValueError:
-            raise InvalidTask(f"rounds, {_BATCH} and {_NOISE} are numbers") from None
+        batch, noise = (
+            read_number(called, typed[name]) if typed.get(name) else None
+            for name, called in (("batch_size", _BATCH), ("noise_multiplier", _NOISE))
+        )
+        read = cls(rounds=read_whole("rounds", typed["rounds"]), batch_size=batch, noise_multiplier=noise)
         if not 1 <= read.rounds <= _MOST_ROUNDS:
             raise InvalidTask(f"rounds is {read.rounds}: expected 1 to {_MOST_ROUNDS:,}")
         for name, number in ((_BATCH, batch), (_NOISE, noise)):

@@ -49,7 +49,7 @@ from adserver.store.datasets import Dataset
 from adserver.store.jobs import JobStamp
 from adserver.store.paging import PageMarker
 from adserver.training.cost import job_epsilons
-from adserver.views.job import charged_line
+from adserver.views.job import charged_line, describe_evaluation, rise_line
 from adserver.views.job_comparison import job_figures, why_not_comparable
 from adserver.views.measurement import measurement_rows
 from adserver.views.query import (
@@ -314,9 +314,13 @@ class Figures:
 
     def _figures_of(self, job: JobRecord) -> Values:
         """Return what jobs are compared by, without the epsilons, whose computation takes long."""
+        return job_figures(job, *self._evaluated_of(job))
+
+    def _evaluated_of(self, job: JobRecord) -> tuple[RoundFigures | None, RoundFigures | None]:
+        """Return a job's last and best figures."""
         # The untrained model is evaluated while no round is done: what was read before that is not kept.
         read = self._evaluated if job.rounds_done else self._read_evaluated
-        return job_figures(job, *read(job.job_id, job.rounds_done))
+        return read(job.job_id, job.rounds_done)
 
     def _epsilons_of(self, job: JobRecord, wait_s: float) -> Values | None:
         """Return what a job's rounds cost, and of how many rounds that is: of fewer while it runs.
@@ -344,8 +348,18 @@ class Figures:
         """Return one job: its curves, why it stopped, and what to do next."""
         found = self.site.jobs.find(job)
         shown = _plain(show_record(self.site, found))
+        last, best = self._evaluated_of(found)
+        is_of_dataset = isinstance(found.plan, TrainingPlan)
+        first = self.site.jobs.figures_at(found.job_id, [0]) if is_of_dataset else ()
+        # The last weights are the best ones otherwise
+        better = best if is_of_dataset and best != last else None
         return {
             **shown,
+            "evaluated_after": last and last.rounds_done,
+            "best": better and {"rounds_done": better.rounds_done, "line": describe_evaluation(better)},
+            # As `adserver job show` has them
+            "warning": rise_line(first[0], last) if first else "",
+            "is_thinned": found.rounds_done > POINTS,
             "share": _share(found),
             "charged_line": charged_line(found),
             "has_encoder": found.plan.task is not None and found.plan.task.encoder is not None,
@@ -439,12 +453,17 @@ class Figures:
             "task": task,
             "form": form,
             "reports": filled.reports,
+            "weights": filled.weights,
             "most": {"jobs": MOST_SHOWN_JOBS, "tests": MOST_SHOWN_TESTS, "epochs": MAX_EPOCHS},
             "found": found,
         }
 
     def _of_people(self, task: str, refusal: JobRefused) -> Values:
-        stored = self.site.tasks.find(task)
+        try:
+            stored = self.site.tasks.find(task)
+        # The page lists datasets: that none is meant says more
+        except JobRefused:
+            raise refusal from None
         if stored.bundle.task.updates is None or refusal.reason is not JobReason.UNKNOWN_DATASET:
             raise refusal
         told = self._keep_budget(

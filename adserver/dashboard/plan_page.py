@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any, Final, Self
 
 from adserver.admin.admin_context import AdminContext
+from adserver.dashboard.typed_number import read_number, read_whole
 from adserver.messages.plan import PlanMessage
 from adserver.records.submissions import PlanConstraints, PlanRequest
+from adserver.records.training_plan import TrainingPlan
 from adserver.training.defaults import ROUNDS
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -18,7 +20,16 @@ from maskedlark.reports.task import Task
 MOST_SHOWN_JOBS: Final = 50
 MOST_SHOWN_TESTS: Final = 500
 _MOST_TASKS: Final = 200
+# Fields as their form calls them, where that is not by their name
+_CALLED: Final = {
+    "epsilon": "ε",
+    "gradient": "mean gradient",
+    "test_share": "the evaluations' part of ε",
+    "tests": "evaluations",
+    "weights": "weights of the model",
+}
 _REPORTS: Final = 50_000
+_WEIGHTS: Final = 10_000
 
 
 @frozen
@@ -32,7 +43,7 @@ class PlanForm:
         jobs: That share it.
         tests: Private evaluations that share it.
         test_share: In percent, of all evaluations together.
-        weights: Of the model.
+        weights: Of the model; None for as many as the task's newest job trains, or `_WEIGHTS`.
         gradient: How long the mean gradient is assumed to be, over the clip bound.
     """
 
@@ -42,7 +53,7 @@ class PlanForm:
     jobs: int = 5
     tests: int = 10
     test_share: int = 10
-    weights: int = 10_000
+    weights: int | None = None
     gradient: float = 0.2
 
     @classmethod
@@ -53,15 +64,12 @@ class PlanForm:
             InvalidTask: a field is no number, or out of the page's range.
         """
         numbers: dict[str, Any] = {"task": typed.get("task", "")}
-        try:
-            for name in ("reports", "jobs", "tests", "test_share", "weights"):
-                if typed.get(name):
-                    numbers[name] = int(typed[name])
-            for name in ("epsilon", "gradient"):
-                if typed.get(name):
-                    numbers[name] = float(typed[name])
-        except ValueError:
-            raise InvalidTask("every field of a plan but the task is a number") from None
+        for name in ("reports", "jobs", "tests", "test_share", "weights"):
+            if typed.get(name):
+                numbers[name] = read_whole(_CALLED.get(name, name), typed[name])
+        for name in ("epsilon", "gradient"):
+            if typed.get(name):
+                numbers[name] = read_number(_CALLED[name], typed[name])
         form = cls(**numbers)
         # Everyone who may read can ask: the page's plans are kept as small as a page can show
         if form.jobs > MOST_SHOWN_JOBS or not 0 <= form.tests <= MOST_SHOWN_TESTS:
@@ -72,11 +80,16 @@ class PlanForm:
         return form
 
     def fill(self, site: AdminContext, task: Task) -> Self:
-        """Return the same with a number of reports."""
-        if self.reports is not None:
-            return self
-        sizes = [one.size for one in site.datasets.of_task(task.task_id) if one.size]
-        return replace(self, reports=sizes[-1] if sizes else _REPORTS)
+        """Return the same with a number of reports and of weights."""
+        filled = self
+        if self.reports is None:
+            sizes = [one.size for one in site.datasets.of_task(task.task_id) if one.size]
+            filled = replace(filled, reports=sizes[-1] if sizes else _REPORTS)
+        if self.weights is None:
+            plans = [one.plan for one in site.jobs.page(limit=1, task_id=task.task_id)]
+            trained = [one.num_parameters for one in plans if isinstance(one, TrainingPlan)]
+            filled = replace(filled, weights=next(filter(None, trained), _WEIGHTS))
+        return filled
 
     def divide(self, site: AdminContext, task: Task) -> dict[str, Any]:
         """Return the plans of all jobs and tests, and that of one job alone, or why no plan is possible."""
@@ -110,12 +123,14 @@ class PlanForm:
         """Say which field is out of its range, by its name in the form; empty if none is."""
         for name, given, is_right, expected in (
             ("jobs", self.jobs, self.jobs >= 1, f"1 to {MOST_SHOWN_JOBS}"),
-            ("weights of the model", self.weights, 1 <= self.weights <= MOST_PARAMETERS,
-             f"1 to {MOST_PARAMETERS}, the largest model"),
-            ("ε", self.epsilon, self.epsilon is None or 0 < self.epsilon < math.inf, "a number above 0"),
-            ("mean gradient", self.gradient, 0 < self.gradient <= 1,
+            (_CALLED["weights"], self.weights,
+             self.weights is None or 1 <= self.weights <= MOST_PARAMETERS,
+             f"1 to {MOST_PARAMETERS:,}, the largest model"),
+            (_CALLED["epsilon"], self.epsilon, self.epsilon is None or 0 < self.epsilon < math.inf,
+             "a number above 0"),
+            (_CALLED["gradient"], self.gradient, 0 < self.gradient <= 1,
              "a part of the clip bound, above 0 and at most 1"),
-            ("the evaluations' part of ε", self.test_share, not self.tests or 0 < self.test_share < 100,
+            (_CALLED["test_share"], self.test_share, not self.tests or 0 < self.test_share < 100,
              "1 to 99 %"),
         ):  # fmt: skip
             if not is_right:

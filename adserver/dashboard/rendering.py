@@ -76,20 +76,15 @@ def _short(identifier: str | None) -> str:
 
 
 def _count(number: float | None) -> str:
-    """Format a whole number with thin spaces between its thousands."""
-    return NONE if number is None else _apart(f"{number:,.0f}")
-
-
-def _apart(number: str) -> str:
-    """Put thin spaces, at which no line breaks, in place of the commas between thousands."""
-    return number.replace(",", "\u202f")
+    """Format a whole number with commas between its thousands, as commands print it."""
+    return NONE if number is None else f"{number:,.0f}"
 
 
 def _figure(number: float | None, digits: int = 4) -> str:
     """Format a measured number to some digits, and a large one to the unit, as a count is."""
     if number is None or not math.isfinite(number):
         return NONE
-    return _apart(spell(number, digits))
+    return spell(number, digits)
 
 
 def _percent(share: float) -> str:
@@ -142,7 +137,7 @@ def _estimate(one: Mapping[str, Any], may_be_hidden: bool = False) -> str:
     """Format an estimate with its interval as the command's table has it."""
     found = EstimateMessage.model_validate({name: one.get(name) for name in EstimateMessage.model_fields})
     text = format_cell(found.estimate(), may_be_hidden=may_be_hidden)
-    return _apart(text).replace(" ± ", "\u00a0±\u00a0")
+    return text.replace(" ± ", "\u00a0±\u00a0")
 
 
 def _setting(value: object) -> str:

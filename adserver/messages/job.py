@@ -106,7 +106,11 @@ class JobFacts(JobProgress):
 
 
 class TrainingJobFacts(JobFacts):
-    """A job over a dataset."""
+    """A job over a dataset.
+
+    `clip_norm` bounds each gradient; of an adaptive job it is the largest bound that a round may have.
+    `parameters` are the numbers that it trains; null of a job from before they were counted.
+    """
 
     dataset_id: bytes
     is_until_budget: bool
@@ -117,6 +121,10 @@ class TrainingJobFacts(JobFacts):
     optimizer: str
     learning_rate: float
     schedule: str
+    clip_norm: float
+    is_clip_adaptive: bool
+    is_clip_per_layer: bool
+    parameters: Whole | None
     noise_multiplier: float
     carried: Whole | None
     trained: tuple[str, ...] | None
@@ -314,6 +322,9 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         **pick_attributes(
             plan.job, ("dataset_id", "sampling_rate", "noise_multiplier", "carried", "trained")
         ),
+        **pick_attributes(plan.job, ("is_clip_adaptive", "is_clip_per_layer")),
+        "clip_norm": plan.job.clip(plan.task).bound,
+        "parameters": plan.num_parameters,
         "loss_name": plan.job.loss.value,
         "expected_batch_size": plan.denominator,
         "optimizer": plan.optimizer.kind.value,

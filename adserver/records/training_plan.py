@@ -98,6 +98,7 @@ class TrainingPlan:
         eval_every: Evaluate after every so many rounds, and before the first and after the last one.
         is_until_budget: Whether the job's rounds are all that its budget held when it was submitted, so that
             it stops with its budget.
+        num_parameters: How many numbers it trains; None of a plan from before this was kept.
     """
 
     version: Literal[1] = 1
@@ -109,6 +110,7 @@ class TrainingPlan:
     eval_every: Annotated[int, Field(ge=1)]
     adaptive_clip: AdaptiveClip | None = None
     is_until_budget: bool = False
+    num_parameters: Annotated[int | None, Field(ge=1, exclude_if=lambda number: number is None)] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

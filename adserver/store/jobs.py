@@ -121,13 +121,19 @@ class JobStore:
             return tuple(JobRecord.from_row(row) for row in rows)
 
     def page(
-        self, *, limit: int, before: PageMarker | None = None, state: JobState | None = None
+        self,
+        *,
+        limit: int,
+        before: PageMarker | None = None,
+        state: JobState | None = None,
+        task_id: bytes | None = None,
     ) -> tuple[JobRecord, ...]:
-        """Return up to `limit` jobs, newest first; optionally before a place, and of a state."""
+        """Return up to `limit` jobs, newest first; optionally before a place, of a state, and of a task."""
         asked = newest_first(select(jobs), jobs.c.submitted_at_s, jobs.c.job_id, before=before, limit=limit)
+        asked = asked if state is None else asked.where(jobs.c.state == state)
+        asked = asked if task_id is None else asked.where(jobs.c.task_id == task_id)
         with reading(self._engine) as connection:
-            rows = connection.execute(asked if state is None else asked.where(jobs.c.state == state))
-            return tuple(JobRecord.from_row(row) for row in rows.mappings())
+            return tuple(JobRecord.from_row(row) for row in connection.execute(asked).mappings())
 
     def newest_ids(self, state: JobState, *, limit: int) -> list[bytes]:
         """Return the ids of up to `limit` jobs in a state, newest first, without reading their plans."""

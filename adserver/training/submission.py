@@ -110,6 +110,7 @@ def plan_job(
             "adaptive_clip": _adaptive_clip(submission, task),
             "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
             "is_until_budget": submission.is_until_budget,
+            "num_parameters": model.num_parameters,
         },
     )
     # Last, since it needs the noise.

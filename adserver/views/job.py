@@ -63,7 +63,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     if line := charged_line(job):
         rows.append(("charged rounds", line))
     if evaluated := last_evaluated(history):
-        rows.append((f"after {plural(evaluated.rounds_done, 'round')}", _evaluation(evaluated)))
+        rows.append((f"after {plural(evaluated.rounds_done, 'round')}", describe_evaluation(evaluated)))
     if isinstance(plan, TrainingPlan):
         rows += _compare_evaluations(history)
     print_table(("", ""), rows)
@@ -73,19 +73,32 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
     """Return the best weights, where the last ones are not, and whether training made the model worse."""
     first = next((one for one in history if one.loss is not None), None)
     last, best = last_evaluated(history), best_evaluated(history)
-    if first is None or last is None or best is None:
-        return []
     rows: list[tuple[str, object]] = []
-    if best is not last:
+    if best is not None and best is not last:
         to_export = "`adserver model export --weights best` has these weights"
-        rows.append((f"best after {plural(best.rounds_done, 'round')}", f"{_evaluation(best)}; {to_export}"))
+        rows.append(
+            (f"best after {plural(best.rounds_done, 'round')}", f"{describe_evaluation(best)}; {to_export}")
+        )
+    if line := rise_line(first, last):
+        rows.append(("warning", line))
+    return rows
+
+
+def rise_line(first: RoundFigures | None, last: RoundFigures | None) -> str:
+    """Say that training made the model worse, and what to do; empty if it did not.
+
+    Args:
+        first: The first evaluated round: only that before any training tells.
+        last: The last one.
+    """
+    if first is None or first.rounds_done or first.loss is None or last is None or not last.rounds_done:
+        return ""
     # With steps too long for the noise, weights end worse than they began. Clipping alone, where labels are
     # rare, raises the plain loss of a model that learns.
-    if first.rounds_done == 0 and has_risen(_loss_of(last), _loss_of(first)):
-        name = "loss" if last.calibrated_loss is None else "calibrated loss"
-        rose = f"the {name} rose from {_loss_of(first):.4f} before the first round"
-        rows.append(("warning", f"{rose}: {_MORE_SIGNAL}"))
-    return rows
+    if not has_risen(_loss_of(last), _loss_of(first)):
+        return ""
+    name = "loss" if last.calibrated_loss is None else "calibrated loss"
+    return f"the {name} rose from {_loss_of(first):.4f} before the first round: {_MORE_SIGNAL}"
 
 
 def _loss_of(figures: RoundFigures) -> float:
@@ -126,8 +139,8 @@ def charged_line(job: JobRecord) -> str:
     if lost <= 0:
         return ""
     return (
-        f"{job.rounds_charged} are charged: {lost} {'was' if lost == 1 else 'were'} answered by a helper and "
-        "not applied"
+        f"{job.rounds_charged:,} are charged: {lost:,} {'was' if lost == 1 else 'were'} answered by a helper "
+        "and not applied"
     )
 
 
@@ -277,7 +290,7 @@ def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
 
 def _live(job: JobRecord, behind: JobRecord | None, evaluated: RoundFigures | None) -> str:
     """Describe the figures shown next to the bar, without the epsilons, whose computation takes long."""
-    parts = [_evaluation(evaluated)] if evaluated else []
+    parts = [describe_evaluation(evaluated)] if evaluated else []
     if job.state is JobState.WAITING and job.stop:
         parts.append(job.stop.cause)
     if job.state is JobState.QUEUED:
@@ -285,7 +298,8 @@ def _live(job: JobRecord, behind: JobRecord | None, evaluated: RoundFigures | No
     return " · ".join(parts)
 
 
-def _evaluation(figures: RoundFigures) -> str:
+def describe_evaluation(figures: RoundFigures) -> str:
+    """Describe how the model did on the evaluation set after a round."""
     known = {
         "calibrated loss": figures.calibrated_loss,
         "accuracy": figures.accuracy,

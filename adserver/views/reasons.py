@@ -74,7 +74,7 @@ JOB_STOPS: Final[Mapping[str, FurtherReason]] = {
         follows=Contract(
             is_retryable=True,
             charged=Charged.ONCE,
-            remedy="nothing while it waits; then have the helper started, and resume",
+            remedy="have the helper started: a job that waits goes on by itself; resume one that has failed",
         ),
     ),
     FEW_DEVICES: FurtherReason(

@@ -136,7 +136,8 @@ def forecast_line(forecast: Forecast) -> str:
     """Describe a planned job's effect on the budgets in one sentence."""
     alone, first, second = forecast.alone, forecast.ad_server, forecast.colluding
     return (
-        f"the planned job {'fits' if forecast.fits else 'does NOT fit'}: alone it costs epsilon "
+        f"the planned job, with a noise multiplier of {forecast.job.noise_multiplier:.4g}, "
+        f"{'fits' if forecast.fits else 'does NOT fit'}: alone it costs epsilon "
         f"{number(alone.ad_server)} against the ad server and {number(alone.colluding)} against the ad "
         f"server with one helper; with it {number(first.held)} of {number(first.budget)} and "
         f"{number(second.held)} of {number(second.budget)} are held"

@@ -282,6 +282,7 @@ def plan_for(of: Sealed, **changes: Any) -> TrainingPlan:
             "optimizer": Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=0.5),
             "schedule": Schedule(),
             "eval_every": 2,
+            "num_parameters": MODEL.num_parameters,
             **plan,
         },
     )

@@ -38,21 +38,25 @@ function nameCells(where) {
   }
 }
 
+// What finds an element of a live part in the next version of the part: its id, or where it leads.
+function nameOf(element) {
+  const href = element.getAttribute("href");
+  return element.id ? `#${CSS.escape(element.id)}` : href && `a[href="${CSS.escape(href)}"]`;
+}
+
 // Each live part is replaced only where it differs, so that focus and selection elsewhere stay.
 function takeOver(fresh) {
   nameCells(fresh);
   for (const part of document.querySelectorAll("[data-live]")) {
     const other = fresh.getElementById(part.id);
-    if (!other || other.innerHTML === part.innerHTML) continue;
-    const open = [...part.querySelectorAll("details[open]")].map((one) => one.id);
-    if (part.contains(document.activeElement)) {
-      const where = document.activeElement.getAttribute("href");
-      part.replaceChildren(...other.childNodes);
-      if (where) part.querySelector(`a[href="${CSS.escape(where)}"]`)?.focus();
-    } else {
-      part.replaceChildren(...other.childNodes);
-    }
-    for (const id of open) byId(id)?.setAttribute("open", "");
+    if (!other) continue;
+    // Before they are compared: what a person has opened is no difference
+    for (const one of part.querySelectorAll("details[open]")) fresh.getElementById(one.id)?.setAttribute("open", "");
+    if (other.innerHTML === part.innerHTML) continue;
+    const { activeElement } = document;
+    const where = part.contains(activeElement) && nameOf(activeElement);
+    part.replaceChildren(...other.childNodes);
+    if (where) part.querySelector(where)?.focus({ preventScroll: true });
   }
   drawCurves();
 }
@@ -120,6 +124,9 @@ const STYLES = {
   noise_to_signal: { ink: "--curve-1", scale: "y" },
   gradient_norm: { ink: "--curve-2", scale: "right", dash: [6, 4] },
 };
+// In one language, as the page's own numbers are, whatever the browser's
+const spell = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 6 }).format;
+const value = (_, number) => (number === null || number === undefined ? "\u2013" : spell(number));
 const FONT = "12px system-ui, sans-serif";
 
 // The table's columns as numbers, the first round first; a dash is no number.
@@ -129,7 +136,7 @@ function columns() {
   return new Map(
     heads.map((head, at) => {
       const numbers = rows.map((row) => {
-        const number = Number.parseFloat(row.cells[at].textContent.replaceAll("\u202f", ""));
+        const number = Number.parseFloat(row.cells[at].textContent.replaceAll(",", ""));
         return Number.isNaN(number) ? null : number;
       });
       return [head.dataset.figure, { name: head.dataset.figure, label: head.textContent, numbers }];
@@ -153,6 +160,7 @@ function options(panel, lines, width) {
     label: side === 2 ? "Round" : lines.filter((line) => line.scale === scale).map((line) => line.label).join(", "),
     labelFont: FONT,
     labelSize: 18,
+    values: (_, ticks) => ticks.map(spell),
   });
   const dashOf = ({ dash }) => (!dash ? "solid" : dash[0] > 3 ? "dashed" : "dotted");
   const areTwo = lines.some((line) => line.scale === "right");
@@ -165,9 +173,10 @@ function options(panel, lines, width) {
     scales: { x: { time: false }, y: {}, right: panel === "loss" ? { range: [0, 1] } : {} },
     axes: [axis("x", 2), axis("y", 3), ...(areTwo ? [axis("right", 1)] : [])],
     series: [
-      { label: "Round" },
+      { label: "Round", value },
       ...lines.map((line) => ({
         label: areTwo ? `${line.label} (${line.scale === "right" ? "right" : "left"})` : line.label,
+        value,
         scale: line.scale,
         stroke: ink(line.ink),
         width: 2,
@@ -179,10 +188,12 @@ function options(panel, lines, width) {
   };
 }
 
-// While no round is pointed at, the legend has each line's last number.
+// While no round is pointed at, the legend has the last one with a number: not every round is evaluated.
 function showLast(plot) {
   if (plot.cursor.idx !== null) return;
-  plot.setLegend({ idxs: plot.data.map((numbers) => numbers.findLastIndex((number) => number !== null)) }, false);
+  const [, ...lines] = plot.data;
+  const last = Math.max(...lines.map((numbers) => numbers.findLastIndex((number) => number !== null)));
+  plot.setLegend({ idxs: plot.data.map(() => last) }, false);
 }
 
 function drawCurves(isAnew = false) {

@@ -159,8 +159,11 @@ def test_the_round_that_a_helper_charged_and_the_ad_server_never_used_is_counted
 def test_people_see_bars_and_the_verdict_on_a_planned_job(adserver: Adserver) -> None:
     adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4")
     assert "▒" in adserver("budget").stdout
-    assert "the planned job fits" in adserver("budget --rounds 1 --noise-multiplier 20").stdout
-    assert "does NOT fit" in adserver("budget --rounds 1000 --noise-multiplier 1").stdout
+    said = "the planned job, with a noise multiplier of 20, fits"
+    assert said in adserver("budget --rounds 1 --noise-multiplier 20").stdout
+    # Where none is named, too
+    said = "the planned job, with a noise multiplier of 1, does NOT fit"
+    assert said in adserver("budget --rounds 1000").stdout
 
 
 def test_a_picture_of_one_dataset_is_drawn(adserver: Adserver, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from adserver.client.local import LocalAdServer
 from adserver.dashboard.pages import PAGES
 from adserver.records.access import Scope
 from adserver.records.defaults import MOST_JOB_NAME
-from adserver.records.exported_model import ExportedModel
+from adserver.records.exported_model import ExportedModel, InputForm, ModelWeights
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons
 from adserver.views.query import means_in, print_groups, quantiles_in, write_result
@@ -275,6 +275,7 @@ def test_jobs_have_names_and_are_side_by_side(visit: Visit) -> None:
     assert rows.count() == visit.page.locator("#jobs .card").first.locator("tbody tr").count()
     visit.open(PATHS["job"])
     assert "two <layers>" in visit.page.locator("h1").inner_text()
+    assert "two <layers>" in visit.page.title()
 
 
 def test_the_loss_by_which_weights_are_chosen_is_next_to_the_plain_one(visit: Visit) -> None:
@@ -429,6 +430,10 @@ def test_charts_name_their_axes_and_show_the_last_figures(visit: Visit) -> None:
     assert last is not None
     assert last.loss is not None
     assert float(told["Loss (left)"]) == pytest.approx(last.loss, abs=1e-3)
+    # Not that of the newest round, which was not evaluated
+    assert told["Round"] == str(last.rounds_done)
+    assert visit.of.jobs.get(b"\2" * 16).rounds_done > last.rounds_done
+    assert f"after {last.rounds_done} rounds" in visit.page.inner_text("#tiles")
     borders = legend.locator(".u-marker").evaluate_all(
         "(all) => all.map((one) => one.style.borderColor + one.style.borderStyle)"
     )
@@ -494,11 +499,16 @@ def test_the_overview_counts_cancelled_jobs_and_lists_tasks_that_wait_for_report
 
 
 def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ExportedModel(encoded=b"a model", rounds_done=38)
-    monkeypatch.setattr(LocalAdServer, "export", lambda _self, _job, _takes: made)
+    asked = []
+
+    def export(_self: LocalAdServer, _job: bytes, *of: object) -> ExportedModel:
+        asked.append(of)
+        return ExportedModel(encoded=b"a model", rounds_done=38)
+
+    monkeypatch.setattr(LocalAdServer, "export", export)
     visit.open(PATHS["job that was refused"])
     [command] = (
-        visit.page.locator("#stop p", has_text="These weights are not calibrated")
+        visit.page.locator("#model p", has_text="These weights are not calibrated")
         .locator("code")
         .all_inner_texts()[-1:]
     )
@@ -509,6 +519,13 @@ def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatc
     assert Path(begun.value.path()).read_bytes() == b"a model"
     of_columns = visit.page.request.get(f"{visit.page.url}/model.onnx?takes=columns")
     assert f"{'04' * 6}-round-38-of-columns.onnx" in of_columns.headers["content-disposition"]
+    assert visit.page.request.get(f"{visit.page.url}/model.onnx?weights=best").ok
+    assert asked == [
+        (InputForm.SCALED, ModelWeights.LATEST),
+        (InputForm.COLUMNS, ModelWeights.LATEST),
+        (InputForm.SCALED, ModelWeights.BEST),
+    ]
+    assert visit.page.request.get(f"{visit.page.url}/model.onnx?weights=worst").status == 422
 
 
 def test_who_may_only_read_sees_no_button(shown: Shown, context: BrowserContext) -> None:

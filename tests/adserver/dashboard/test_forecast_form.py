@@ -24,3 +24,18 @@ def test_an_empty_form_asks_nothing_and_fields_that_were_left_out_are_chosen() -
 def test_a_number_that_no_job_has_is_a_wrong_setting(field: str, typed: str) -> None:
     with pytest.raises(InvalidTask):
         ForecastForm.read({"rounds": "20", field: typed})
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"rounds": "1e3"}, "rounds is '1e3': expected a whole number in digits alone, as 1000"),
+        ({"rounds": "20", "batch_size": "x"}, "reports in a round is 'x': expected a number"),
+    ],
+)
+def test_what_is_no_number_is_said_with_its_field_and_what_was_expected(
+    typed: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidTask) as refusal:
+        ForecastForm.read(typed)
+    assert str(refusal.value) == said

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from adserver.dashboard.pages import YOUNG_S
 from adserver.ingest.http_server import HttpServer
 from adserver.quickstart.ports import free_ports
+from adserver.records.job_state import JobState
 from tests.adserver.painted import painted, silent
 from tests.adserver.visits import PATHS, Shown, Visit
 
@@ -155,6 +156,50 @@ def test_a_server_that_is_gone_is_said_and_the_page_goes_on_by_itself(alone: tup
         visit.page.wait_for_selector("#stale", state="hidden")
         wait_until(visit.page, "document.querySelector('#curves tbody td').textContent == '38'")
     assert visit.page.evaluate("globalThis.isSame") is True
+
+
+def test_a_running_job_is_cancelled_by_keyboard_while_rounds_come(alone: tuple[Shown, Visit]) -> None:
+    _shown, visit = alone
+    visit.open(PATHS["job"])
+    poll(visit)
+    rounds = iter(range(38, 60))
+
+    def look(focused: str) -> None:
+        """Let a round show, and find the focus where it was."""
+        visit.of.round(RUNNING, done := next(rounds))
+        visit.page.wait_for_timeout(1_000 * YOUNG_S)
+        assert poll(visit) == 200
+        visit.page.wait_for_selector(f"#tiles svg[aria-label^='{done} of']")
+        assert visit.page.evaluate("document.activeElement.id") == focused
+
+    visit.page.locator("#to-cancel").focus()
+    look("to-cancel")
+    visit.page.keyboard.press("Enter")
+    look("to-cancel")
+    visit.page.keyboard.press("Tab")
+    look("cancel-it")
+    # A part that differs keeps the focus, too
+    visit.page.evaluate("document.querySelector('#acts').append('changed')")
+    look("cancel-it")
+    assert "changed" not in visit.page.inner_text("#acts")
+    with visit.page.expect_navigation():
+        visit.page.keyboard.press("Enter")
+    assert visit.of.jobs.get(RUNNING).state == "cancelled"
+
+
+def test_a_long_jobs_rounds_are_thinned_and_said_to_be(alone: tuple[Shown, Visit]) -> None:
+    _shown, visit = alone
+    job = visit.of.job(7, JobState.RUNNING, rounds=2_000, done=0)
+    for done in (800, 1_096, 1_101):
+        visit.of.round(job, done)
+    visit.open(f"/jobs/{job.hex()}")
+    assert visit.page.locator("#curves tbody td:first-child").all_inner_texts() == [
+        "1,101", "1,096", "800", "0",
+    ]  # fmt: skip
+    assert "4 of 1,101 rounds, spread evenly" in visit.page.inner_text("#rounds")
+    visit.page.wait_for_selector(".uplot canvas")
+    # Evaluated last, in the page's own way to write numbers
+    assert visit.page.locator("[data-chart=loss] .u-legend .u-value").first.inner_text() == "1,096"
 
 
 def test_a_server_that_hangs_is_said_within_five_seconds(alone: tuple[Shown, Visit]) -> None:

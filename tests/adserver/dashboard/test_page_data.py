@@ -15,9 +15,10 @@ from adserver.dashboard.rendering import draw, environment
 from adserver.dashboard.ttl_cache import TtlCache
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
-from adserver.store.schema import jobs
+from adserver.store.schema import job_rounds, jobs
 from adserver.training.cost import job_epsilons
 from adserver.views.job import print_job
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.terminal.budget_view import next_line
 from tests.adserver.job_world import RECORDS, plan_for
 from tests.adserver.painted import OF, Painted, painted
@@ -136,9 +137,40 @@ def test_jobs_on_several_evaluation_sets_say_which(of: Painted, figures: Figures
 
 def test_a_jobs_page_has_a_loss_only_where_it_is_evaluated(figures: Figures) -> None:
     unknown = dict.fromkeys(("loss", "calibrated_loss", "accuracy", "auc"))
-    told, tile = {**figures.job("01"), **unknown}, "of the latest evaluation</span>"
+    told, tile = {**figures.job("01"), **unknown}, "before the first round</span>"
     assert tile in page("job.html", told)
     assert tile not in page("job.html", {**told, "eval_set_digest": None})
+    assert "no round is evaluated yet</span>" in page("job.html", {**told, "evaluated_after": None})
+
+
+def test_a_jobs_page_warns_of_a_loss_that_rose_and_has_the_best_round_as_the_command_does(
+    of: Painted, figures: Figures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = figures.job(RUNNING.hex())
+    assert (shown["warning"], shown["evaluated_after"]) == ("", 36)
+    is_late = (job_rounds.c.job_id == RUNNING) & (job_rounds.c.rounds_done > 20)
+    with of.engine.begin() as connection:
+        evaluated = is_late & job_rounds.c.loss.is_not(None)
+        connection.execute(update(job_rounds).where(evaluated).values(loss=4.949, calibrated_loss=4.9))
+    # What is known of a round is read once
+    of.round(RUNNING, 39)
+    shown = figures.job(RUNNING.hex())
+    print_job(of.jobs.get(RUNNING), of.jobs.history(RUNNING))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the calibrated loss rose from" in shown["warning"]
+    assert shown["warning"] in printed
+    assert f"best after {shown['best']['rounds_done']} rounds {shown['best']['line']};" in printed
+    told = page("job.html", shown)
+    assert f"T{shown['warning'][1:]}.</p>" in told
+    assert f"Best after {shown['best']['rounds_done']} rounds: {shown['best']['line']}" in told
+    assert f'href="/jobs/{RUNNING.hex()}/model.onnx?weights=best"' in told
+    assert "weights=best" not in page("job.html", {**shown, "best": None})
+
+
+def test_an_id_that_no_budget_has_is_said_to_be_no_datasets(figures: Figures) -> None:
+    with pytest.raises(JobRefused, match="no dataset has an id that starts with '0000'") as refusal:
+        figures.budget("0000", {})
+    assert refusal.value.reason is JobReason.UNKNOWN_DATASET
 
 
 def test_a_budget_says_of_a_next_release_what_every_face_says(of: Painted, figures: Figures) -> None:

@@ -12,7 +12,7 @@ from adserver.messages.plan import PlanMessage
 from adserver.records.access import Scope
 from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.training.defaults import ROUNDS
-from tests.adserver.job_world import RECORDS
+from tests.adserver.job_world import MODEL, RECORDS
 from tests.adserver.painted import OF, SHOP_OF, SHOP_REPORTS
 from tests.adserver.visits import PATHS, Shown, Visit
 from tests.patience import HANGS_S
@@ -22,10 +22,9 @@ def planned(visit: Visit, **changes: Any) -> PlanMessage:
     """What the command finds of the same wish."""
     open_wish = PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None)
     request = PlanRequest(
-        num_parameters=40,
         gradient_norm=0.2 * OF.of.task.clip_norm,
         task=OF.of.task.task_id.hex(),
-        **{"wish": open_wish, "reports": 200, "jobs": 2, "tests": 3, **changes},
+        **{"num_parameters": 40, "wish": open_wish, "reports": 200, "jobs": 2, "tests": 3, **changes},
     )
     return PlanMessage.of(visit.of.client.server.plan(request), request)
 
@@ -67,6 +66,20 @@ def test_reports_are_by_default_as_many_as_the_newest_dataset_has(visit: Visit) 
     wait_for_plan(visit)
     assert visit.page.get_attribute("input[name=reports]", "placeholder") == str(RECORDS)
     assert planned(visit, reports=RECORDS).recommended.submit in visit.page.inner_text("#division")
+
+
+def test_weights_are_by_default_as_many_as_the_newest_job_trains_whose_page_has_them(visit: Visit) -> None:
+    visit.open(f"/plan?task={OF.of.task.task_id.hex()}&jobs=2&tests=3&reports=200")
+    wait_for_plan(visit)
+    assert visit.page.get_attribute("input[name=weights]", "placeholder") == str(MODEL.num_parameters)
+    found = planned(visit, num_parameters=MODEL.num_parameters)
+    assert found.recommended.submit in visit.page.inner_text("#division")
+    visit.open(f"/plan?task={SHOP_OF.task.task_id.hex()}")
+    assert visit.page.get_attribute("input[name=weights]", "placeholder") == "10000"
+    visit.open(PATHS["job"])
+    told = visit.page.inner_text("#facts")
+    assert f"{MODEL.num_parameters} parameters that it trains" in told
+    assert f"{OF.of.task.clip_norm:g} of each gradient" in told
 
 
 def test_another_task_is_planned_by_its_own_numbers(visit: Visit) -> None:
@@ -125,6 +138,23 @@ def test_without_javascript_the_button_plans(shown: Shown, browser: Browser) -> 
         context.close()
 
 
+def test_without_javascript_a_plan_is_shown_once_it_is_found(shown: Shown, browser: Browser) -> None:
+    go = Event()
+    context = browser.new_context(java_script_enabled=False)
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(PlanForm, "divide", lambda *_: {"refusal": str(go.wait(HANGS_S))})
+            visit = shown.visit(context)
+            visit.open(path(weights=42))
+            assert visit.page.locator("#division progress").is_visible()
+            go.set()
+            visit.page.wait_for_selector("#division .over")
+        # Then it is loaded no more
+        assert visit.page.locator("meta[http-equiv=refresh]").count() == 0
+    finally:
+        context.close()
+
+
 def test_what_does_not_fit_or_is_no_number_is_said(visit: Visit) -> None:
     visit.open(PATHS["plan that does not fit"])
     visit.page.wait_for_selector("#division .over")
@@ -137,7 +167,7 @@ def test_what_does_not_fit_or_is_no_number_is_said(visit: Visit) -> None:
         visit.page.wait_for_selector("#division .over")
     for field, number, said in (
         ("reports", 3, "A dataset of 3 reports is too small for a round: it needs at least the task's"),
-        ("weights", 0, "Weights of the model is 0: expected 1 to 67108864"),
+        ("weights", 0, "Weights of the model is 0: expected 1 to 67,108,864"),
         ("epsilon", 0, " is 0.0: expected a number above 0"),
         ("gradient", 0, "Mean gradient is 0.0: expected a part of the clip bound"),
         ("gradient", 2, "Mean gradient is 2.0: expected a part of the clip bound, above 0 and at most 1"),

@@ -38,7 +38,7 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import PlannedJob
 from maskedlark.releases.sampling import StepNoise
-from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.job_world import ENCODED_MODEL, MODEL
 from tests.adserver.painted import OF, Painted, painted
 from tests.federated_site import SETTINGS, WIDTHS, Site
 
@@ -91,6 +91,7 @@ def test_a_job_that_was_not_evaluated_has_no_figures_but_its_rounds(of: Painted)
     names = ("loss", "calibrated_loss", "accuracy", "auc", "auc_low", "auc_high")
     job = next(one for one in of.jobs.all() if one.rounds_done)
     facts = job_facts(job, None).model_dump()
+    assert (facts["clip_norm"], facts["parameters"]) == (OF.of.task.clip_norm, MODEL.num_parameters)
     assert [facts[name] for name in names] == [getattr(NOT_EVALUATED, name) for name in names] == [None] * 6
     figures = job_figures(job, None, None)
     best = ("best_loss", "best_calibrated_loss", "best_rounds")

@@ -144,6 +144,7 @@ def test_a_plan_holds_what_was_asked_for() -> None:
     made = plan(epsilon=None, noise_multiplier=3.0)
     assert made.job.noise_multiplier == 3.0
     assert made.denominator == pytest.approx(100.0)
+    assert made.num_parameters == MODEL.num_parameters
     assert (made.job.rounds, made.job.loss, made.job.model_digest) == (
         20,
         Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
