@@ -67,8 +67,8 @@ class ForecastForm:
             min(task.min_batch_size, dataset.size) <= batch <= dataset.size
         ):
             raise InvalidTask(
-                f"{_BATCH} is {batch:g}: expected at least the task's min_batch_size, {task.min_batch_size}, "
-                f"and at most the dataset's {dataset.size}"
+                f"{_BATCH} is {batch:g}: expected at least the task's min_batch_size, "
+                f"{task.min_batch_size:,}, and at most the dataset's {dataset.size:,}"
             )
         noise = self.noise_multiplier
         if noise is None:
