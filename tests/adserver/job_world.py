@@ -278,11 +278,11 @@ def plan_for(of: Sealed, **changes: Any) -> TrainingPlan:
             noise_multiplier=chosen["noise_multiplier"],
         ),
         dataset_size=RECORDS,
+        num_parameters=MODEL.num_parameters,
         **{
             "optimizer": Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=0.5),
             "schedule": Schedule(),
             "eval_every": 2,
-            "num_parameters": MODEL.num_parameters,
             **plan,
         },
     )
