@@ -111,9 +111,11 @@ function isRequest(data: unknown): data is Request {
   return typeof data === "object" && data !== null && "id" in data && Number.isSafeInteger(data.id);
 }
 
-/** Whether a page opens a task without the person's consent, which erases what its origin has kept. */
+/** Whether a page opens a task without the person's consent, which erases what its origin has kept. A mistyped one is no No. */
 function isRefusal({ call, options }: Request): boolean {
-  return call === "open" && (options as { consent?: unknown } | null | undefined)?.consent !== true;
+  if (call !== "open") return false;
+  const consent = (options as { consent?: unknown } | null | undefined)?.consent;
+  return consent === undefined || consent === false;
 }
 
 function failure(id: number, error: unknown): Reply {

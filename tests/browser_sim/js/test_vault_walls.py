@@ -418,13 +418,25 @@ def test_a_no_on_one_origin_erases_its_own_part_alone(scenes: Any, by: str) -> N
     assert other.call("measureConversion", task=task, options=converted) is None
     scene.turn()  # the label is in the publisher's impression
     if by == "consent":
-        assert other.call("open", options={"consent": "yes"}) is None
+        assert other.call("open", options={"consent": False}) is None
     else:
         assert other.call("withdraw", task=task) is None
     assert scene.kept() == {**dict.fromkeys(scene.kept(), 0), "tasks": 1, "impressions": 1}
     scene.skip_days(2)
     scene.await_reports(1)
     assert found(scene) == {tuple(ROW): 0}
+
+
+@pytest.mark.parametrize("consent", ["yes", 1, None])
+def test_a_consent_that_is_neither_true_nor_false_is_refused_and_erases_nothing(
+    scenes: Any, consent: Any
+) -> None:
+    scene = scenes()
+    scene.open()
+    scene.call("saveImpression", **impression())
+    with pytest.raises(Exception, match="InvalidExample: consent: expected true or false"):
+        scene.open(consent=consent)
+    assert scene.kept()["impressions"] == 1
 
 
 # --- a task belongs to the origin that opened it

@@ -8,7 +8,7 @@ export interface OpenOptions {
   readonly bundle: string;
   /** The helpers' long-term keys, in hexadecimal: reports are sealed to no others. */
   readonly trustedHelpers: readonly string[];
-  /** Whether the person agreed. Anything but true erases what this page's origin has kept; so does Global Privacy Control, of all origins. */
+  /** Whether the person agreed. Without it, or with false, what this page's origin has kept is erased; so it is under Global Privacy Control, of all origins. */
   readonly consent: boolean;
   /** Reports wait for a uniform time up to this many seconds, or up to the vault's own least if that is longer; a day by default. */
   readonly maxDelayS?: number;

@@ -64,7 +64,8 @@ export interface ConversionRequest {
 }
 
 export function readOpen(given: unknown): OpenRequest {
-  const { bundle, trustedHelpers, maxDelayS, cap, population } = fields(given, "options", OPEN_OPTIONS);
+  const { bundle, trustedHelpers, consent, maxDelayS, cap, population } = fields(given, "options", OPEN_OPTIONS);
+  if (consent !== true) throw wrong("consent", "true or false"); // a No is answered before anything is read
   return {
     bundle: url(bundle, "bundle"),
     trusted: list(trustedHelpers, "trustedHelpers", MOST_HELPERS, helperKey),
