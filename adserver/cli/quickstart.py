@@ -1,10 +1,8 @@
 """`adserver quickstart`: sample, new, check, run, up, down, status, logs. `lark demo` is new and run."""
 
 import shlex
-import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -24,6 +22,7 @@ from adserver.cli.quickstart_output import (
 )
 from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
+from maskedlark.runtime.signals import ending_on_sigterm
 from maskedlark.terminal.lazy_commands import NearGroup
 from maskedlark.terminal.options import option
 from maskedlark.terminal.plural import plural
@@ -360,7 +359,7 @@ def _run_command(
     from adserver.quickstart.runs import RunOptions, Trained
 
     options = RunOptions(name=name, note=note, compare_plain=compare_plain)
-    with _ending_on_sigterm():
+    with ending_on_sigterm():
         result = run_project(_open(folder), _tell, options)
     if as_json:
         print_json(asdict(result))
@@ -416,7 +415,7 @@ def _up_command(
     from adserver.quickstart.running import RunningFleet
 
     fleet = RunningFleet(Project.open(folder), tell=_tell)
-    with _ending_on_sigterm():
+    with ending_on_sigterm():
         fleet.up(is_held=True)
     if dashboard or opened:
         link = fleet.login_link()
@@ -476,20 +475,6 @@ def _down_command(folder: FolderArgument) -> None:
 
     stopped = RunningFleet(Project.open(folder), tell=_tell).down()
     _tell(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
-
-
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does: what it started is ended with it."""
-
-    def end(_signal: int, _frame: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _data_settings(csv: Path, report: "TableReport") -> "DataSettings":

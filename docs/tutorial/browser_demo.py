@@ -50,12 +50,21 @@ from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from maskedlark.rpc.wire import decode_report, report_to_message
+from maskedlark.runtime.signals import ending_on_sigterm, wait_for
 from protos import report_pb2
 
 DIST: Final = Path(browser_sim.__file__).parent / "js" / "dist"
 STAGE: Final = Path(__file__).parent / "stage"
 CAMPAIGNS: Final = ("shoes", "radios", "lamps")
 PRICES: Final = (60, 110, 35)
+POPULATION: Final = tuple(
+    {"features": (row % 24, row % 10, row % 12, row % 5), "keys": ((0, 0, 0, 0, 0, 1, 1, 1, 2, 2)[row % 10],)}
+    for row in range(120)
+)
+"""The newspaper's public table of readers: the hour at which they read, and three numbers more; a campaign.
+
+Fake reports draw each of their columns from it. So do readers here, or a helper could tell which is which.
+"""
 CROWD: Final = 3_000
 FEATURES: Final = 4
 BUDGET: Final = 8.0
@@ -66,6 +75,8 @@ _MEASUREMENT: Final[dict[str, Any]] = {
     "values": [{"name": "spent", "low": 0, "high": 200}],
     "keys": [{"name": "campaign", "size": 3, "categories": CAMPAIGNS}],
 }
+_TABLE: Final = np.array([(*row["features"], *row["keys"]) for row in POPULATION])
+_AWAY: Final = "Ask again; if it stays away, end the demo with Ctrl-C in its terminal and start it again"
 # Someone waits at the page; without `tell`, each attempt would be a line in the terminal.
 _BACKOFF: Final = Backoff(give_up_after_s=5.0, tell=lambda _cause: None)
 _OUT = Console(stderr=True)
@@ -89,6 +100,7 @@ class Stage:
         accepted: How many reports the ad server has accepted: simulated ones (True), and browsers' (False).
         sealed: How many of them a dataset has taken.
         last: What each party sees of the last report of any browser.
+        result: What the last measurement gave.
     """
 
     fleet: Fleet
@@ -100,6 +112,7 @@ class Stage:
     accepted: Counter[bool] = field(default_factory=Counter)
     sealed: Counter[bool] = field(default_factory=Counter)
     last: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
     dice: np.random.Generator = field(default_factory=np.random.default_rng)
     lock: Lock = field(default_factory=Lock)
     worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
@@ -189,11 +202,12 @@ class Stage:
         """
         sealer, batch = Sealer(self.bundle, now=time.time()), report_pb2.ReportBatch()
         for _ in range(CROWD - self.waiting["simulated"]):
-            campaign = int(self.dice.choice(3, p=[0.5, 0.3, 0.2]))
+            drawn = self.dice.integers(0, len(_TABLE), FEATURES + 1)
+            *features, campaign = _TABLE[drawn, range(FEATURES + 1)].tolist()
             buys = bool(self.dice.random() < (0.2, 0.35, 0.5)[campaign])
             spent = PRICES[campaign] * buys
             example = Example(
-                features=self.dice.integers(0, 256, FEATURES).astype(np.uint8),
+                features=np.array(features, np.uint8),
                 label=int(buys),
                 measured=MeasuredValues(keys=(campaign,), values=(spent,)),
             )
@@ -230,8 +244,12 @@ class Stage:
                 dataset = client.seal(self.task, progress=False)
                 measured = self._reports_of(dataset)
                 result = client.aggregate("spent", group_by=["campaign"], epsilon=1.0, dataset=dataset)
+        except HelperUnavailable as error:
+            away = HelperUnavailable(f"{self._by_role(str(error))}. {_AWAY}")
+            _tell(away)
+            raise away from None
         except MaskedLarkError as error:
-            _OUT.print(f"the measurement failed: {error}", markup=False, highlight=False, soft_wrap=True)
+            _tell(error)
             raise
         cells = []
         for number, name in enumerate(CAMPAIGNS):
@@ -240,12 +258,21 @@ class Stage:
             truth = sum(one.spent for one in measured if one.campaign == number)
             cells.append({"campaign": name, "truth": truth, **told})
         task = self.bundle.task
-        return {
+        self.result = {
+            "number": self.result["number"] + 1 if self.result else 1,
             "cells": cells,
             "reports": _by_sender(Counter(one.is_simulated for one in measured)),
             "spent": asdict(result.dataset_spent),
             "budget": asdict(Epsilons(ad_server=task.epsilon, colluding=task.collusion_epsilon)),
+            "delta": task.delta,
         }
+        return self.result
+
+    def _by_role(self, message: str) -> str:
+        """Give the helpers that a message names by their addresses the names that the page has for them."""
+        for role, address in enumerate(self.helpers):
+            message = message.replace(f"helper at {address}", f"Helper {role} at {address}")
+        return message
 
     def _reports_of(self, dataset: Dataset) -> list[Sent]:
         """Return the reports that a new dataset holds; those that it took no longer wait."""
@@ -312,6 +339,7 @@ def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
             "trustedHelpers": trusted,
             "consent": True,
             "maxDelayS": DELAY_S,
+            "population": POPULATION,
         }
         vault = f"{origins['vault']}/vault.html"
         told = {"vault": vault, "origins": origins, "lifetimeS": LIFETIME_S, "options": options}
@@ -331,10 +359,12 @@ def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
         return Response(answer.content, answer.status_code, headers=dict(HEADERS))
 
     async def state(_request: Request) -> Response:
-        return JSONResponse({"waiting": stage.waiting, "crowd": CROWD, "last": stage.last})
+        told = {"waiting": stage.waiting, "crowd": CROWD, "last": stage.last, "result": stage.result}
+        return JSONResponse(told)
 
     async def sites(_request: Request) -> Response:
-        return JSONResponse({one: f"{origins[one]}/{one}.html" for one in ("publisher", "shop")})
+        pages = {one: f"{origins[one]}/{one}.html" for one in ("publisher", "shop")}
+        return JSONResponse({**pages, "lifetimeS": LIFETIME_S, "delayS": DELAY_S})
 
     async def measure(_request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(stage.measure))
@@ -361,6 +391,10 @@ def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
     return Starlette(routes=[*routes[name], *common], exception_handlers={MaskedLarkError: refuse})
 
 
+def _tell(error: MaskedLarkError) -> None:
+    _OUT.print(f"the measurement failed: {error}", markup=False, highlight=False, soft_wrap=True)
+
+
 def _by_sender(counts: Mapping[bool, int]) -> dict[str, int]:
     return {"simulated": counts[True], "browsers": counts[False]}
 
@@ -375,16 +409,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-open", action="store_true", help="print the address, and open no browser")
     given = parser.parse_args()
-    with TemporaryDirectory(prefix="maskedlark-demo-") as folder:
-        _OUT.print("two helpers and an ad server are starting")
-        with running(Path(folder)) as (_stage, origins):
-            _OUT.print(f"open [bold]{origins['stage']}[/bold] (Ctrl-C ends everything)")
-            if not given.no_open:
-                webbrowser.open(origins["stage"])
-            try:
-                Event().wait()
-            except KeyboardInterrupt:
-                _OUT.print("stopped")
+    try:
+        with ending_on_sigterm(), TemporaryDirectory(prefix="maskedlark-demo-") as folder:
+            _OUT.print("two helpers and an ad server are starting")
+            _OUT.print("the first start on a machine compiles loops, once: up to two minutes")
+            with running(Path(folder)) as (_stage, origins):
+                _OUT.print(f"open [bold]{origins['stage']}[/bold] (Ctrl-C ends everything)")
+                if not given.no_open:
+                    webbrowser.open(origins["stage"])
+                wait_for(Event())
+    except KeyboardInterrupt:
+        _OUT.print("stopped")
 
 
 if __name__ == "__main__":

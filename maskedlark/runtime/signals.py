@@ -1,4 +1,7 @@
-"""How a server's process is asked to end: SIGTERM or SIGINT set an event, and the main thread sees it."""
+"""How a process is asked to end.
+
+In a server SIGTERM or SIGINT set an event, and the main thread sees it; a command ends as by Ctrl-C.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -21,6 +24,20 @@ def stop_on_signals() -> Iterator[Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: what it started is ended with it."""
+
+    def end(_signal: int, _frame: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def wait_for(stop: Event) -> None:

@@ -1,9 +1,14 @@
 """The browser's demo in Chromium: an ad is clicked, something is bought, what each party sees is shown."""
 
 import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,9 +17,10 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from docs.tutorial.browser_demo import CAMPAIGNS, CROWD, Stage, running
+from docs.tutorial.browser_demo import CAMPAIGNS, CROWD, POPULATION, Stage, running
 from maskedlark.numbers.field import MODULUS
 from tests.browser_sim.js.chromium import chromium, chromium_path
+from tests.patience import HANGS_S
 
 pytestmark = [pytest.mark.page, pytest.mark.slow]
 PATIENCE_MS = 600_000
@@ -58,6 +64,7 @@ def test_two_presses_are_one_measurement_whose_truth_is_of_its_reports(tmp_path:
         presses = [people.submit(press), people.submit(press)]
         first, same = (one.result().json() for one in presses)
         assert first == same
+        assert httpx.get(f"{origins['stage']}/api/state").json()["result"] == first
         again = press().json()
         stage.worker.submit(stage.fill).result()  # after the one that the measurement left to be done
         assert stage.waiting == {"simulated": CROWD, "browsers": 0}
@@ -67,6 +74,7 @@ def test_two_presses_are_one_measurement_whose_truth_is_of_its_reports(tmp_path:
     for result in (first, again):
         assert result["reports"] == {"simulated": CROWD, "browsers": 0}
         assert result["budget"] == {"ad_server": 8.0, "colluding": 16.0}
+        assert result["delta"] == 1e-5
         assert 0 < result["spent"]["ad_server"] <= result["spent"]["colluding"] < 16.0
         for cell in result["cells"]:
             # Ten standard deviations: a sum of other reports than those of the truth is further off
@@ -80,19 +88,52 @@ def test_a_measurement_that_fails_says_why_and_can_be_asked_again(
     with ThreadPoolExecutor(1) as apart:
         apart.submit(fail, tmp_path).result()
     [line] = capfd.readouterr().err.splitlines()
-    assert line.startswith("the measurement failed: helper at localhost:")
+    assert line.startswith("the measurement failed: Helper 0 at localhost:")
+
+
+@pytest.mark.parametrize("line", ["are starting", "open http"])
+def test_sigterm_ends_the_servers_and_leaves_no_keys(tmp_path: Path, line: str) -> None:
+    """While they start, and when all runs."""
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "docs.tutorial.browser_demo", "--no-open"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert demo.stderr is not None
+    try:
+        assert any(line in one for one in demo.stderr)
+        demo.terminate()
+        assert demo.wait(HANGS_S) == 128 + signal.SIGTERM, demo.stderr.read()
+        assert list(tmp_path.iterdir()) == []
+        for _ in range(int(HANGS_S)):
+            try:
+                os.killpg(demo.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(1)  # until the kernel has put away the last
+        pytest.fail("a server still runs")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(demo.pid, signal.SIGKILL)
+        demo.wait()
+        demo.stderr.close()
 
 
 def fail(folder: Path) -> None:
     """Measure while a helper is away, again when it is back, and when the demo itself is gone."""
-    with running(folder, fake_rate=0.0) as (stage, origins), chromium() as browser:
+    with running(folder, fake_rate=0.9) as (stage, origins), chromium() as browser:
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.goto(origins["stage"])
         button, status = page.locator("#measure"), page.locator("#status")
+        see_a_fake(page)
         stage.fleet.kill("helper-0")
         button.click()
-        expect(status).to_contain_text("No sums: helper at localhost:", timeout=PATIENCE_MS)
+        expect(status).to_contain_text("No sums: Helper 0 at localhost:", timeout=PATIENCE_MS)
+        expect(status).to_contain_text("start it again")
+        expect(page.locator("#earlier")).to_be_hidden()
         expect(button).to_be_enabled()
         stage.fleet.start("helper-0")
         button.click()
@@ -102,6 +143,24 @@ def fail(folder: Path) -> None:
         button.click()
         expect(status).to_contain_text("No sums: the demo's server is gone")
         expect(button).to_be_enabled()
+        expect(page.locator("#earlier")).to_be_visible()
+        page.reload()
+        page.wait_for_selector("#chart:not([hidden])")
+
+
+def see_a_fake(page: Page) -> None:
+    """Click ads until the last report is a fake one; all that a helper reads of it is in the public table."""
+    told = page.locator("#waiting")
+    while not told.inner_text().startswith("A fake report"):
+        page.frame_locator("#publisher").locator(f"[data-product='{RADIO}']").click()
+        expect(page.locator("#coming")).to_contain_text("In this browser")
+        page.wait_for_timeout(1_000)
+    shown = page.locator("#helper1 dd").all_inner_texts()
+    features = [int(one) for one in shown[0].split()]
+    for column, value in enumerate(features):
+        assert value in {row["features"][column] for row in POPULATION}
+    assert len(features) == len(POPULATION[0]["features"])
+    assert shown[1] in CAMPAIGNS
 
 
 def look(folder: Path) -> list[str]:
@@ -113,6 +172,7 @@ def look(folder: Path) -> list[str]:
         ]
         did_not, bought, spent = ((first + second) % MODULUS for first, second in zip(*shares, strict=True))
         assert (did_not, bought, spent) == (0, 1, 110)
+        assert "bytes" in page.locator("#adserver").inner_text()
         assert page.locator("#adserver .cipher").first.inner_text() == stage.last["ciphertexts"][0]
         rows = page.locator("#table tbody tr")
         expect(rows).to_have_count(len(CAMPAIGNS))

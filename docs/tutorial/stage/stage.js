@@ -3,6 +3,7 @@ const at = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 let shown = "";
 let drawn = null;
+let leaving = []; // when the reports of this tab's clicks have left the browser, at the latest
 
 function rows(list, entries) {
   list.replaceChildren(
@@ -24,14 +25,13 @@ function show(last) {
   if (!last || last.report_id === shown) return;
   shown = last.report_id;
   at("waiting").textContent = last.is_fake
-    ? "A fake report: all of its pairs add to 0. Neither helper, nor the ad server, can tell."
+    ? "A fake report: all of its pairs add to 0. Neither helper, nor the ad server, can tell: features and campaign come from the newspaper's public table."
     : `A real report of an ad for ${last.campaign}: its pair of money spent adds to ${last.spent}.`;
   at("waiting").textContent += " Whichever tab or browser sent the last report, it is shown here.";
   rows(at("adserver"), [
     ["report id", last.report_id],
     ["hour (since 1970)", last.time_bucket],
-    ["for helper 0", last.ciphertexts[0], "cipher"],
-    ["for helper 1", last.ciphertexts[1], "cipher"],
+    ...last.ciphertexts.map((text, role) => [`for helper ${role}\n${text.length / 2} bytes`, text, "cipher"]),
   ]);
   for (const role of [0, 1]) {
     rows(at(`helper${role}`), [
@@ -48,6 +48,7 @@ const count = ({ simulated, browsers }) =>
 
 function draw(result) {
   drawn = result;
+  at("earlier").hidden = true;
   const svg = at("chart").querySelector("svg");
   at("chart").hidden = at("table").hidden = false;
   const most = Math.max(...result.cells.map((cell) => Math.max(cell.high, cell.truth)), 1);
@@ -73,11 +74,11 @@ function draw(result) {
       ];
     }),
   );
-  const { reports, spent, budget } = result;
+  const { reports, spent, budget, delta } = result;
   at("caption").textContent =
     `Money spent by campaign, from ${count(reports)}: the bar is the sum of both helpers' noisy answers, its line the 99 % interval, the upright line the truth. ` +
     `Of this dataset's budget, epsilon ${spent.ad_server.toFixed(2)} of ${budget.ad_server} is spent against the ad server alone, ` +
-    `and ${spent.colluding.toFixed(2)} of ${budget.colluding} against the ad server with one helper.`;
+    `and ${spent.colluding.toFixed(2)} of ${budget.colluding} against the ad server with one helper, each at delta ${delta}.`;
   at("table").tBodies[0].replaceChildren(
     ...result.cells.map((cell) => {
       const row = document.createElement("tr");
@@ -92,16 +93,30 @@ function draw(result) {
 async function poll() {
   try {
     const state = await (await fetch("/api/state", { cache: "no-store" })).json();
-    at("crowd").textContent = `For the next measurement, ${count(state.waiting)} wait.`;
+    const isFilling = state.waiting.simulated < state.crowd;
+    at("crowd").textContent =
+      `For the next measurement, ${count(state.waiting)} wait${isFilling ? "; more simulated people are on their way" : ""}.`;
     at("people").textContent = state.crowd;
     show(state.last);
+    tellLeaving();
+    if (state.result && state.result.number > (drawn?.number ?? 0)) draw(state.result); // of another tab, or before a reload
   } catch {
     at("waiting").textContent = "The demo's server is gone.";
   }
 }
 
+function tellLeaving() {
+  const now = performance.now();
+  leaving = leaving.filter((moment) => moment > now);
+  at("coming").hidden = leaving.length === 0;
+  const seconds = Math.max(1, Math.round((leaving[0] - now) / 1000 - delayS / 2));
+  const waits = leaving.length === 1 ? "1 report waits and leaves" : `${leaving.length} reports wait; the next leaves`;
+  at("coming").textContent = `In this browser ${waits} in about ${seconds} s.`;
+}
+
 at("measure").onclick = async () => {
   at("measure").disabled = true;
+  at("earlier").hidden = drawn === null;
   at("status").textContent = "the helpers add their shares, draw noise and answer …";
   try {
     draw(await measure());
@@ -125,12 +140,15 @@ async function measure() {
   throw new Error(message);
 }
 
-const { publisher, shop } = await (await fetch("/api/sites")).json();
+const { publisher, shop, lifetimeS, delayS } = await (await fetch("/api/sites")).json();
+at("lifetime").textContent = lifetimeS;
 at("publisher").src = publisher;
 at("shop").src = shop;
 addEventListener("message", (event) => {
   if (event.origin === new URL(publisher).origin && event.data?.product !== undefined) {
     at("shop").src = `${shop}?product=${Number(event.data.product)}`;
+    leaving.push(performance.now() + (lifetimeS + delayS) * 1000);
+    tellLeaving();
   }
 });
 addEventListener("resize", () => drawn && draw(drawn));
