@@ -16,6 +16,7 @@ from typing import Any
 
 from adserver.views.reasons import HTTP_REASONS, JOB_STOPS, FurtherReason
 from maskedlark.error_contract import (
+    INVALID_SETTING,
     INVALID_TASK,
     UNAVAILABLE,
     UNSUPPORTED_VERSION,
@@ -25,6 +26,7 @@ from maskedlark.error_contract import (
 from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,
+    InvalidSetting,
     InvalidTask,
     JobReason,
     JobRefused,
@@ -254,6 +256,7 @@ def errors() -> str:
     ]
     kinds: list[tuple[type[MaskedLarkError], type[Reason] | Contract]] = [
         (InvalidTask, INVALID_TASK),
+        (InvalidSetting, INVALID_SETTING),
         (UnsupportedVersion, UNSUPPORTED_VERSION),
         (InvalidModel, ModelReason),
         (ReportRejected, ReportReason),

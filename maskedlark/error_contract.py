@@ -51,6 +51,11 @@ UNAVAILABLE: Final = Contract(
 INVALID_TASK: Final = Contract(remedy="correct the setting that the message names, and create the task again")
 """Of InvalidTask, which has no reasons."""
 
+INVALID_SETTING: Final = Contract(
+    remedy="the operator corrects the option or file that the message names, and runs the command again"
+)
+"""Of InvalidSetting, which has no reasons."""
+
 UNSUPPORTED_VERSION: Final = Contract(remedy="upgrade the party that the message names")
 """Of UnsupportedVersion, which has no reasons."""
 

@@ -1,7 +1,8 @@
 """Every error that one party can cause at another, as one small tree.
 
     MaskedLarkError
-    ├── InvalidTask            our caller's task or key configuration is wrong
+    ├── InvalidTask            our caller's task or one of its settings is wrong
+    │   ├── InvalidSetting     a party's own options, files or folders are wrong: no task is
     │   └── UnsupportedVersion our caller speaks a version of the protocol that this software does not
     ├── InvalidModel(reason)   our caller's ONNX file, loss or weights are wrong
     ├── ReportRejected(reason) drop this one report, count it, go on
@@ -239,6 +240,10 @@ class InvalidTask(MaskedLarkError):
     """A task, a label space or a published key is wrong."""
 
 
+class InvalidSetting(InvalidTask):
+    """An option of a party, or one of its files of keys, certificates or data, is wrong."""
+
+
 class UnsupportedVersion(InvalidTask):
     """An object or a peer is of a version that this software does not implement.
 
@@ -284,6 +289,7 @@ class HelperUnavailable(MaskedLarkError):
 
 REFUSALS: Final[Mapping[str, Callable[[str, str], MaskedLarkError]]] = {
     "InvalidTask": lambda _, message: InvalidTask(message),
+    "InvalidSetting": lambda _, message: InvalidSetting(message),
     "UnsupportedVersion": lambda _, message: UnsupportedVersion(message),
     "InvalidModel": lambda reason, message: InvalidModel(ModelReason(reason), message),
     "ReportRejected": lambda reason, message: ReportRejected(ReportReason(reason), message),

@@ -26,7 +26,7 @@ from adserver.records.access import Grant, GrantKind, Scope, digest_of
 from adserver.records.server_settings import OidcSettings
 from adserver.store.database import Clock
 from maskedlark.audit_log import clean_name
-from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidSetting
 from maskedlark.frozen import frozen
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.transport import is_loopback
@@ -160,18 +160,20 @@ class OidcProvider:
         """Take the settings; the provider is first called at a sign-in, so it may be unreachable until then.
 
         Raises:
-            InvalidTask: the issuer is not https beyond loopback, no group is mapped, the API's audience is
+            InvalidSetting: the issuer is not https beyond loopback, no group is mapped, the API's audience is
                 the client itself, or others may read the file of the client's secret.
         """
         parts = urlsplit(settings.issuer)
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-            raise InvalidTask(f"--oidc-issuer {settings.issuer}: expected an https URL, or http on loopback")
+            raise InvalidSetting(
+                f"--oidc-issuer {settings.issuer}: expected an https URL, or http on loopback"
+            )
         if not settings.scopes:
-            raise InvalidTask(
+            raise InvalidSetting(
                 "--oidc-issuer requires at least one --oidc-group GROUP=SCOPE: nobody could sign in"
             )
         if settings.audience == settings.client_id:
-            raise InvalidTask(
+            raise InvalidSetting(
                 "--oidc-audience is the client's id, so identity tokens would pass as access tokens: "
                 "register the API under an audience of its own"
             )
@@ -425,4 +427,4 @@ def _secret_in(settings: OidcSettings) -> str | None:
         check_secret_file(settings.secret_file)
         return settings.secret_file.read_text().strip()
     except OSError as error:
-        raise InvalidTask(f"cannot read {settings.secret_file}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot read {settings.secret_file}: {error.strerror}") from None

@@ -13,10 +13,11 @@ from typing import Final
 from starlette.responses import Response
 
 from adserver.messages.site import Problem
-from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
+from maskedlark.error_contract import INVALID_SETTING, INVALID_TASK, UNAVAILABLE, Contract, contract
 from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,
+    InvalidSetting,
     InvalidTask,
     JobReason,
     JobRefused,
@@ -106,6 +107,15 @@ def problem_of(refusal: MaskedLarkError) -> Response:
                 reason=reason.value,
                 title=reason.meaning,
                 follows=contract(reason),
+            )
+        case InvalidSetting():
+            return problem(
+                status_of(refusal),
+                str(refusal),
+                error=InvalidSetting.__name__,
+                reason="invalid_setting",
+                title="an option or a file of the ad server, or of the command, is wrong",
+                follows=INVALID_SETTING,
             )
         case _:
             return problem(

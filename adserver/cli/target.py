@@ -187,7 +187,7 @@ def server_of(
 
     Raises:
         typer.BadParameter: as `_far_of`.
-        InvalidTask: the folder does not exist.
+        InvalidSetting: the folder does not exist.
     """
     from adserver.client.local import LocalAdServer
 
@@ -225,7 +225,7 @@ def connected_server_of(
 
     Raises:
         typer.BadParameter: as `_far_of` and `_reach_of`; or no helpers are named, and no URL.
-        InvalidTask: the folder does not exist, also not after the time that `wait` allows.
+        InvalidSetting: the folder does not exist, also not after the time that `wait` allows.
     """
     if far is not None:
         return replace(far, backoff=_patience(wait=wait))
@@ -245,9 +245,9 @@ def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False
     """Refuse a folder that does not exist, so that a mistyped one is not made.
 
     Raises:
-        InvalidTask: it does not exist; with `wait`, it still does not after the command's waiting time.
+        InvalidSetting: it does not exist; with `wait`, it still does not after the command's waiting time.
     """
-    from maskedlark.errors import HelperUnavailable, InvalidTask
+    from maskedlark.errors import HelperUnavailable, InvalidSetting
 
     def look() -> None:
         # With a database elsewhere, that and not the folder holds the ad server
@@ -264,7 +264,7 @@ def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False
         else:
             look()
     except HelperUnavailable as error:
-        raise InvalidTask(str(error)) from None
+        raise InvalidSetting(str(error)) from None
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from adserver.messages.base import MOST_INTEGER, Message, RequestBody, first_fau
 from maskedlark.errors import (
     REFUSALS,
     HelperUnavailable,
+    InvalidSetting,
     InvalidTask,
     JobReason,
     JobRefused,
@@ -223,7 +224,7 @@ def _check_address(url: str, token: str) -> None:
     """Reject an unsafe URL or a malformed token; error messages contain neither.
 
     Raises:
-        InvalidTask
+        InvalidSetting
     """
     try:
         parts = urlsplit(url)
@@ -231,15 +232,15 @@ def _check_address(url: str, token: str) -> None:
         HTTPConnection(host, _port(parts))  # connects to nothing; refuses what a request cannot carry
         is_name = bool(host.encode("idna"))
     except (ValueError, HTTPException):
-        raise InvalidTask(_WRONG_URL) from None
+        raise InvalidSetting(_WRONG_URL) from None
     is_plain = parts.scheme == "http" and is_loopback(host)
     # A name and password, a path or a query would be dropped in silence, and are then a mistake
     is_more = "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment
     if not is_name or is_more or not (parts.scheme == "https" or is_plain):
-        raise InvalidTask(_WRONG_URL)
+        raise InvalidSetting(_WRONG_URL)
     # A line break in it would be another header of the request
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise InvalidTask(
+        raise InvalidSetting(
             "the token is not valid: expected the output of `adserver token create`, without spaces or "
             "line breaks"
         )
@@ -249,7 +250,7 @@ def _connect(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
     """Create a connection, not yet opened, to a URL that `_check_address` accepts.
 
     Raises:
-        InvalidTask: the file of the certificate to trust holds none, or cannot be read.
+        InvalidSetting: the file of the certificate to trust holds none, or cannot be read.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", _port(parts)
@@ -258,7 +259,7 @@ def _connect(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
     try:
         trusting = ssl.create_default_context(cafile=None if ca is None else str(ca))
     except OSError as error:
-        raise InvalidTask(f"cannot read a certificate in {ca}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot read a certificate in {ca}: {error.strerror}") from None
     return HTTPSConnection(host, port, timeout=timeout_s, context=trusting)
 
 

@@ -12,11 +12,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from adserver.ingest import cors_headers
 from adserver.ingest.shared_listener import SharedListener
 from adserver.ingest.slow_client_limits import HttpHeaders, HttpLimits, patient_protocol
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime.binding import why_not_bound
 
 _START_DEADLINE_S: Final = 30.0
 _DRAIN_S: Final = 10
@@ -54,11 +55,11 @@ class HttpServer:
         when they name the address of a browser.
 
         Raises:
-            InvalidTask: no TLS on an address that others can reach, or the address is taken.
+            InvalidSetting: no TLS on an address that others can reach, or the address is taken.
         """
         host = address.rsplit(":", 1)[0].strip("[]")
         if tls is None and not is_loopback(host):
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"the HTTP server's address {address} is not on loopback: without TLS, only loopback is "
                 "allowed"
             )
@@ -76,14 +77,14 @@ class HttpServer:
         """Return when requests are answered.
 
         Raises:
-            InvalidTask: the server did not start; its log says why.
+            InvalidSetting: the server did not start; its log says why.
         """
         for _ in range(int(_START_DEADLINE_S / _POLL_S)):
             if self._server.started or not self._thread.is_alive():
                 break
             self._thread.join(_POLL_S)
         if not self._server.started:
-            raise InvalidTask("the HTTP server did not start: check the TLS files")
+            raise InvalidSetting("the HTTP server did not start: check the TLS files")
 
     def stop(self) -> None:
         """Stop listening, finish what has begun, and end."""
@@ -99,9 +100,7 @@ def _listen(host: str, address: str, limits: HttpLimits, proxies: TrustedProxies
         listening.listen_at(host, int(address.rsplit(":", 1)[-1]))
     except (OSError, ValueError, OverflowError):
         listening.close()
-        raise InvalidTask(
-            f"cannot listen on {address}: check that it is host:port and that the port is free"
-        ) from None
+        raise InvalidSetting(f"cannot listen on {address}: {why_not_bound(address)}") from None
     return listening
 
 

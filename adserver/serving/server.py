@@ -22,7 +22,7 @@ from adserver.store.local.models import LocalModels
 from adserver.store.report_buckets import ReportBucket
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.runtime.disk import check_room
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder
@@ -41,7 +41,7 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
         stop: Ends it.
 
     Raises:
-        InvalidTask: the data folder or the TLS key is another user's or open to others, or an address is
+        InvalidSetting: the data folder or the TLS key is another user's or open to others, or an address is
             taken.
     """
     forbid_core_files()  # before the TLS key is read
@@ -114,7 +114,7 @@ def _open_dashboard(stack: ExitStack, settings: DashboardSettings, **of_server: 
     try:
         from adserver.dashboard.serving import open_dashboard
     except ModuleNotFoundError as error:
-        raise InvalidTask(
+        raise InvalidSetting(
             f"the dashboard needs {error.name}: pip install 'masked-lark[adserver,dashboard]'"
         ) from None
     open_dashboard(stack, settings, **of_server)

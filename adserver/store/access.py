@@ -17,7 +17,7 @@ from adserver.store.audit_log import log_act
 from adserver.store.database import Clock
 from adserver.store.schema import access_grants
 from maskedlark.audit_log import AuditAct
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.escape import escape
 from maskedlark.frozen import pick_attributes
 from maskedlark.runtime.database import reading
@@ -114,11 +114,11 @@ class AccessStore:
         """End the one grant of some kinds whose id starts so; the grant.
 
         Raises:
-            InvalidTask: none does, or several do.
+            InvalidSetting: none does, or several do.
         """
         found = [one for one in self.all(kinds) if one.grant_id.startswith(grant_id)]
         if len(found) != 1 or not grant_id:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{len(found)} tokens have an id that starts with {grant_id!r}: see `adserver token list`"
             )
         self._end(found[0], AuditAct.REVOKE_TOKEN)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, select
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import report_buckets
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 from maskedlark.runtime.bucket import SHARED, check_bucket_url, open_bucket
 from maskedlark.runtime.database import reading
@@ -48,8 +48,8 @@ class ReportBucket:
             may_add: Whether it becomes known with this call; an intake replica's account may not add it.
 
         Raises:
-            InvalidTask: the database does not know it; or it is no URL of object storage that keeps what is
-                put, for every machine (`file://` and `memory://` do not), or holds credentials.
+            InvalidSetting: the database does not know it; or it is no URL of object storage that keeps what
+                is put, for every machine (`file://` and `memory://` do not), or holds credentials.
         """
         check_bucket_url(url, SHARED)
         url = url.rstrip("/")
@@ -61,7 +61,7 @@ class ReportBucket:
                 connection.execute(adding.values(url=url, folder=token_hex(_FOLDER_BYTES)))
                 found = _found(connection, url)
         if found is None:
-            raise InvalidTask(
+            raise InvalidSetting(
                 "the ad server does not know this object storage: first start its `serve` with the "
                 "same --report-objects"
             )
@@ -71,7 +71,7 @@ class ReportBucket:
         """Open its store without a request to it.
 
         Raises:
-            InvalidTask: obstore is not installed, or the URL or what the environment says of it is wrong.
+            InvalidSetting: obstore is not installed, or the URL or what the environment says of it is wrong.
         """
         return Retrying(open_bucket(self.url), whose="the ad server", tries=_TRIES)
 

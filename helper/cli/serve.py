@@ -11,7 +11,7 @@ from helper.cli.options import DatabaseOption, DataOption, tls_of
 from helper.releases.release_grid import DEFAULT_STEP_MS
 from helper.serving.cluster import WORKER_BYTES, RayCluster
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.metrics_access import MetricsAccess
@@ -235,7 +235,7 @@ def _cluster_of(
         return None
     # Refused and not left out: orders hold keys of records, and must not go in the clear.
     if worker_tls is None:
-        raise InvalidTask(
+        raise InvalidSetting(
             "--ray requires --ray-worker-tls: create the folder with `lark-helper cluster init` and "
             "`lark-helper cluster certificate`"
         )

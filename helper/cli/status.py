@@ -22,8 +22,8 @@ def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> di
 
     Raises:
         HelperUnavailable: it does not answer.
-        InvalidTask: plaintext to another machine, TLS files that cannot be used, no certificate in them that
-            may be for the helper's host, or HPKE keys that the key that comes with them did not sign.
+        InvalidSetting: plaintext to another machine, TLS files that cannot be used, no certificate in them
+            that may be for the helper's host, or HPKE keys that the key that comes with them did not sign.
     """
     try:
         with closing(RenewedChannel(address, tls)) as channel, calling(f"helper at {address}"):

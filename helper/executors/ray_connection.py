@@ -28,7 +28,7 @@ import grpc
 import ray
 from ray.exceptions import RayError
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.interrupt import Interrupt
 from maskedlark.randomness import system_randomness
 
@@ -63,7 +63,7 @@ def connect(address: str, interrupt: Interrupt) -> None:
     """Connect to Ray, which would end this process at SIGTERM in its own way.
 
     Raises:
-        InvalidTask: there is no Ray cluster, or it does not answer.
+        InvalidSetting: there is no Ray cluster, or it does not answer.
     """
     _await_answer(address, interrupt)
     is_main = threading.current_thread() is threading.main_thread()
@@ -76,7 +76,7 @@ def connect(address: str, interrupt: Interrupt) -> None:
             configure_logging=False,
         )
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
-        raise InvalidTask(f"no Ray cluster answers at {address}: {type(error).__name__}") from None
+        raise InvalidSetting(f"no Ray cluster answers at {address}: {type(error).__name__}") from None
     finally:
         if is_main:  # which alone may set handlers
             signal.signal(signal.SIGTERM, handler)
@@ -86,7 +86,7 @@ def _await_answer(address: str, interrupt: Interrupt) -> None:
     """Return once a cluster's control store speaks gRPC.
 
     Raises:
-        InvalidTask: it does not, in `_CONNECTS_S`; or the files of Ray's TLS cannot be read.
+        InvalidSetting: it does not, in `_CONNECTS_S`; or the files of Ray's TLS cannot be read.
     """
     with _channel(address) as channel:
         is_ready = grpc.channel_ready_future(channel)
@@ -96,21 +96,21 @@ def _await_answer(address: str, interrupt: Interrupt) -> None:
                 is_ready.result(_INTERRUPTED_EVERY_S)
                 return
         is_ready.cancel()
-    raise InvalidTask(f"no Ray cluster answers at {address} in {_CONNECTS_S:.0f} s")
+    raise InvalidSetting(f"no Ray cluster answers at {address} in {_CONNECTS_S:.0f} s")
 
 
 def _channel(address: str) -> grpc.Channel:
     """Open a channel to Ray's control store, as Ray itself does.
 
     Raises:
-        InvalidTask: the files of Ray's TLS cannot be read.
+        InvalidSetting: the files of Ray's TLS cannot be read.
     """
     if os.environ.get("RAY_USE_TLS", "0") != "1":
         return grpc.insecure_channel(address)
     try:
         certificate, key, authority = (Path(os.environ[name]).read_bytes() for name in _TLS_VARIABLES)
     except (KeyError, OSError):
-        raise InvalidTask(f"RAY_USE_TLS=1 needs {', '.join(_TLS_VARIABLES)}: files to read") from None
+        raise InvalidSetting(f"RAY_USE_TLS=1 needs {', '.join(_TLS_VARIABLES)}: files to read") from None
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority, key, certificate))
 
 

@@ -12,7 +12,7 @@ from helper.executors.worker import SegmentWorker
 from helper.executors.worker_service import serve
 from helper.gradient.exact.self_check import self_check
 from helper.trust.cluster_secrets import worker_tls
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.runtime import gc_tuning
 from maskedlark.runtime.hardening import forbid_core_files
 
@@ -27,13 +27,13 @@ class RayWorker:
         """Check this machine's arithmetic, and serve at an address of this machine.
 
         Raises:
-            InvalidTask: there is no certificate, others may read its key, or the address is taken.
+            InvalidSetting: there is no certificate, others may read its key, or the address is taken.
             SelfCheckFailed: this machine must not compute.
         """
         forbid_core_files()  # before a key is read
         folder = os.environ.get(TLS_VARIABLE)
         if not folder:
-            raise InvalidTask(f"{TLS_VARIABLE} is not set where `ray start` ran")
+            raise InvalidSetting(f"{TLS_VARIABLE} is not set where `ray start` ran")
         tls = worker_tls(Path(folder))
         tls.check_own()
         # Before it serves: a worker with wrong arithmetic is never greeted, and joins no fleet.

@@ -14,10 +14,11 @@ import grpc
 
 from helper.executors.orders import SOFTWARE
 from helper.executors.worker import SegmentWorker
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.rpc.keepalive import Keepalive
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import chunks
+from maskedlark.runtime.binding import why_not_bound
 from protos import worker_pb2, worker_pb2_grpc
 
 # Orders that are done or wait: a head gives a worker one or two for each round and preparation under way.
@@ -74,11 +75,13 @@ def serve(worker: SegmentWorker, address: str, tls: TlsFiles) -> tuple[grpc.Serv
     """Serve a worker until the server is stopped or collected; return it with the port it got.
 
     Raises:
-        InvalidTask: the TLS files cannot be used, or the address is taken.
+        InvalidSetting: the TLS files cannot be used, or the address is taken.
     """
     contents = tls.read()
     if not contents.trusted_authorities.strip():
-        raise InvalidTask(f"{tls.trusted_authorities} is empty: copy the authority of the cluster's workers")
+        raise InvalidSetting(
+            f"{tls.trusted_authorities} is empty: copy the authority of the cluster's workers"
+        )
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
     worker_pb2_grpc.add_WorkerServicer_to_server(_WorkerService(worker), server)
     credentials = grpc.ssl_server_credentials(
@@ -89,6 +92,6 @@ def serve(worker: SegmentWorker, address: str, tls: TlsFiles) -> tuple[grpc.Serv
     try:
         port = server.add_secure_port(address, credentials)
     except RuntimeError:
-        raise InvalidTask(f"a worker cannot listen on {address}: check that the port is free") from None
+        raise InvalidSetting(f"a worker cannot listen on {address}: {why_not_bound(address)}") from None
     server.start()
     return server, port

@@ -8,7 +8,7 @@ from sqlalchemy.exc import DatabaseError
 
 from helper.ledger.statements import LOG
 from maskedlark.audit_log import AuditEntry
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 
 
 class AuditReport:
@@ -21,7 +21,7 @@ class AuditReport:
         """Return the newest entries, oldest first.
 
         Raises:
-            InvalidTask: the database is no ledger, or a row was changed.
+            InvalidSetting: the database is no ledger, or a row was changed.
         """
         with _as_refusal():
             return LOG.page(self._engine, most=most, is_newest=True)
@@ -37,4 +37,4 @@ def _as_refusal() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        raise InvalidTask(f"this database is not a helper's ledger: {type(error.orig).__name__}") from None
+        raise InvalidSetting(f"this database is not a helper's ledger: {type(error.orig).__name__}") from None

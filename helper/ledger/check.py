@@ -16,7 +16,7 @@ from sqlalchemy.exc import DatabaseError
 
 from helper.ledger.schema import AUDIT_LOG, DATASETS, JOBS, QUERIES, ROUNDS, TASKS, USED_REPORTS
 from maskedlark.audit_log import AuditAct
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.runtime.database import reading
 
 _LOGGED: Final = (
@@ -37,7 +37,7 @@ def check_file(engine: Engine) -> None:
     """Refuse a SQLite file whose pages do not fit together, before anything else reads it.
 
     Raises:
-        InvalidTask: it is damaged, or a mixture of two.
+        InvalidSetting: it is damaged, or a mixture of two.
     """
     if engine.dialect.name != "sqlite":
         return
@@ -45,7 +45,7 @@ def check_file(engine: Engine) -> None:
         # Of pages alone: `integrity_check` would also compare every index with its table, which takes longer.
         found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
     if found != "ok":
-        raise InvalidTask(f"the ledger is damaged: {_WAY_OUT}")
+        raise InvalidSetting(f"the ledger is damaged: {_WAY_OUT}")
 
 
 def check_whole(engine: Engine) -> None:
@@ -57,7 +57,7 @@ def check_whole(engine: Engine) -> None:
         is missing by itself is noticed. (`lark-helper audit verify` also checks what the entries say.)
 
     Raises:
-        InvalidTask: it is damaged, or a mixture of two ledgers.
+        InvalidSetting: it is damaged, or a mixture of two ledgers.
     """
     with _as_refusal(), reading(engine) as connection:
         counts = connection.execute(_counts()).one()
@@ -81,7 +81,7 @@ def check_whole(engine: Engine) -> None:
     )
     for what, there, expected in pairs:
         if there != expected:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"the ledger is a mixture of two, or has lost rows: {what}: found {there}, but its "
                 f"other tables require {expected}; {_WAY_OUT}"
             )
@@ -92,7 +92,7 @@ def _as_refusal() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        raise InvalidTask(f"the ledger cannot be read ({type(error.orig).__name__}): {_WAY_OUT}") from None
+        raise InvalidSetting(f"the ledger cannot be read ({type(error.orig).__name__}): {_WAY_OUT}") from None
 
 
 def _counts() -> Select[tuple[int, ...]]:

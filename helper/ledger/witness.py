@@ -16,7 +16,7 @@ from typing import Final
 
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Position
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidSetting, JobReason, JobRefused
 from maskedlark.rpc.receipts import Receipt
 from maskedlark.runtime.durable_file import replacing
 
@@ -37,7 +37,7 @@ class Witness:
             key: 32 bytes of this helper's own, under which receipts are made.
 
         Raises:
-            InvalidTask: the file is damaged, or was written under other keys.
+            InvalidSetting: the file is damaged, or was written under other keys.
         """
         self._ledger = ledger
         self._file = folder / FILE_NAME
@@ -126,7 +126,7 @@ class Witness:
             return None
         position = self._verify(stored)
         if position is None:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{self._file} is damaged or was written under other keys: keep it with the keys "
                 "that wrote it"
             )

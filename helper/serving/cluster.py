@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 
 WORKER_BYTES: Final = 1 << 30
@@ -34,7 +34,7 @@ class RayCluster:
         its machines, as the user whose memory holds opened segments.
 
         Raises:
-            InvalidTask: it is not on loopback, and has no token authentication or no TLS.
+            InvalidSetting: it is not on loopback, and has no token authentication or no TLS.
         """
         check_machine(self.address.rsplit(":", 1)[0], environment)
 
@@ -46,7 +46,7 @@ def check_machine(host: str, environment: Mapping[str, str] = os.environ) -> Non
     address of the network card, where it listens. So a helper checks the reported addresses too.
 
     Raises:
-        InvalidTask: see `RayCluster.check`.
+        InvalidSetting: see `RayCluster.check`.
     """
     from maskedlark.rpc.transport import is_loopback  # gRPC, which help does without
 
@@ -54,6 +54,6 @@ def check_machine(host: str, environment: Mapping[str, str] = os.environ) -> Non
         wanted = {"RAY_AUTH_MODE": "token", "RAY_USE_TLS": "1"}
         if lacking := [f"{name}={value}" for name, value in wanted.items() if environment.get(name) != value]:
             needed = " and ".join(lacking)
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"the Ray cluster at {host} is not on loopback: set {needed} in the environment"
             )

@@ -32,7 +32,7 @@ from helper.serving.warmup import warm_up
 from helper.trust.cluster_secrets import worker_tls
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
-from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
+from maskedlark.errors import InvalidSetting, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
@@ -114,9 +114,9 @@ def serve(settings: HelperSettings, stop: Event) -> None:
     Health is answered at once, as not serving yet; other calls once this machine is checked.
 
     Raises:
-        InvalidTask: the settings are unsafe, the keys cannot be read, they or the folder are another user's
-            or open to others, the folder is in use, the address is taken, or this machine's arithmetic does
-            not give the protocol's golden vectors.
+        InvalidSetting: the settings are unsafe, the keys cannot be read, they or the folder are another
+            user's or open to others, the folder is in use, the address is taken, or this machine's arithmetic
+            does not give the protocol's golden vectors.
     """
     _check_settings(settings)
     with suppress(_Stopped), ExitStack() as stack:
@@ -181,7 +181,9 @@ def _check_settings(settings: HelperSettings) -> None:
     """Refuse settings and files that are unsafe."""
     host = settings.listen.rsplit(":", 1)[0]
     if settings.floors.is_noise_optional and not is_loopback(host):
-        raise InvalidTask(f"--allow-no-noise cannot be used on {host}: it is for debugging on loopback only")
+        raise InvalidSetting(
+            f"--allow-no-noise cannot be used on {host}: it is for debugging on loopback only"
+        )
     forbid_core_files()
     allow_open_files(_OPEN_FILES)
     _check_files(settings)
@@ -217,7 +219,7 @@ def _answer_calls(
 
     Raises:
         _Stopped: `stop` was set before the machine was checked.
-        InvalidTask: this machine's arithmetic does not give the protocol's golden vectors.
+        InvalidSetting: this machine's arithmetic does not give the protocol's golden vectors.
     """
     address = f"{settings.listen.rsplit(':', 1)[0]}:{watched.port}"
     _LOG.info("starting on %s: checking this machine's arithmetic", address)
@@ -291,7 +293,7 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
     """Return an executor for this machine's processors, or also those of a cluster.
 
     Raises:
-        InvalidTask: Ray is not installed, or no cluster answers.
+        InvalidSetting: Ray is not installed, or no cluster answers.
     """
     cluster, local = settings.cluster, LocalExecutor(settings.opening_workers)
     if cluster is None:
@@ -304,7 +306,7 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
     try:
         from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
     except ImportError:
-        raise InvalidTask("--ray requires the extra `ray`: pip install 'masked-lark[ray]'") from None
+        raise InvalidSetting("--ray requires the extra `ray`: pip install 'masked-lark[ray]'") from None
     fleet = RayFleet(
         cluster.address,
         tls,
@@ -325,7 +327,7 @@ def _only_process(data: Path) -> Iterator[None]:
             # A lock, not the file's being there: it ends with the process, however that ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"another helper process is using {data}: stop it first, or use another folder"
             ) from None
         yield

@@ -27,7 +27,7 @@ from helper.gradient.exact.kernels.compiled import (
 )
 from helper.gradient.exact.products.fastest import measure
 from helper.gradient.exact.self_check import SelfCheckFailed, self_check
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.numbers.field import random_vector
 from maskedlark.randomness import seeded
@@ -53,7 +53,7 @@ def warm_up(interrupt: Interrupt = never) -> None:
         interrupt: Called every few seconds at least, but while another process compiles.
 
     Raises:
-        InvalidTask: this machine's arithmetic does not give the protocol's golden vectors.
+        InvalidSetting: this machine's arithmetic does not give the protocol's golden vectors.
     """
     folder = cache_folder()
     done = complete(folder)
@@ -72,7 +72,7 @@ def warm_up_for_others() -> None:
     """Do it here, and for each other kind of processor whose machine code this one can run.
 
     Raises:
-        InvalidTask: as `warm_up` raises it.
+        InvalidSetting: as `warm_up` raises it.
     """
     warm_up()
     for kind in runnable():
@@ -86,7 +86,7 @@ def _warm_up_as(kind: ProcessorKind) -> None:
         [sys.executable, "-c", _WARM_UP], env={**os.environ, **kind.environment}, check=False
     )
     if done.returncode:
-        raise InvalidTask(f"this machine must not serve: its arithmetic with {kind.name} is not correct")
+        raise InvalidSetting(f"this machine must not serve: its arithmetic with {kind.name} is not correct")
 
 
 def _check(interrupt: Interrupt) -> None:
@@ -99,7 +99,7 @@ def _check(interrupt: Interrupt) -> None:
         _check_proofs()
         measure()
     except SelfCheckFailed as error:
-        raise InvalidTask(f"this machine must not serve: {error}") from None
+        raise InvalidSetting(f"this machine must not serve: {error}") from None
 
 
 def _check_proofs() -> None:

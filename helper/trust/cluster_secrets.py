@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.rpc.certificates import as_pem, begin_certificate, for_handshakes
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.ownership import check_own, check_secret_file
@@ -71,7 +71,7 @@ def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DA
         days: How long the authorities live.
 
     Raises:
-        InvalidTask: one of the files is there already, or the folder cannot be written.
+        InvalidSetting: one of the files is there already, or the folder cannot be written.
     """
     contents = {RAY_FILE: secrets.token_hex(_TOKEN_BYTES).encode()}
     for prefix in _AUTHORITIES:
@@ -105,7 +105,7 @@ def write_machine_certificate(
         days: How long it lives.
 
     Raises:
-        InvalidTask: the authority cannot be read or has expired, others may read its key, a host is not an
+        InvalidSetting: the authority cannot be read or has expired, others may read its key, a host is not an
             address or a name, or a file exists already.
     """
     for host in hosts:
@@ -115,7 +115,7 @@ def write_machine_certificate(
         authority_key, authority_certificate = _authority(authority, prefix)
         if authority_certificate.not_valid_after_utc <= now:
             expired = authority / (prefix + AUTHORITY)
-            raise InvalidTask(f"{expired} has expired: create new secrets with `lark-helper cluster init`")
+            raise InvalidSetting(f"{expired} has expired: create new secrets with `lark-helper cluster init`")
         key = ec.generate_private_key(ec.SECP256R1())
         unsigned = begin_certificate(
             "machine of a helper's cluster",
@@ -151,13 +151,13 @@ def _authority(folder: Path, prefix: str) -> tuple[ec.EllipticCurvePrivateKey, x
         key = load_pem_private_key(key_file.read_bytes(), password=None)
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
     except OSError as error:
-        raise InvalidTask(f"cannot read {error.filename}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot read {error.filename}: {error.strerror}") from None
     except (ValueError, TypeError):
-        raise InvalidTask(
+        raise InvalidSetting(
             f"{key_file} and {certificate_file} are not an authority's key and certificate in PEM"
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise InvalidTask(f"{key_file} is not the elliptic-curve key that belongs to {certificate_file}")
+        raise InvalidSetting(f"{key_file} is not the elliptic-curve key that belongs to {certificate_file}")
     return key, certificate
 
 
@@ -167,7 +167,7 @@ def _check_host(host: str) -> None:
         ip_address(host)
     except ValueError:
         if not _HOST.fullmatch(host):
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{host!r} is not valid: expected an address or a host name, without port and brackets"
             ) from None
 
@@ -177,7 +177,7 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     for name in contents:
         # Also a link that leads nowhere yet.
         if os.path.lexists(folder / name):
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{folder / name} exists already and is never overwritten: choose another folder"
             )
     for name, content in contents.items():
@@ -189,8 +189,8 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
                 stream.write(content)
         except FileExistsError:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{path} exists already and is never overwritten: choose another folder"
             ) from None
         except OSError as error:
-            raise InvalidTask(f"cannot write {path}: {error.strerror}") from None
+            raise InvalidSetting(f"cannot write {path}: {error.strerror}") from None

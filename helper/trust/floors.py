@@ -6,7 +6,7 @@ The helper refuses to sign a task below them, and stops serving one that was sig
 import string
 from typing import TYPE_CHECKING, Final
 
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidSetting, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
@@ -86,17 +86,17 @@ class Floors:
         So that a mistake is noticed before it refuses every task.
 
         Raises:
-            InvalidTask: naming it.
+            InvalidSetting: naming it.
         """
         for name in ("max_epsilon", "max_collusion_epsilon", "max_delta"):
             if not getattr(self, name) > 0:  # which not-a-number is not either
-                raise InvalidTask(
+                raise InvalidSetting(
                     f"--{name.replace('_', '-')} is {getattr(self, name):g}, which would refuse everything: "
                     "expected more than 0"
                 )
         for one in self.peers:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
-                raise InvalidTask(
+                raise InvalidSetting(
                     f"{one!r} is not a fingerprint: expected {_FINGERPRINT_DIGITS} hexadecimal digits, as "
                     "`lark-helper keygen` and `lark-helper status` print"
                 )

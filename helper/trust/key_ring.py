@@ -14,7 +14,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field
 
 from maskedlark.canonical import canonical
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import HpkeKey, OpeningKey
 
@@ -81,12 +81,12 @@ class Ring(tuple[RingKey, ...]):
         """Return the keys to seal to at a moment, newest first; browsers use the first.
 
         Raises:
-            InvalidTask: all keys have expired.
+            InvalidSetting: all keys have expired.
         """
         active = [key for key in self if key.state(now) is KeyState.ACTIVE]
         pending = [key for key in self if key.state(now) is KeyState.PENDING]
         if not active and not pending:
-            raise InvalidTask("all HPKE keys have expired: create one with `lark-helper keys rotate`")
+            raise InvalidSetting("all HPKE keys have expired: create one with `lark-helper keys rotate`")
         # None is active after a clock that ran ahead was set back: the next key is served early, as it opens
         # already.
         active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
@@ -112,11 +112,11 @@ class Ring(tuple[RingKey, ...]):
                 server are lost.
 
         Raises:
-            InvalidTask: all ids are used up.
+            InvalidSetting: all ids are used up.
         """
         key_id = max(key.key_id for key in self) + 1
         if key_id > MAX_KEY_ID:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"all {MAX_KEY_ID} key ids are used, and an id is never reused: create a new identity "
                 "for this helper"
             )

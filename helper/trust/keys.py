@@ -22,7 +22,7 @@ from helper.ledger.ledger import Ledger
 from helper.trust.key_ring import MAX_KEY_ID, Ring, RingKey
 from maskedlark.audit_log import Actor, AuditAct
 from maskedlark.canonical import Bytes32, build, canonical, decode, digest, encode
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting, InvalidTask
 from maskedlark.never_pickled import NeverPickled
 from maskedlark.randomness import Randomness, derive_key, system_randomness
 from maskedlark.releases.statement import ReleaseStatement, SignedStatement
@@ -103,20 +103,20 @@ class HelperKeys(NeverPickled):
         """Read the secrets of a data folder.
 
         Raises:
-            InvalidTask: there is no key file, others may read it, or it is damaged.
+            InvalidSetting: there is no key file, others may read it, or it is damaged.
         """
         path = folder / FILE_NAME
         try:
             encoded = read_secret(path)
         except OSError as error:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"cannot read {path}: {error.strerror}; create one with `lark-helper keygen`"
             ) from None
         check_secret_file(path)
         try:
             file = decode(_KeyFile, encoded)
         except InvalidTask:  # whose words are of a program, and may have some of the content
-            raise InvalidTask(f"{path} is damaged: restore it from the backup of the keys") from None
+            raise InvalidSetting(f"{path} is damaged: restore it from the backup of the keys") from None
         ring = Ring(file.opening_keys)
         _check_ring(path, ring)
         return cls(
@@ -132,7 +132,7 @@ class HelperKeys(NeverPickled):
         """Keep the secrets in a data folder, readable by this user only; returns the file.
 
         Raises:
-            InvalidTask: the folder has a key file already, or cannot be written.
+            InvalidSetting: the folder has a key file already, or cannot be written.
         """
         path = folder / FILE_NAME
         encoded = encode(self._as_file())
@@ -142,11 +142,11 @@ class HelperKeys(NeverPickled):
             # O_EXCL: existing keys are never overwritten, and the file is private from its first moment.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
         except FileExistsError:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{path} exists already, and keys are never overwritten: choose another folder"
             ) from None
         except OSError as error:
-            raise InvalidTask(f"cannot write {path}: {error.strerror}") from None
+            raise InvalidSetting(f"cannot write {path}: {error.strerror}") from None
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(encoded)
             # Durable before its public half is shown: tasks that name a lost key could not be served.
@@ -170,7 +170,7 @@ class HelperKeys(NeverPickled):
             if self._path is not None and stamp is not None and stamp != self._stamp:
                 try:
                     self._ring, self._stamp = HelperKeys.read(self._path.parent)._ring, stamp
-                except InvalidTask as error:  # the stamp stays: the next call tries again
+                except InvalidSetting as error:  # the stamp stays: the next call tries again
                     _LOG.warning("cannot use the new key file; the previous keys stay in use: %s", error)
             return self._ring
 
@@ -194,7 +194,7 @@ class HelperKeys(NeverPickled):
         return SignedStatement(statement=statement, signature=signature)
 
     def pair(self, task: Task, role: int) -> PairKey:
-        """Return the key that only the two helpers of a task share, or raise InvalidTask."""
+        """Return the key that only the two helpers of a task share, or raise InvalidSetting."""
         return PairKey.agree(self._agreement, task, role)
 
     def vault_key(self, context: bytes) -> bytes:
@@ -235,7 +235,7 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
         rotations.
 
     Raises:
-        InvalidTask: the keys cannot be read or written, or all ids are used up.
+        InvalidSetting: the keys cannot be read or written, or all ids are used up.
     """
     with _locked(folder):
         # Read under the lock: what another rotation has just added must not be lost.
@@ -250,7 +250,7 @@ def wrap(folder: Path, keeper: str) -> None:
     """Put the secrets into the form that a keeper asks for. A helper that serves goes on.
 
     Raises:
-        InvalidTask: see `maskedlark.runtime.key_envelope.wrap_file`.
+        InvalidSetting: see `maskedlark.runtime.key_envelope.wrap_file`.
     """
     with _locked(folder):  # no rotation goes on meanwhile
         wrap_file(folder / FILE_NAME, keeper)
@@ -288,7 +288,7 @@ def _check_ring(path: Path, ring: Ring) -> None:
             if key.secret:
                 OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
         except ValueError:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{path} is damaged: the secret of HPKE key {key.key_id} does not fit its suite"
             ) from None
 

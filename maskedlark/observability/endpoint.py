@@ -18,10 +18,11 @@ from typing import Any, Final, Self
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from maskedlark.errors import InvalidTask, MaskedLarkError
+from maskedlark.errors import InvalidSetting, MaskedLarkError
 from maskedlark.observability.metrics_access import MetricsAccess
 from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime.binding import why_not_bound
 from maskedlark.runtime.periodic import SharedWatch
 
 _LOG: Final = logging.getLogger(__name__)
@@ -61,17 +62,17 @@ class OperatorEndpoint:
             connections: Served at once; more are closed.
 
         Raises:
-            InvalidTask: the address is not on loopback and `access` does not allow it, TLS was chosen and
+            InvalidSetting: the address is not on loopback and `access` does not allow it, TLS was chosen and
                 the service has none, or the port is taken.
         """
         host, _, port = address.rpartition(":")
         if access is MetricsAccess.LOOPBACK and not is_loopback(host):
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"the metrics address {address} is not on loopback: add --metrics-access tls, or "
                 "--metrics-access plaintext where a network policy decides who reaches the port"
             )
         if access is MetricsAccess.TLS and tls is None:
-            raise InvalidTask(
+            raise InvalidSetting(
                 "--metrics-access tls requires the service's own TLS files: give --tls-cert and --tls-key"
             )
         context = None if tls is None or access is not MetricsAccess.TLS else server_context(tls)
@@ -81,9 +82,7 @@ class OperatorEndpoint:
             )
         # A port above 65535 is an OverflowError.
         except (OSError, ValueError, OverflowError):
-            raise InvalidTask(
-                f"cannot listen on {address}: check that it is host:port and that the port is free"
-            ) from None
+            raise InvalidSetting(f"cannot listen on {address}: {why_not_bound(address)}") from None
         self.address = f"{host}:{self._server.server_port}"
         self._thread = Thread(target=self._server.serve_forever, name="operator", daemon=True)
         self._thread.start()

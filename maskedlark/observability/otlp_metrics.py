@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import metrics
 from prometheus_client import CollectorRegistry, Metric
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
@@ -30,12 +30,12 @@ def sending_metrics(service: str, registry: CollectorRegistry) -> Iterator[None]
     OTEL_EXPORTER_OTLP_* and OTEL_METRIC_EXPORT_INTERVAL say where to and how often.
 
     Raises:
-        InvalidTask: the package of the extra `traces` is not installed.
+        InvalidSetting: the package of the extra `traces` is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError:
-        raise InvalidTask(
+        raise InvalidSetting(
             "metrics to a collector need a package: pip install 'masked-lark[traces]'"
         ) from None
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader

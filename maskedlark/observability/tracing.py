@@ -18,7 +18,7 @@ from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import attach, detach
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.observability.rpc_attributes import SECONDS, attributes_of, end_attributes
 from maskedlark.observability.traces import Traces
 from maskedlark.rpc.call_details import CallInterceptor, Continue, with_metadata
@@ -44,7 +44,7 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
     """Send this process's spans somewhere while the block runs. Entered once, by a command.
 
     Raises:
-        InvalidTask: OTLP without its package.
+        InvalidSetting: OTLP without its package.
     """
     if traces is Traces.NONE:
         yield
@@ -187,5 +187,7 @@ def _otlp() -> "SpanExporter":
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise InvalidTask("traces to a collector need a package: pip install 'masked-lark[traces]'") from None
+        raise InvalidSetting(
+            "traces to a collector need a package: pip install 'masked-lark[traces]'"
+        ) from None
     return OTLPSpanExporter()

@@ -64,7 +64,7 @@ def write_certificate(
         keeper: What wraps the key, before it is written; see `maskedlark.runtime.key_envelope`.
 
     Raises:
-        InvalidTask: the keeper is not configured, or away.
+        InvalidSetting: the keeper is not configured, or away.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     unsigned = begin_certificate(_label(name), key.public_key(), now=now, days=days)

@@ -40,24 +40,27 @@ _NOBODY_LISTENS: Final = re.compile(r"(?:ipv6:(\S+): .*)?Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0  # else a hostile peer could have its callers wait for days
 # INTERNAL without a kind is the transport's (a broken stream), not the server's body, unless it says
-# `_DOES_NOT_PARSE`
+# `_DOES_NOT_PARSE`. UNAUTHENTICATED is the transport's, too, before any body ran: a certificate that is not
+# trusted for a while, as one that a new connection would be closed for; a caller who may not do something is
+# refused with a kind
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.ABORTED,
         grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAUTHENTICATED,
     }
 )
 # What gRPC itself says of a message that is none of the protocol: the same one would not parse again
 _DOES_NOT_PARSE: Final = re.compile(r"^Exception deserializing (request|response)!$")
 _FINAL: Final = {
     grpc.StatusCode.CANCELLED: JobReason.CANCELLED,
-    grpc.StatusCode.UNAUTHENTICATED: JobReason.UNAUTHORIZED,
     grpc.StatusCode.PERMISSION_DENIED: JobReason.UNAUTHORIZED,
 }
 _STATUS: Final = {
     "InvalidTask": grpc.StatusCode.INVALID_ARGUMENT,
+    "InvalidSetting": grpc.StatusCode.INVALID_ARGUMENT,
     "UnsupportedVersion": grpc.StatusCode.INVALID_ARGUMENT,
     "InvalidModel": grpc.StatusCode.INVALID_ARGUMENT,
     "ReportRejected": grpc.StatusCode.INVALID_ARGUMENT,

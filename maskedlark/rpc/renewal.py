@@ -15,7 +15,7 @@ from typing import Final
 
 from cryptography import x509
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import names_in
@@ -29,8 +29,8 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
     """Make a new key and certificate of the same names in `folder`/renewal; what is in use stays.
 
     Raises:
-        InvalidTask: there is no certificate to renew, a renewal waits already, or what wraps the key in use
-            is away.
+        InvalidSetting: there is no certificate to renew, a renewal waits already, or what wraps the key in
+            use is away.
     """
     in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
     # An origin first: the first name is the one that the certificate is labelled with, as by `keygen`.
@@ -38,10 +38,10 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
         names_in(certificates_in(in_use.certificate)[0]), key=lambda name: ("://" not in name, name)
     )
     if not names:
-        raise InvalidTask(f"{in_use.certificate} names no party: make another certificate")
+        raise InvalidSetting(f"{in_use.certificate} names no party: make another certificate")
     new_folder.mkdir(mode=0o700, exist_ok=True)
     if TlsFiles.in_folder(new_folder).certificate.exists():
-        raise InvalidTask(f"{new_folder} already contains a renewal: activate it, or remove the folder")
+        raise InvalidSetting(f"{new_folder} already contains a renewal: activate it, or remove the folder")
     TlsFiles.in_folder(new_folder).private_key.unlink(missing_ok=True)  # of an attempt that was cut short
     made = write_certificate(
         new_folder,
@@ -70,11 +70,11 @@ def activate(folder: Path) -> TlsFiles:
     has.
 
     Raises:
-        InvalidTask: none is prepared, or what wraps the key in use is away.
+        InvalidSetting: none is prepared, or what wraps the key in use is away.
     """
     in_use, new = TlsFiles.in_folder(folder), TlsFiles.in_folder(folder / RENEWAL_FOLDER)
     if not new.certificate.exists():
-        raise InvalidTask(f"{folder / RENEWAL_FOLDER} contains no renewal: prepare one first")
+        raise InvalidSetting(f"{folder / RENEWAL_FOLDER} contains no renewal: prepare one first")
     # The key first: after a crash in between only the certificate is left to move, and this can be repeated.
     if new.private_key.exists():
         if in_use.private_key.exists():
@@ -98,11 +98,11 @@ def certificates_in(path: Path) -> list[x509.Certificate]:
     """Read the certificates of a PEM file, at least one.
 
     Raises:
-        InvalidTask: the file contains none.
+        InvalidSetting: the file contains none.
     """
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InvalidTask(
+        raise InvalidSetting(
             f"cannot read a certificate from {path}: {type(error).__name__}; expected certificates in PEM"
         ) from None

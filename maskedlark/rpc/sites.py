@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 
 FORWARDED_FOR: Final = "x-forwarded-for"
@@ -36,12 +36,12 @@ class TrustedProxies:
         """Read networks in CIDR form, or single addresses.
 
         Raises:
-            InvalidTask: one is neither.
+            InvalidSetting: one is neither.
         """
         try:
             return cls(networks=tuple(ip_network(one) for one in networks))
         except ValueError as error:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"trusted_proxy is not valid: expected an address or a network such as 10.0.0.0/8: {error}"
             ) from None
 

@@ -1,7 +1,8 @@
 """One party's TLS files, read again when they change: a certificate is renewed without a restart.
 
 Files are replaced one after the other, so a reader may find a new certificate and the old key. Until the
-files fit together again, the previous contents stay in use.
+files fit together again, the previous contents stay in use. An emptied file of trusted certificates fits: it
+takes the trust in every peer away, and a server then lets nobody in.
 """
 
 import logging
@@ -18,7 +19,7 @@ from typing import Final, Generic, Self, TypeAlias, TypeVar
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 from maskedlark.runtime.key_envelope import PLAIN, keeper_of, read_secret
 from maskedlark.runtime.ownership import check_not_writable, check_own, check_secret_file
@@ -38,6 +39,7 @@ class TlsContents:
         certificate: This party's chain.
         private_key: Its key.
         trusted_authorities: The certificates that it trusts peers by.
+        trusted_file: The file of those certificates, for messages.
         authority_names: What `trusted.names` says of those that can sign others (`maskedlark.rpc.trust`);
             empty if the file does not exist.
     """
@@ -45,6 +47,7 @@ class TlsContents:
     certificate: bytes
     private_key: bytes = field(repr=False)
     trusted_authorities: bytes
+    trusted_file: Path
     authority_names: bytes = b""
 
     def warn_of_end(self) -> None:
@@ -104,7 +107,7 @@ class TlsFiles:
         """Return if every file is this user's or root's. Called by servers.
 
         Raises:
-            InvalidTask: another user owns a file, and could change the trusted certificates.
+            InvalidSetting: another user owns a file, and could change the trusted certificates.
         """
         for path in self._there():
             check_own(path)
@@ -119,8 +122,8 @@ class TlsFiles:
         """Read the contents.
 
         Raises:
-            InvalidTask: a file cannot be read, others may read the key or write another file, a file is not
-                PEM, or the certificate is of another key.
+            InvalidSetting: a file cannot be read, others may read the key or write another file, a file is
+                not PEM, or the certificate is of another key.
         """
         check_secret_file(self.private_key)
         for path in self._there():
@@ -130,10 +133,11 @@ class TlsFiles:
                 certificate=self.certificate.read_bytes(),
                 private_key=read_secret(self.private_key),
                 trusted_authorities=self.trusted_authorities.read_bytes(),
+                trusted_file=self.trusted_authorities,
                 authority_names=self.authority_names.read_bytes() if self.authority_names.exists() else b"",
             )
         except OSError as error:
-            raise InvalidTask(f"cannot read {error.filename}: {error.strerror}") from None
+            raise InvalidSetting(f"cannot read {error.filename}: {error.strerror}") from None
         with _naming(self.certificate, "this party's certificate in PEM"):
             own = x509.load_pem_x509_certificates(contents.certificate)[0].public_key()
         with _naming(self.private_key, "the certificate's private key in PEM, without a password"):
@@ -142,7 +146,7 @@ class TlsFiles:
             with _naming(self.trusted_authorities, "the peers' certificates in PEM"):
                 x509.load_pem_x509_certificates(contents.trusted_authorities)
         if own != held:
-            raise InvalidTask(f"{self.certificate} does not belong to the private key {self.private_key}")
+            raise InvalidSetting(f"{self.certificate} does not belong to the private key {self.private_key}")
         return contents
 
     def stamp(self) -> _Stamp:
@@ -158,7 +162,7 @@ class Reloaded(Generic[_Made]):
         """Make it once.
 
         Raises:
-            InvalidTask: the files do not fit together.
+            InvalidSetting: the files do not fit together.
         """
         self._files = files
         self._make = make
@@ -189,7 +193,7 @@ class Reloaded(Generic[_Made]):
                 return False
             contents = self._files.read()
             self._made = self._make(contents)
-        except (OSError, InvalidTask) as error:
+        except (OSError, InvalidSetting) as error:
             _LOG.warning("cannot use the new TLS files; the previous ones stay in use: %s", error)
             return False
         self._stamp = stamp
@@ -198,13 +202,21 @@ class Reloaded(Generic[_Made]):
         return True
 
 
+def nobody_trusted(file: Path) -> InvalidSetting:
+    """Return the error of a file of trusted authorities that has none."""
+    return InvalidSetting(
+        f"the file of trusted authorities is empty: add the peers' certificates to {file} (or name another "
+        "file with --tls-ca)"
+    )
+
+
 @contextmanager
 def _naming(path: Path, expected: str) -> Iterator[None]:
     """Refuse a file whose content is not what it is for; the error has nothing of it."""
     try:
         yield
     except (ValueError, TypeError):
-        raise InvalidTask(f"{path} is not valid: expected {expected}") from None
+        raise InvalidSetting(f"{path} is not valid: expected {expected}") from None
 
 
 def time_left(certificate: x509.Certificate) -> str:
@@ -221,7 +233,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     Renewed files are used from the next connection on.
 
     Raises:
-        InvalidTask: the files do not fit together.
+        InvalidSetting: the files do not fit together.
     """
     newest = Reloaded(files, lambda contents: _plain_context(files, contents))
 
@@ -250,5 +262,5 @@ def _plain_context(files: TlsFiles, contents: TlsContents) -> ssl.SSLContext:
             both.flush()
             context.load_cert_chain(f"/proc/self/fd/{both.fileno()}")
     except (OSError, ssl.SSLError):
-        raise InvalidTask("the TLS certificate and its key cannot be loaded") from None
+        raise InvalidSetting("the TLS certificate and its key cannot be loaded") from None
     return context

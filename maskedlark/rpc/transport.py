@@ -5,6 +5,7 @@ only, and only when asked for by name.
 """
 
 import ipaddress
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,14 +17,16 @@ from typing import Any, Final
 
 import grpc
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 from maskedlark.rpc.handlers import Handler, Interceptor, wrap
 from maskedlark.rpc.keepalive import Keepalive
-from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
+from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles, nobody_trusted
 from maskedlark.rpc.trust import Trust
 from maskedlark.rpc.wire import MAX_REPORT_BYTES
+from maskedlark.runtime.binding import why_not_bound
 
+_LOG: Final = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES: Final = 4 << 20
 MAX_METADATA_BYTES: Final = 16 << 10
 _OPTIONS: Final = (
@@ -98,7 +101,7 @@ def make_server(
     TLS, whether it will be let in or not. `keepalive` is that of the clients.
 
     Raises:
-        InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the
+        InvalidSetting: no TLS on an address that others can reach, TLS files that do not fit together, or the
             address is taken.
     """
     server = grpc.server(
@@ -123,7 +126,7 @@ def make_server(
     )
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"the server's address {address} is not on loopback: without TLS, only loopback is allowed"
             )
         return server, _bind(server, address, None)
@@ -150,7 +153,7 @@ def make_channel(
     party `RenewedChannel` believes them for the names in `trusted.names` only.
 
     Raises:
-        InvalidTask: no TLS to an address that is not loopback, or TLS files that cannot be used.
+        InvalidSetting: no TLS to an address that is not loopback, or TLS files that cannot be used.
     """
     if isinstance(tls, TlsFiles):
         contents = tls.read()
@@ -158,14 +161,14 @@ def make_channel(
         return _secure_channel(address, contents, keepalive)
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"the peer's address {address} is not on loopback: without TLS, only loopback is allowed"
             )
         return grpc.insecure_channel(address, options=_client_options(keepalive))
     try:
         trusted = tls.trusted_authorities.read_bytes()
     except OSError as error:
-        raise InvalidTask(f"cannot read {tls.trusted_authorities}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot read {tls.trusted_authorities}: {error.strerror}") from None
     return grpc.secure_channel(
         address, grpc.ssl_channel_credentials(root_certificates=trusted), options=_client_options(keepalive)
     )
@@ -237,7 +240,22 @@ def _open_pinned_channel(address: str, contents: TlsContents, keepalive: Keepali
 def _mutual_configuration(contents: TlsContents) -> Any:
     """Return the configuration for clients with a certificate."""
     pair = (contents.private_key, contents.certificate)
-    return grpc.ssl_server_certificate_configuration([pair], root_certificates=Trust.read(contents).roots())
+    trust = _read_trust(contents)
+    # Without roots, TLS would trust the system's authorities: our own certificate, which no peer has, is one
+    # that lets nobody in
+    roots = contents.certificate if trust.is_empty else trust.roots()
+    return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
+
+
+def _read_trust(contents: TlsContents) -> Trust:
+    """Read whom a server trusts; log a warning if that is nobody."""
+    trust = Trust.read(contents)
+    if trust.is_empty:
+        _LOG.warning(
+            "%s was emptied: no peer is trusted, and every call is refused, until it has a certificate",
+            contents.trusted_file,
+        )
+    return trust
 
 
 def _open_configuration(contents: TlsContents) -> Any:
@@ -249,10 +267,7 @@ def _read_authorities(contents: TlsContents) -> bytes:
     """Return the authorities, of which there must be one."""
     # Without any, TLS libraries would fall back to the system's authorities, which certify anybody.
     if not contents.trusted_authorities.strip():
-        raise InvalidTask(
-            "the file of trusted authorities is empty: add the peers' certificates to it "
-            "(trusted.crt, or --tls-ca)"
-        )
+        raise nobody_trusted(contents.trusted_file)
     return contents.trusted_authorities
 
 
@@ -267,8 +282,11 @@ class _StillTrusted(Interceptor):
     """
 
     def __init__(self, files: TlsFiles) -> None:
-        """Read the files; raises as `Reloaded` does."""
-        self._trust = Reloaded(files, Trust.read)
+        """Read the files; raises as `Reloaded` does, and if they trust nobody."""
+        self._trust = Reloaded(files, _read_trust)
+        # Emptied later it takes the trust in all away; a server does not begin so, which is a mistake
+        if self._trust.current().is_empty:
+            raise nobody_trusted(files.trusted_authorities)
 
     def intercept(self, handler: Handler, method: str) -> Handler:
         """Look at the client's certificate, then let the call through."""
@@ -279,7 +297,8 @@ class _StillTrusted(Interceptor):
         if not self._trust.current().vouches_for(_chain(context), datetime.now(UTC)):
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "the client's certificate is no longer trusted, or has expired",
+                "the client's certificate is no longer trusted, or has expired: calls go on once the server "
+                "trusts it again (trusted.crt), or the client has renewed it",
             )
         yield
 
@@ -299,5 +318,5 @@ def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials
             else server.add_secure_port(address, credentials)
         )
     except RuntimeError:
-        raise InvalidTask(f"cannot listen on {address}: check that the port is free") from None
+        raise InvalidSetting(f"cannot listen on {address}: {why_not_bound(address)}") from None
     return int(port)

@@ -17,6 +17,7 @@ import string
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, Self, TypeAlias
 
 from cryptography import x509
@@ -24,10 +25,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 from maskedlark.reports.origin import split_origin
-from maskedlark.rpc.tls_files import TlsContents
+from maskedlark.rpc.tls_files import TlsContents, nobody_trusted
 
 Names: TypeAlias = frozenset[str]
 """Origins, host names and addresses, as a certificate's subject alternative names hold them."""
@@ -59,9 +60,12 @@ class Trust:
     Immutable, and safe to share between threads.
     """
 
-    def __init__(self, pinned: frozenset[x509.Certificate], authorities: tuple[_Authority, ...]) -> None:
+    def __init__(
+        self, pinned: frozenset[x509.Certificate], authorities: tuple[_Authority, ...], file: Path
+    ) -> None:
         self._pinned = pinned
         self._authorities = authorities
+        self._file = file
         # Signatures are checked once a chain, not at each call: only the time passes while this trust stands.
         self._until: Callable[[tuple[bytes, ...]], datetime] = lru_cache(_REMEMBERED)(self._trust_end)
 
@@ -70,7 +74,7 @@ class Trust:
         """Read the trusted certificates and names.
 
         Raises:
-            InvalidTask: a certificate can sign others and no names are written down for it, or the names
+            InvalidSetting: a certificate can sign others and no names are written down for it, or the names
                 cannot be read.
         """
         trusted = contents.trusted_authorities
@@ -80,14 +84,20 @@ class Trust:
         for certificate in filter(_can_sign, found):
             names = named.get(fingerprint(certificate))
             if names is None:
-                raise InvalidTask(
+                raise InvalidSetting(
                     f"the trusted certificate {fingerprint(certificate)} can sign others, so its "
                     "key could be used to claim any name: get a certificate with CA:FALSE from its "
                     "owner, or, if it is an authority, write its fingerprint and the names that it "
                     "may certify into trusted.names"
                 )
             authorities.append(_Authority(certificate=certificate, names=names))
-        return cls(frozenset(found) - {one.certificate for one in authorities}, tuple(authorities))
+        pinned = frozenset(found) - {one.certificate for one in authorities}
+        return cls(pinned, tuple(authorities), contents.trusted_file)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is trusted."""
+        return not self._pinned and not self._authorities
 
     def vouches_for(self, chain: tuple[bytes, ...], now: datetime) -> bool:
         """Return whether a peer's certificate (PEM), with those sent along, is trusted at `now`."""
@@ -99,17 +109,19 @@ class Trust:
         Of the authorities, if `host` is given, those that may certify it.
 
         Raises:
-            InvalidTask: no certificate is left: TLS libraries would fall back to the system's authorities.
+            InvalidSetting: no certificate is left: TLS libraries would fall back to the system's authorities.
         """
         authorities = [
             one.certificate for one in self._authorities if host is None or one.may_certify(frozenset({host}))
         ]
         roots = [one.public_bytes(Encoding.PEM) for one in (*self._pinned, *authorities)]
-        if not roots:
-            raise InvalidTask(
-                "the file of trusted authorities is empty: add the peers' certificates to it "
-                "(trusted.crt, or --tls-ca)"
+        if not roots and host is not None and self._authorities:
+            raise InvalidSetting(
+                f"no certificate in {self._file} is for {host}: add that peer's certificate, or {host} to "
+                "the names of its authority in trusted.names"
             )
+        if not roots:
+            raise nobody_trusted(self._file)
         return b"".join(roots)
 
     def _trust_end(self, chain: tuple[bytes, ...]) -> datetime:
@@ -183,7 +195,7 @@ def _parse_names(encoded: bytes) -> dict[str, Names]:
         if not shown:
             continue
         if len(digits) != _FINGERPRINT_DIGITS or not set(digits) <= set(string.hexdigits) or not names:
-            raise InvalidTask(
+            raise InvalidSetting(
                 "a line of trusted.names is not valid: expected a SHA-256 fingerprint followed by "
                 f"names, not {line[:120]!r}"
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.runtime.objects import (
     Listed,
     ObjectExists,
@@ -46,13 +46,13 @@ def check_bucket_url(url: str, schemes: Sequence[str] = SCHEMES) -> None:
         schemes: Those that the URL may have.
 
     Raises:
-        InvalidTask: it is, and the error does not repeat it.
+        InvalidSetting: it is, and the error does not repeat it.
     """
     parts = urlsplit(url)
     if parts.scheme not in schemes:
-        raise InvalidTask(f"object storage is a URL of {', '.join(f'{one}://' for one in schemes)}")
+        raise InvalidSetting(f"object storage is a URL of {', '.join(f'{one}://' for one in schemes)}")
     if parts.password is not None or parts.query:
-        raise InvalidTask("the URL of object storage holds no credentials: they come from the environment")
+        raise InvalidSetting("the URL of object storage holds no credentials: they come from the environment")
 
 
 def open_bucket(url: str) -> ObjectStore:
@@ -61,14 +61,14 @@ def open_bucket(url: str) -> ObjectStore:
     Nothing is asked of it yet.
 
     Raises:
-        InvalidTask: obstore is not installed, or the URL or what the environment says of it is wrong.
+        InvalidSetting: obstore is not installed, or the URL or what the environment says of it is wrong.
     """
     check_bucket_url(url)
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError:
-        raise InvalidTask("object storage needs obstore: pip install 'masked-lark[cluster]'") from None
+        raise InvalidSetting("object storage needs obstore: pip install 'masked-lark[cluster]'") from None
     try:
         if url.startswith("file:"):
             Path(urlsplit(url).path).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def open_bucket(url: str) -> ObjectStore:
             return _Bucket(from_url(url), is_local=True)
         return _Bucket(from_url(url, retry_config=_NO_RETRIES))
     except (BaseError, OSError, ValueError) as error:
-        raise InvalidTask(f"object storage cannot be opened: {type(error).__name__}") from None
+        raise InvalidSetting(f"object storage cannot be opened: {type(error).__name__}") from None
 
 
 class _Bucket:

@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
-from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidSetting
 from maskedlark.runtime.ownership import check_own, check_secret_file
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ def open_database(url: str) -> Engine:
         stored value.
 
     Raises:
-        InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had, or others may
-            read it, or it is another user's.
+        InvalidSetting: not a URL of an engine that the parties run on, or its file cannot be had, or others
+            may read it, or it is another user's.
     """
     try:
         parsed = make_url(url)
         dialect = parsed.get_backend_name()
         if dialect not in _DIALECTS:
-            raise InvalidTask(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
+            raise InvalidSetting(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
         # Every request thread may hold a connection for a moment; waiting for one must not fail a request.
         engine = create_engine(
             url,
@@ -124,7 +124,7 @@ def open_database(url: str) -> Engine:
             connect_args=_silence_noticed(parsed),
         )
     except (ArgumentError, SQLAlchemyError, ImportError) as error:
-        raise InvalidTask(f"cannot use the database URL: {type(error).__name__}") from None
+        raise InvalidSetting(f"cannot use the database URL: {type(error).__name__}") from None
     if dialect == "sqlite":
         _make_private(engine.url.database)
         event.listen(engine, "connect", _configure_sqlite)
@@ -222,8 +222,8 @@ def create_tables(
         migrations: The steps from older versions.
 
     Raises:
-        InvalidTask: the tables are of a newer version, or of one from which no steps lead here, or cannot be
-            read or migrated; they are left as they are.
+        InvalidSetting: the tables are of a newer version, or of one from which no steps lead here, or cannot
+            be read or migrated; they are left as they are.
     """
     try:
         with engine.begin() as connection:  # which on SQLite lets in one process at a time
@@ -239,9 +239,9 @@ def create_tables(
                 _LOG.warning("the database was of schema version %d and is now of %d", found, version)
                 found = version
     except SQLAlchemyError as error:
-        raise InvalidTask(f"cannot use the database of the {whose}: {type(error).__name__}") from None
+        raise InvalidSetting(f"cannot use the database of the {whose}: {type(error).__name__}") from None
     if found not in (None, version):
-        raise InvalidTask(
+        raise InvalidSetting(
             f"the database has tables of schema version {found}, and this {whose} needs {version}: run the "
             "version that made"
             " it until its tasks are over, and begin with an empty database (another --data or --database) "
@@ -255,16 +255,16 @@ def check_version(engine: Engine, metadata: MetaData, *, version: int, whose: st
     For a process whose account may not create tables; another process creates them.
 
     Raises:
-        InvalidTask: they are not, or the database cannot be read.
+        InvalidSetting: they are not, or the database cannot be read.
     """
     try:
         with reading(engine) as connection:
             found = _found_version(connection, metadata)
     except SQLAlchemyError as error:
-        raise InvalidTask(f"cannot use the database of the {whose}: {type(error).__name__}") from None
+        raise InvalidSetting(f"cannot use the database of the {whose}: {type(error).__name__}") from None
     if found != version:
         there = "has no tables" if found is None else f"has tables of schema version {found}"
-        raise InvalidTask(
+        raise InvalidSetting(
             f"the database {there}, and this program needs version {version}: start the {whose} of this"
             " version first"
         )
@@ -310,7 +310,7 @@ def _make_private(path: str | None) -> None:
     try:
         Path(path).touch(mode=0o600)
     except OSError as error:
-        raise InvalidTask(f"cannot use the database file {path}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot use the database file {path}: {error.strerror}") from None
     check_secret_file(Path(path))
     if os.geteuid() != 0:  # root may look into an operator's database
         check_own(Path(path))

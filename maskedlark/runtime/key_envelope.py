@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.runtime.durable_file import replacing
 from maskedlark.runtime.ownership import check_program, check_secret_file, keep_owner
 
@@ -63,7 +63,7 @@ def read_secret(path: Path) -> bytes:
     """Return the content of a secret file, of an envelope what is in it.
 
     Raises:
-        InvalidTask: it is an envelope, and its keeper is not configured, away, or does not open it; or it
+        InvalidSetting: it is an envelope, and its keeper is not configured, away, or does not open it; or it
             was changed.
         OSError: the file cannot be read.
     """
@@ -78,19 +78,19 @@ def read_secret(path: Path) -> bytes:
             bytes.fromhex(envelope["nonce"]), sealed, _context(envelope["keeper"])
         )
     except (InvalidTag, ValueError):
-        raise InvalidTask(f"{path} is damaged, or of another key of {envelope['keeper']}") from None
+        raise InvalidSetting(f"{path} is damaged, or of another key of {envelope['keeper']}") from None
 
 
 def keeper_of(path: Path) -> str:
     """Return what a secret file is wrapped by: `file` for a plain one.
 
     Raises:
-        InvalidTask: the file cannot be read, or is a damaged envelope.
+        InvalidSetting: the file cannot be read, or is a damaged envelope.
     """
     try:
         envelope = _decode(path, path.read_bytes())
     except OSError as error:
-        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot read {path}: {error.strerror}") from None
     return PLAIN if envelope is None else envelope["keeper"]
 
 
@@ -98,7 +98,7 @@ def seal_by(keeper: str, content: bytes) -> bytes:
     """Return what to write of a secret, in the form that a keeper's name asks for.
 
     Raises:
-        InvalidTask: the name is unknown, or the keeper is not configured or away.
+        InvalidSetting: the name is unknown, or the keeper is not configured or away.
     """
     if keeper == PLAIN:
         return content
@@ -106,7 +106,7 @@ def seal_by(keeper: str, content: bytes) -> bytes:
     wrapped = _keeper(keeper).wrap(data_key)
     # A keeper that cannot unwrap what it wrapped would lose the secret for good.
     if _unwrap_once(keeper, wrapped) != data_key:
-        raise InvalidTask(f"{keeper} does not give back what it wrapped: nothing was written")
+        raise InvalidSetting(f"{keeper} does not give back what it wrapped: nothing was written")
     envelope = {
         "format": _FORMAT,
         "keeper": keeper,
@@ -121,7 +121,7 @@ def wrap_file(path: Path, keeper: str) -> None:
     """Put a secret file into the form that a keeper's name asks for, in one step. Called by the operator.
 
     Raises:
-        InvalidTask: the file cannot be read or others may read it; see `seal_by`.
+        InvalidSetting: the file cannot be read or others may read it; see `seal_by`.
     """
     check_secret_file(path)
     try:
@@ -130,7 +130,7 @@ def wrap_file(path: Path, keeper: str) -> None:
             keep_owner(stream.fileno(), path)
             stream.write(content)
     except OSError as error:
-        raise InvalidTask(f"cannot wrap {path}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot wrap {path}: {error.strerror}") from None
 
 
 def _decode(path: Path, content: bytes) -> Mapping[str, str] | None:
@@ -146,7 +146,7 @@ def _decode(path: Path, content: bytes) -> Mapping[str, str] | None:
         or found.keys() != _FIELDS
         or not all(isinstance(one, str) for one in found.values())
     ):
-        raise InvalidTask(f"{path} is damaged: restore it from a backup")
+        raise InvalidSetting(f"{path} is damaged: restore it from a backup")
     return found
 
 
@@ -162,10 +162,10 @@ def _unwrap_or_refuse(keeper: str, wrapped: bytes) -> bytes:
     """Return a data key; a keeper that refused it is not asked for it again for a while."""
     until, why = _refused.get((keeper, wrapped), (0.0, ""))
     if monotonic() < until:
-        raise InvalidTask(why)
+        raise InvalidSetting(why)
     try:
         return _unwrap_once(keeper, wrapped)
-    except InvalidTask as refused:
+    except InvalidSetting as refused:
         if len(_refused) >= _MOST_REMEMBERED:
             _refused.clear()
         _refused[keeper, wrapped] = (monotonic() + _AGAIN_AFTER_S, str(refused))
@@ -177,7 +177,7 @@ def _unwrap_once(keeper: str, wrapped: bytes) -> bytes:
     """Return a data key; each is asked for once by a process, which holds the secrets anyway."""
     data_key = _keeper(keeper).unwrap(wrapped)
     if len(data_key) != _DATA_KEY_BYTES:
-        raise InvalidTask(f"{keeper} answered with {len(data_key)} bytes, expected {_DATA_KEY_BYTES}")
+        raise InvalidSetting(f"{keeper} answered with {len(data_key)} bytes, expected {_DATA_KEY_BYTES}")
     return data_key
 
 
@@ -185,13 +185,13 @@ def _keeper(name: str) -> _KeyKeeper:
     """Return the keeper of a name.
 
     Raises:
-        InvalidTask: the name is unknown, or what it needs is not configured.
+        InvalidSetting: the name is unknown, or what it needs is not configured.
     """
     if name == COMMAND:
         return _Command(_read_path(COMMAND_VARIABLE, "the program that calls the KMS"))
     matched = _PKCS11.fullmatch(name)
     if matched is None:
-        raise InvalidTask(
+        raise InvalidSetting(
             f"{name!r} keeps no keys: expected file, command, or pkcs11:token=LABEL;object=LABEL"
         )
     return _Token(*matched.groups())
@@ -201,7 +201,7 @@ def _read_path(variable: str, what: str) -> Path:
     """Return the path that a variable names."""
     found = os.environ.get(variable)
     if not found:
-        raise InvalidTask(f"a secret is wrapped, and {variable} is not set: name {what}")
+        raise InvalidSetting(f"a secret is wrapped, and {variable} is not set: name {what}")
     return Path(found)
 
 
@@ -224,9 +224,9 @@ class _Command:
                 [self._program, act], input=given, capture_output=True, timeout=_ANSWERS_WITHIN_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise InvalidTask(f"{self._program} {act} does not answer: {type(error).__name__}") from None
+            raise InvalidSetting(f"{self._program} {act} does not answer: {type(error).__name__}") from None
         if done.returncode or not done.stdout:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{self._program} {act} ended with status {done.returncode} and {len(done.stdout)} bytes: "
                 "run it as this user to see why"
             )
@@ -252,7 +252,9 @@ class _Token:
         try:
             import pkcs11
         except ImportError:
-            raise InvalidTask("a secret is wrapped by a token: pip install 'masked-lark[pkcs11]'") from None
+            raise InvalidSetting(
+                "a secret is wrapped by a token: pip install 'masked-lark[pkcs11]'"
+            ) from None
         module = _read_path(MODULE_VARIABLE, "the token's PKCS#11 library")
         pin_file = _read_path(PIN_VARIABLE, "the file of the token's PIN")
         check_program(module)
@@ -269,7 +271,7 @@ class _Token:
                 return use(session.get_key(object_class=kind, label=self._label), how)
         except (pkcs11.PKCS11Error, RuntimeError, OSError) as error:
             reason = type(error).__name__
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"the token {self._token!r} does not use its key {self._label!r} ({reason}): see that it is "
                 "there, and the PIN"
             ) from None

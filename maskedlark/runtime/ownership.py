@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 
 _OTHERS: Final = 0o077
 _OTHERS_WRITE: Final = 0o022
@@ -21,17 +21,19 @@ def check_secret_file(path: Path) -> None:
     """Return if only a file's owner may read it.
 
     Raises:
-        InvalidTask: others may, or the file cannot be looked at.
+        InvalidSetting: others may, or the file cannot be looked at.
     """
     if _stat(path).st_mode & _OTHERS:
-        raise InvalidTask(f"{path} may be read by others: chmod 600 it")
+        raise InvalidSetting(
+            f"{path} may be read by others: chmod 600 it, treat a key in it as leaked, and rotate that"
+        )
 
 
 def check_own(path: Path) -> None:
     """Return if a file or folder belongs to this process's user, or to root, which may do anything anyway.
 
     Raises:
-        InvalidTask: another user owns it, and could replace it.
+        InvalidSetting: another user owns it, and could replace it.
     """
     _check_owner(path, _stat(path).st_uid)
 
@@ -40,22 +42,22 @@ def check_data_folder(folder: Path) -> None:
     """Return if a party may serve from a data folder: it owns the folder, and no other user may write to it.
 
     Raises:
-        InvalidTask: it is not.
+        InvalidSetting: it is not.
     """
     check_own(folder)
     if _stat(folder).st_mode & _OTHERS_WRITE:
-        raise InvalidTask(f"others may write into {folder}: chmod 700 it, and see whether they did")
+        raise InvalidSetting(f"others may write into {folder}: chmod 700 it, and see whether they did")
 
 
 def check_not_writable(path: Path) -> None:
     """Return if only a file's owner may write it. A device such as /dev/null is accepted: it holds nothing.
 
     Raises:
-        InvalidTask: others may, or the file cannot be looked at.
+        InvalidSetting: others may, or the file cannot be looked at.
     """
     mode = _stat(path).st_mode
     if stat.S_ISREG(mode) and mode & _OTHERS_WRITE:
-        raise InvalidTask(f"others may write {path}: chmod go-w it, and see whether they did")
+        raise InvalidSetting(f"others may write {path}: chmod go-w it, and see whether they did")
 
 
 def check_program(path: Path) -> None:
@@ -65,10 +67,10 @@ def check_program(path: Path) -> None:
     accepted only if it is sticky, as /tmp is.
 
     Raises:
-        InvalidTask: another user can, or the path is not absolute and so may lead to another file.
+        InvalidSetting: another user can, or the path is not absolute and so may lead to another file.
     """
     if not path.is_absolute():
-        raise InvalidTask(f"{path} is run as code: give its absolute path")
+        raise InvalidSetting(f"{path} is run as code: give its absolute path")
     check_own(path)  # and that links end
     check_not_writable(path)
     # Step by step: `resolve` would skip the links in between, which their owners could point elsewhere.
@@ -97,7 +99,7 @@ def check_loaded_folder(folder: Path, *, installed_with: Path | None = None) -> 
         installed_with: A file of the program: its owner, whose code runs anyway, may own the folder too.
 
     Raises:
-        InvalidTask: another user owns or may write the folder or a file in it, and so could run code here.
+        InvalidSetting: another user owns or may write the folder or a file in it, and so could run code here.
     """
     if not folder.exists():
         return
@@ -105,7 +107,7 @@ def check_loaded_folder(folder: Path, *, installed_with: Path | None = None) -> 
     for path in (folder, *folder.iterdir()):
         found = _stat(path)
         if found.st_uid not in owners or found.st_mode & _OTHERS_WRITE:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}, and what it"
                 " holds is loaded as code: remove it, or chown it and chmod go-w it"
             )
@@ -126,7 +128,7 @@ def keep_owner(descriptor: int, like: Path) -> None:
 
 def _check_owner(path: Path, owner: int) -> None:
     if owner not in (os.geteuid(), _ROOT):
-        raise InvalidTask(
+        raise InvalidSetting(
             f"{path} belongs to user {owner}, and this process runs as {os.geteuid()}: run it as its owner, "
             "or chown it"
         )
@@ -135,11 +137,11 @@ def _check_owner(path: Path, owner: int) -> None:
 def _check_around(path: Path) -> None:
     around = _stat(path.parent).st_mode
     if around & _OTHERS_WRITE and not around & stat.S_ISVTX:
-        raise InvalidTask(f"others may replace {path}, which is loaded as code: chmod go-w {path.parent}")
+        raise InvalidSetting(f"others may replace {path}, which is loaded as code: chmod go-w {path.parent}")
 
 
 def _stat(path: Path) -> os.stat_result:
     try:
         return path.stat()
     except OSError as error:
-        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot read {path}: {error.strerror}") from None

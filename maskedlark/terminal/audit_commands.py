@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.terminal.options import option
 from maskedlark.terminal.whole_table import print_whole
 
@@ -40,20 +40,20 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of an export.
 
     Raises:
-        InvalidTask: the file cannot be read.
+        InvalidSetting: the file cannot be read.
     """
     try:
         with path.open("rb") as stream:
             yield from stream
     except OSError as error:
-        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot read {path}: {error.strerror}") from None
 
 
 def write_lines(lines: Iterable[bytes], out: Path | None) -> None:
     """Write an export, one line an entry.
 
     Raises:
-        InvalidTask: the file exists, or cannot be written.
+        InvalidSetting: the file exists, or cannot be written.
     """
     if out is None:
         for line in lines:
@@ -65,9 +65,9 @@ def write_lines(lines: Iterable[bytes], out: Path | None) -> None:
         with out.open("xb") as stream:
             stream.writelines(line + b"\n" for line in lines)
     except FileExistsError:
-        raise InvalidTask(f"{out} exists already: choose another file") from None
+        raise InvalidSetting(f"{out} exists already: choose another file") from None
     except OSError as error:
-        raise InvalidTask(f"cannot write {out}: {error.strerror}") from None
+        raise InvalidSetting(f"cannot write {out}: {error.strerror}") from None
 
 
 def print_entries(entries: "Iterable[AuditEntry]", *, as_json: bool) -> None:
@@ -96,7 +96,7 @@ def print_verified(lines: Iterable[bytes], *, after: str, as_json: bool) -> None
         as_json: Whether to print for programs.
 
     Raises:
-        InvalidTask: as `verify_lines`, or the digest is none.
+        InvalidSetting: as `verify_lines`, or the digest is none.
     """
     from maskedlark.audit_log import parse_digest, verify_lines
 

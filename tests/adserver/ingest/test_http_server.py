@@ -76,7 +76,7 @@ def test_after_64_refusals_the_loop_turns_to_others(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("address", ["127.0.0.1:nothing", "127.0.0.1:70000", "127.0.0.1", "127.0.0.1:-1"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(InvalidTask, match=f"cannot listen on {address}: check that it is host:port"):
+    with pytest.raises(InvalidTask, match=f"cannot listen on {address}: expected host:port"):
         server_at(address)
 
 
@@ -84,7 +84,7 @@ def test_a_port_that_is_taken_is_refused_and_is_free_once_its_server_has_stopped
     first = server_at("127.0.0.1:0")
     first.wait_until_started()
     address = f"127.0.0.1:{first.port}"
-    with pytest.raises(InvalidTask, match="the port is free"):
+    with pytest.raises(InvalidTask, match="another program uses the port"):
         server_at(address)
     first.stop()
     second = server_at(address)

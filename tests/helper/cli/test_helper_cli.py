@@ -235,7 +235,7 @@ def test_unsafe_ways_to_serve_are_refused(data: Path, options: list[str], why: s
 def test_a_database_that_cannot_be_had_is_refused_in_one_line(data: Path, database: str) -> None:
     refused = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure", "--database", database)
     assert refused.returncode == REFUSED
-    assert "InvalidTask" in refused.stderr
+    assert "InvalidSetting" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert "secret" not in refused.stderr
 

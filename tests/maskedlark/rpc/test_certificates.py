@@ -76,7 +76,7 @@ def test_an_authority_for_one_host_is_not_believed_at_another(tmp_path: Path) ->
     files = holder("https://ads.example").files(tmp_path, trusted=authority.pem)
     files.authority_names.write_text(f"{authority.fingerprint} helper-a.example")
     RenewedChannel("helper-a.example:1", files).close()
-    with pytest.raises(InvalidTask, match=r"trusted authorities is empty.*trusted\.crt"):
+    with pytest.raises(InvalidTask, match=r"trusted\.crt is for helper-b\.example"):
         RenewedChannel("helper-b.example:1", files)
 
 

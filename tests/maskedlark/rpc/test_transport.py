@@ -15,6 +15,7 @@ import pytest
 from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,
+    InvalidSetting,
     InvalidTask,
     JobReason,
     JobRefused,
@@ -87,6 +88,7 @@ def peer() -> Iterator[Peer]:
     "failure",
     [
         InvalidTask("clip_norm: too large"),
+        InvalidSetting("the keys have expired"),
         *[InvalidModel(reason, "a model") for reason in ModelReason],
         *[ReportRejected(reason, "a report") for reason in ReportReason],
         *[JobRefused(reason, "a job") for reason in JobReason],
@@ -143,7 +145,8 @@ def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:
         "DEADLINE_EXCEEDED",
         "ABORTED",
         "INTERNAL",
-    }  # the last as the transport says it, without a kind
+        "UNAUTHENTICATED",
+    }  # the last two as the transport says them, without a kind
     refused = {code.name: error.reason for code, error in arrived.items() if isinstance(error, JobRefused)}
     assert refused["RESOURCE_EXHAUSTED"] is JobReason.TOO_LARGE  # gRPC itself, of a message over the limit
     assert refused["UNKNOWN"] is refused["UNIMPLEMENTED"] is JobReason.PEER_FAILED
@@ -420,8 +423,48 @@ def test_renewed_certificates_are_used_on_both_sides_without_a_restart(tmp_path:
 
 
 def test_a_server_that_trusts_nobody_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTask, match=r"trusted authorities is empty.*trusted\.crt"):
-        make_server("127.0.0.1:0", parties(tmp_path)[0], threads=1)
+    files = parties(tmp_path)[0]
+    with pytest.raises(InvalidSetting, match=f"trusted authorities is empty.* {files.trusted_authorities}"):
+        make_server("127.0.0.1:0", files, threads=1)
+
+
+def test_trust_that_is_emptied_lets_nobody_in_and_a_file_that_cannot_be_read_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    helper, adserver, _ = parties(tmp_path)
+    trust(helper, adserver)
+    trust(adserver, helper)
+    server, secure = serve(helper)
+    channel = RenewedChannel(f"127.0.0.1:{secure.port}", adserver)
+    stub = helper_pb2_grpc.HelperStub(channel.current())
+
+    def call() -> None:
+        """Call over the connection that is open, and over a new one."""
+        with calling("helper 0"):
+            stub.GetStatus(helper_pb2.StatusRequest(), timeout=HANGS_S)
+        secure.call(adserver)
+
+    try:
+        call()
+        helper.trusted_authorities.write_bytes(b"no certificate")
+        call()
+        assert f"the previous ones stay in use: {helper.trusted_authorities} is not valid" in caplog.text
+        for content in (b"", b"no certificate"):  # after which the previous ones are nobody's
+            caplog.clear()
+            helper.trusted_authorities.write_bytes(content)
+            with pytest.raises(HelperUnavailable, match=r"no longer trusted.*calls go on once"):
+                call()
+            with pytest.raises(HelperUnavailable, match="each trusts the other"):
+                secure.call(adserver)
+            assert ("the previous ones stay in use" in caplog.text) == bool(content)
+            assert (f"{helper.trusted_authorities} was emptied: no peer is trusted" in caplog.text) != bool(
+                content
+            )
+        trust(helper, adserver)
+        call()
+    finally:
+        channel.close()
+        server.stop(0).wait()
 
 
 @pytest.mark.parametrize("broken", ["certificate", "private_key", "trusted_authorities"])

@@ -144,7 +144,7 @@ def test_a_token_wraps_and_unwraps(tmp_path: Path, token: Path) -> None:
             capture_output=True,
             text=True,
         )
-        assert "InvalidTask" in failed.stderr
+        assert "InvalidSetting" in failed.stderr
         assert "0000" not in failed.stderr
 
 

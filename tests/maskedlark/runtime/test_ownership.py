@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_secret_that_others_may_read_is_refused_with_the_remedy(file: Path, mode: int) -> None:
     check_secret_file(file)
     file.chmod(mode)
-    with pytest.raises(InvalidTask, match="chmod 600"):
+    with pytest.raises(InvalidTask, match="chmod 600 it, treat a key in it as leaked, and rotate"):
         check_secret_file(file)
     assert file.stat().st_mode & 0o777 == mode  # it is not mended: the operator shall know
 
