@@ -68,3 +68,5 @@ def _budget_command(
         print_json([budget_json(one) for one in budgets])
     else:
         print_budgets(budgets)
+        if budgets:
+            typer.echo("by the ad server's records: the helpers decide, by theirs (`lark-helper budget`)")

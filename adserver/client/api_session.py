@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from threading import Timer
@@ -60,6 +60,7 @@ _CANONICAL: Final = frozenset({"bundle", "plan"})
 _WRONG_URL: Final = (
     "the ad server's URL is not valid: expected https://HOST[:PORT], or http on loopback, and nothing else"
 )
+_BY_WHICH_OPTION: Final = " as --token, or ADSERVER_TOKEN (`token` of a Client)"
 _WRONG_FORMS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _MessageT = TypeVar("_MessageT", bound=Message)
 
@@ -210,7 +211,7 @@ class ApiSession:
             if len(content) <= most and left:
                 raise IncompleteRead(content, left)
         except (OSError, HTTPException) as error:
-            told = f"the ad server at {self.url} does not answer: {_cause(error)}"
+            told = f"the ad server at {self.url} does not answer: {_cause(error, self.url)}"
             raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
         finally:
             connection.close()
@@ -296,13 +297,18 @@ def reading_answer() -> Iterator[None]:
         raise _bad_answer(f"an answer of another form: {described}") from None
 
 
-def _cause(error: Exception) -> str:
-    """Say why no answer came, and of a certificate that is not trusted what to do."""
+def _cause(error: Exception, url: str) -> str:
+    """Say why no answer came; of a certificate that is not trusted, or a wrong scheme, what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"its certificate is not trusted ({error.verify_message}): name it, or its authority, with "
             "--url-ca (`ca` of a Client)"
         )
+    # A server with TLS hangs up on a request without, and one without answers no handshake
+    if url.startswith("http:") and isinstance(error, ConnectionResetError | BadStatusLine):
+        return f"{error} (if it speaks TLS, as one off loopback does, its URL begins with https://)"
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return f"it does not speak TLS ({error.reason}): if it is on loopback, its URL begins with http://"
     return str(error)
 
 
@@ -344,9 +350,14 @@ def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
     kind, reason, detail = (str(said.get(name, ""))[:_MOST_DETAIL] for name in ("error", "reason", "detail"))
     if kind == HelperUnavailable.__name__:
         return HelperUnavailable(detail)
-    # The grant allows less than the act needs: no error of an operation here would say so
+    # Nobody has such a token, or its grant allows less than the act needs: no error of an operation says so
+    if status == HTTPStatus.UNAUTHORIZED and kind == _OF_THE_API:
+        told = (
+            "the ad server does not know the token, or it has ended: give one of its `adserver token create`"
+        )
+        return JobRefused(JobReason.UNAUTHORIZED, told + _BY_WHICH_OPTION)
     if status == HTTPStatus.FORBIDDEN and kind == _OF_THE_API:
-        return JobRefused(JobReason.UNAUTHORIZED, f"{detail} ({reason})")
+        return JobRefused(JobReason.UNAUTHORIZED, f"{detail} ({reason}): give another one{_BY_WHICH_OPTION}")
     # InvalidTask has no reason: it is made below, from the whole answer
     if kind in REFUSALS and kind != InvalidTask.__name__:
         # A reason of a newer ad server's is none here: it is shown as text

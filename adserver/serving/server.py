@@ -24,6 +24,7 @@ from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidSetting
 from maskedlark.runtime.disk import check_room
+from maskedlark.runtime.folder_lock import only_process
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder
 
@@ -41,18 +42,21 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
         stop: Ends it.
 
     Raises:
-        InvalidSetting: the data folder or the TLS key is another user's or open to others, or an address is
-            taken.
+        InvalidSetting: the data folder or the TLS key is another user's or open to others, another process
+            serves from the folder, or an address is taken.
     """
     forbid_core_files()  # before the TLS key is read
     allow_open_files(OPEN_FILES)
     check_data_folder(settings.data_dir)
     if peers.tls is not None:
         peers.tls.check_own()
-    # Of a process that was killed while it wrote
-    JobFolder.remove_unfinished(settings.data_dir)
-
     with ExitStack() as stack:
+        # Several share a PostgreSQL, by its clock and its locks
+        if engine.dialect.name == "sqlite":
+            remedy = "put the database of both on PostgreSQL (--database)"
+            stack.enter_context(only_process(settings.data_dir, "`adserver serve`", remedy))
+        # Of a process that was killed while it wrote
+        JobFolder.remove_unfinished(settings.data_dir)
         helpers = peers.open(stack, engine)
         metrics = AdserverMetrics(engine, clock)
         url = settings.intake.report_objects

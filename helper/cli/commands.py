@@ -19,6 +19,7 @@ from maskedlark.terminal.budget_options import (
     read_planned_job,
 )
 from maskedlark.terminal.escape import plain
+from maskedlark.terminal.exit_status import UNAVAILABLE
 from maskedlark.terminal.options import option, takes
 from maskedlark.terminal.whole_table import print_whole
 
@@ -79,17 +80,22 @@ def _status_command(
     deadline: Annotated[float, option("Seconds to wait for the answer.", min=0.1)] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a running helper's identity, keys and datasets."""
-    from helper.cli.status import fetch_status
+    """Show a running helper's identity, keys and datasets.
+
+    Exits with 75 if it does not answer, or is not well.
+    """
+    from helper.cli.status import WELL, fetch_status
 
     rows = fetch_status(address, tls, deadline_s=deadline)
     if as_json:
         typer.echo(json.dumps(rows))
-        return
-    table = Table(show_header=False, title=f"helper at {address}")
-    for name, value in rows.items():
-        table.add_row(name, plain(value))
-    print_whole(table)
+    else:
+        table = Table(show_header=False, title=f"helper at {address}")
+        for name, value in rows.items():
+            table.add_row(name, plain(value))
+        print_whole(table)
+    if rows["well"] != WELL:
+        raise typer.Exit(UNAVAILABLE)
 
 
 def _budget_command(

@@ -13,6 +13,8 @@ from maskedlark.rpc.transport import RenewedChannel
 from protos import helper_pb2, helper_pb2_grpc
 
 _Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
+WELL: Final = "yes"
+"""The row `well` of a helper that is; otherwise the row says what is wrong."""
 # Told on a plaintext connection only.
 _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
@@ -64,6 +66,6 @@ def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
         "fingerprint": identity.fingerprint,
         "hpke_keys": keys,
         "numerics_digest": reply.numerics_digest.hex(),
-        "well": f"no: {reply.not_well}" if reply.not_well else "yes",
+        "well": f"no: {reply.not_well}" if reply.not_well else WELL,
         **{name: getattr(reply, name) for name in _COUNTS if reply.HasField(name)},
     }

@@ -3,12 +3,11 @@
 It serves until it is asked to stop.
 """
 
-import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -45,7 +44,8 @@ from maskedlark.rpc.transport import MOST_CONNECTIONS, is_loopback
 from maskedlark.runtime import gc_tuning
 from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.database import open_database
-from maskedlark.runtime.durable_file import private, write_durably
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.runtime.folder_lock import only_process
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
 from maskedlark.runtime.periodic import IsStopped, Periodic
@@ -57,7 +57,6 @@ DAY_S: Final = 86_400.0
 LIGHT_CALLS: Final = 4
 """Threads that preparations, rounds and queries leave free for calls that take no time."""
 _OPEN_FILES: Final = 2 * MOST_CONNECTIONS
-_LOCK_FILE: Final = "lock"
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -257,7 +256,12 @@ def _stopping(stop: Event) -> Interrupt:
 
 def _check_files(settings: HelperSettings) -> None:
     """Refuse to serve from secrets or a folder that others may have read, or could replace."""
-    HelperKeys.read(settings.data)  # which refuses keys that others may read
+    own = HelperKeys.read(settings.data).identity.fingerprint  # which refuses keys that others may read
+    if own in settings.floors.peers:
+        raise InvalidSetting(
+            f"--peer {own} is this helper's own fingerprint: give the other helper's, which its operator's "
+            "`lark-helper keygen` printed"
+        )
     check_data_folder(settings.data)
     check_own(settings.data / FILE_NAME)
     if settings.tls is not None:
@@ -268,7 +272,8 @@ def _check_files(settings: HelperSettings) -> None:
 def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt) -> HelperCore:
     """Open the core on the data folder; its resources close when the stack unwinds."""
     keys = HelperKeys.read(settings.data)
-    stack.enter_context(_only_process(settings.data))
+    # Two helpers on one folder would each believe that they alone write its files
+    stack.enter_context(only_process(settings.data, "helper", "use another folder"))
     ledger = stack.enter_context(
         closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE))))
     )
@@ -315,19 +320,3 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
         interrupt=interrupt,
     )
     return ClusterExecutor(fleet, local, opens_shares=cluster.opens_shares)
-
-
-@contextmanager
-def _only_process(data: Path) -> Iterator[None]:
-    """Hold the data folder: two helpers on one folder would each believe that they alone write its files."""
-    with open(data / _LOCK_FILE, "wb", opener=private) as lock:
-        # `private` sets the mode of a file that it makes: this one may be of an earlier run.
-        os.fchmod(lock.fileno(), 0o600)
-        try:
-            # A lock, not the file's being there: it ends with the process, however that ends.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidSetting(
-                f"another helper process is using {data}: stop it first, or use another folder"
-            ) from None
-        yield

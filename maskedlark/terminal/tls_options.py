@@ -35,8 +35,9 @@ def tls_files(
             else f"; without these options, the files from `keygen` are used, but {own.missing} does not "
             "exist"
         )
+        by_folder = "" if folder or insecure or any(given) else "--data with the files from `keygen`, or "
         raise typer.BadParameter(
-            "TLS is not configured: give all of --tls-cert, --tls-key and --tls-ca, or only "
+            f"TLS is not configured: give {by_folder}all of --tls-cert, --tls-key and --tls-ca, or only "
             f"--insecure{instead}"
         )
     files = TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)

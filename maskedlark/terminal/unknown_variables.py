@@ -17,6 +17,8 @@ _LOG: Final = logging.getLogger(__name__)
 _OF_A_SERVICE: Final = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?$"
 )
+# Letters that look like digits
+_ALIKE: Final = str.maketrans("OIL", "011")
 _OF_A_PORT: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -39,7 +41,8 @@ def warn_of_unknown_variables(
     for name in sorted(set(of_party) - known):
         if _OF_A_SERVICE.search(name) or (name.endswith("_PORT") and _OF_A_PORT.match(environment[name])):
             continue
-        near = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+        alike = [one for one in sorted(known) if one.translate(_ALIKE) == name.translate(_ALIKE)]
+        near = alike or get_close_matches(name, sorted(known), n=1, cutoff=0.8)
         _LOG.warning(
             "ignored the variable %s, which is of no option%s",
             name,

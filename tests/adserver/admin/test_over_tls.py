@@ -17,6 +17,7 @@ from adserver.client import Client
 from adserver.client.remote import RemoteAdServer
 from adserver.dashboard.serving import open_dashboard
 from adserver.ingest.http_server import HttpServer
+from adserver.peers.retrying import ONCE
 from adserver.records.access import GrantKind, Scope
 from adserver.records.server_settings import DashboardSettings
 from maskedlark.errors import HelperUnavailable, InvalidTask
@@ -64,6 +65,12 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
         stack.callback(server.stop)
         server.wait_until_started()
         yield Over(of=of, port=server.port, tls=tls)
+
+
+def test_plain_http_to_a_server_with_tls_is_told_of_https(over: Over) -> None:
+    plain = RemoteAdServer(url=f"http://127.0.0.1:{over.port}", token="mlt_any", backoff=ONCE)  # noqa: S106
+    with pytest.raises(HelperUnavailable, match="its URL begins with https://"):
+        plain.tasks()
 
 
 def test_a_login_over_tls_is_a_host_cookie(over: Over) -> None:

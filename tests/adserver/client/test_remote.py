@@ -19,6 +19,7 @@ from adserver.dashboard.page_data import Figures
 from adserver.ingest.http_server import HttpServer
 from adserver.messages.job import job_facts
 from adserver.messages.site import HelperMessage
+from adserver.peers.retrying import ONCE
 from adserver.records.access import GrantKind, Scope
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import ScheduleKind
@@ -230,8 +231,15 @@ def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None
         with pytest.raises(JobRefused, match="scope operate or above; this one has read") as refused:
             client.job("01" * 16).cancel()
     assert refused.value.reason is JobReason.UNAUTHORIZED
-    with pytest.raises(InvalidTask, match="401"):
+    with pytest.raises(JobRefused, match=r"does not know the token.* --token, or ADSERVER_TOKEN") as refused:
         RemoteAdServer(url=url, token="mlt_wrong").tasks()  # noqa: S106 - of nothing
+    assert refused.value.reason is JobReason.UNAUTHORIZED
+
+
+def test_the_wrong_scheme_is_hinted_at(served: tuple[Painted, str]) -> None:
+    url = served[1].replace("http:", "https:")
+    with pytest.raises(HelperUnavailable, match=r"does not speak TLS.*begins with http://"):
+        RemoteAdServer(url=url, token="mlt_any", backoff=ONCE).tasks()  # noqa: S106 - of nothing
 
 
 def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:

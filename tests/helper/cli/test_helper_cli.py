@@ -172,7 +172,7 @@ def test_status_finds_the_tls_files_in_the_data_folder_as_serve_does(
 
     def fetch(_address: str, tls: TlsFiles | None, **_: float) -> dict[str, str]:
         asked.append(tls)
-        return {"name": "north"}
+        return {"name": "north", "well": "yes"}
 
     monkeypatch.setattr(helper_status, "fetch_status", fetch)
     command = ["status", "--address", "127.0.0.1:1"]
@@ -184,6 +184,28 @@ def test_status_finds_the_tls_files_in_the_data_folder_as_serve_does(
         shown = CliRunner().invoke(app, [*command, *options], env=environment)
         assert shown.exit_code == 0, shown.output
     assert asked == [files, files, None]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_status_ends_with_75_if_the_helper_is_not_well(
+    options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"name": "north", "well": "no: the disk is full"}
+    monkeypatch.setattr(helper_status, "fetch_status", lambda *_, **__: rows)
+    shown = CliRunner().invoke(app, ["status", "--address", "127.0.0.1:1", "--insecure", *options])
+    assert (shown.exit_code, "no: the disk is full" in shown.output) == (UNAVAILABLE, True)
+
+
+def test_status_without_a_folder_names_the_folder_first() -> None:
+    shown = CliRunner().invoke(app, ["status", "--address", "127.0.0.1:1"], env={"COLUMNS": "300"})
+    assert (shown.exit_code, "not configured: give --data" in shown.output) == (2, True)
+
+
+def test_a_helper_is_not_its_own_peer(data: Path) -> None:
+    own = HelperKeys.read(data).identity.fingerprint
+    refused = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure", "--peer", own.upper())
+    assert (refused.returncode, "this helper's own fingerprint" in refused.stderr) == (REFUSED, True)
+    assert refused.stderr.startswith("InvalidSetting: ")
 
 
 def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> None:

@@ -9,17 +9,22 @@ from threading import Event
 
 import pytest
 
-from helper.serving.server import HelperSettings, _only_process, serve
+from helper.serving.server import HelperSettings, serve
 from helper.trust.floors import Floors
 from helper.trust.keys import FILE_NAME, HelperKeys, rotate
 from maskedlark.errors import InvalidTask
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime import ownership
+from maskedlark.runtime.folder_lock import only_process
 from tests.builders import NOW
 from tests.maskedlark.runtime.test_ownership import SOMEBODY, Stat
 
 Holds = Callable[[Path], AbstractContextManager[None]]
+
+
+def _serving(data: Path) -> AbstractContextManager[None]:
+    return only_process(data, "helper", "use another folder")
 
 
 @contextmanager
@@ -73,7 +78,7 @@ def test_keys_are_made_for_their_owner_to_write_whatever_the_umask(tmp_path: Pat
     assert {path.stat().st_mode & 0o022 for path in tmp_path.iterdir()} == {0}
 
 
-@pytest.mark.parametrize("holds", [_only_process, _rotating])
+@pytest.mark.parametrize("holds", [_serving, _rotating])
 def test_a_lock_can_be_held_by_no_other_user(settings: HelperSettings, holds: Holds) -> None:
     """Whoever may open a file may lock it, and a service that waits for it, or gives up, is stopped."""
     before = os.umask(0)
@@ -84,7 +89,7 @@ def test_a_lock_can_be_held_by_no_other_user(settings: HelperSettings, holds: Ho
             pass
     finally:
         os.umask(before)
-    name = "lock" if holds is _only_process else "keys.lock"
+    name = "lock" if holds is _serving else "keys.lock"
     assert (settings.data / name).stat().st_mode & 0o777 == 0o600
 
 

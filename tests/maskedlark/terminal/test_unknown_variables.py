@@ -35,6 +35,17 @@ def test_a_misspelt_variable_is_warned_of_with_the_one_that_is_near(caplog: pyte
     ]
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("ADSERVER_HELPER_O", "ADSERVER_HELPER_0"), ("ADSERVER_HELPER_I", "ADSERVER_HELPER_1")],
+)
+def test_a_letter_that_looks_like_a_digit_is_taken_for_it(
+    caplog: pytest.LogCaptureFixture, typed: str, meant: str
+) -> None:
+    (line,) = warned(caplog, "adserver", "ADSERVER_", {typed: ""})
+    assert line.endswith(f"did you mean {meant}?")
+
+
 def test_options_of_every_command_and_what_kubernetes_sets_are_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
