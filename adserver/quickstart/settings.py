@@ -229,7 +229,7 @@ class FederatedSettings:
     sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
     epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     batch_size: Annotated[int, Field(ge=1, le=1 << 20)] = 10
-    learning_rate: Positive = 1.0
+    learning_rate: Positive = 2.0
 
 
 @canonical

@@ -1,6 +1,7 @@
 """What is committed under dist/ is what the sources make, byte for byte, and draws no weak randomness."""
 
 import gzip
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,3 +57,10 @@ def test_no_weak_randomness_is_in_dist() -> None:
     assert files
     assert not [file.name for file in files if b"Math.random" in file.read_bytes()]
     assert any(b"getRandomValues" in file.read_bytes() for file in files)
+
+
+def test_the_licences_of_what_is_bundled_go_along() -> None:
+    said = (DIST / "LICENSES.txt").read_text()
+    packages = json.loads((JS / "package.json").read_text())["dependencies"]
+    assert packages
+    assert all(f"{name} {version}\n" in said for name, version in packages.items())
