@@ -59,7 +59,7 @@ from adserver.quickstart.settings import (
     TaskSettings,
     TrainingSettings,
 )
-from adserver.quickstart.table_report import read_report, warn_of_spellings
+from adserver.quickstart.table_report import read_report, warn_of_points, warn_of_spellings
 from adserver.quickstart.wrong_settings import WrongSetting
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import PlannedTraining
@@ -185,6 +185,7 @@ def check(project: Project) -> Checked:
         table_warnings = (
             *report.warn_of_leaks(kept),
             *report.warn_of_spellings({*kept, *settings.measure.columns}),
+            *warn_of_points(table, {*kept, *settings.measure.columns}),
             *warn_of_codes(report, settings.data, kept),
             *warn_of_kept(report, settings.data, kept),
             *warn_of_measured(table, settings.measure),
@@ -289,6 +290,7 @@ def _check_measured_alone(project: Project) -> Checked:
         why_general=None,
         table_warnings=(
             *warn_of_spellings(table, settings.measure.columns),
+            *warn_of_points(table, settings.measure.columns),
             *warn_of_measured(table, settings.measure),
             *_warn_of_repeated_people(table, settings),
             *warn_of_rows_per_person(table, settings),

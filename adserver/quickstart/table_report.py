@@ -38,7 +38,7 @@ from maskedlark.encoding.identifiers import (
     why_identifiers,
 )
 from maskedlark.encoding.people_columns import holds_names_of_people
-from maskedlark.encoding.table import Cells, Table, find_example
+from maskedlark.encoding.table import Cells, Table, doubts_points, find_example
 from maskedlark.encoding.unread_cells import find_unread
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -264,6 +264,8 @@ def _column(
         why = f"with slashes, the {order.first} first"
     if name in table.amounts and use is Use.NUMBER and (unit := table.amounts[name].unit):
         why = f"read without {unit!r}"
+    if use is Use.NUMBER and not why:
+        why = doubts_points(cells)
     follows = len(counts) > 0 and _follows(cells, labels)
     are_words = use is Use.WORDS or _are_words(counts)
     area = _rank(cells, learned, are_words=are_words) if counts else None
@@ -293,6 +295,12 @@ def _column(
         spellings="" if use is Use.DATE else _find_spellings(counts),
         order=order,
     )
+
+
+def warn_of_points(table: Table, used: Collection[str]) -> tuple[str, ...]:
+    """Return a warning for each used column of numbers whose points may part thousands."""
+    doubts = {name: doubts_points(table.numbers(name)) for name in table.columns if name in used}
+    return tuple(f"column {name!r}: {told}" for name, told in doubts.items() if told)
 
 
 def warn_of_spellings(table: Table, used: Collection[str]) -> tuple[str, ...]:

@@ -49,6 +49,9 @@ _CLEARLY: Final = 0.95
 # Points or commas between thousands; no thousands begin with 0
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
 _DECIMAL_POINT: Final = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
+_POINTS_OF_THOUSANDS: Final = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")
+# Of decimals, so many would all have three digits with a chance of less than 1 %
+_FEWEST_POINTED: Final = 50
 _SYMBOL: Final = r"[$€£¥₹%]|(?:R|A|C|US)\$"
 # No letters but these, and these apart from the figures: others may be names, such as A 5 and EUR1
 _LETTERS: Final = "kr|zł|Kč|AUD|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EUR|GBP|INR|JPY|MXN|NOK|NZD|PLN|SEK|USD"
@@ -295,8 +298,30 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
         ) from None
     # Where all are short, the header is what is wrong
     _check_lengths(ragged | (of_short if len(short) == len(lines) else {}), len(header), name, delimiter)
-    written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
-    as_written = dict(columns)
+    columns_read = _read_numbers(columns, delimiter)
+    return replace(
+        columns_read,
+        name=name,
+        lines=lines,
+        written=", ".join(
+            [
+                encoding,
+                f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}",
+                *filter(None, [columns_read.written]),
+            ]
+        ),
+        form=replace(columns_read.form, codec=codec, delimiter=delimiter),
+        short=short,
+        gap_words={title: (*words,) for title, words in gap_words.items()},
+    )
+
+
+def _read_numbers(columns: Mapping[str, Cells], delimiter: str) -> Table:
+    """Return a table of columns, with points in numbers where commas or thousands were.
+
+    Its `written` says what was read so; it has no lines yet.
+    """
+    as_written, columns, written = columns, {**columns}, list[str]()
     with_points = {} if delimiter == "," else dict(_with_points(columns))
     if with_points:
         columns |= with_points
@@ -310,17 +335,25 @@ def parse_table(content: bytes, name: str, *, are_short_rows_kept: bool = False)
     amounts |= _read_signed(signed, are_commas_parting=delimiter == ",")
     written += _describe_amounts(amounts, signed)
     have_commas = any(found.have_commas for found in amounts.values()) and delimiter != ","
+    if with_points or have_commas:
+        # A point is none of decimals then, except where it was a comma
+        read = with_points.keys() | without_thousands.keys()
+        if parted := dict(_without_points({one: cells for one, cells in columns.items() if one not in read})):
+            columns |= parted
+            written.append("points between thousands")
     return Table(
-        name=name,
+        name="",
         columns=columns,
-        lines=lines,
+        lines=(),
         written=", ".join(written),
-        form=TableForm(codec=codec, delimiter=delimiter, are_commas_decimal=bool(with_points) or have_commas),
+        form=TableForm(are_commas_decimal=bool(with_points) or have_commas),
         amounts=amounts,
         decimal_commas=frozenset(with_points),
-        short=short,
-        examples={one: find_example(as_written[one]) for one in (*with_points, *without_thousands)},
-        gap_words={title: (*words,) for title, words in gap_words.items()},
+        examples={
+            one: find_example(as_written[one])
+            for one, cells in columns.items()
+            if cells is not as_written[one]
+        },
     )
 
 
@@ -565,6 +598,47 @@ def _without_thousands(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list
     for name, cells in columns.items():
         if parted := _parted_by_commas(cells):
             yield name, [cell.replace(",", "") if cell in parted else cell for cell in cells]
+
+
+def _without_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str | None]]]:
+    """Yield the columns of numbers with points between thousands, without these."""
+    for name, cells in columns.items():
+        counts = Counter(cell for cell in cells if cell is not None)
+        if _may_points_part(counts):
+            yield name, [None if cell is None else _join_thousands(cell) for cell in cells]
+
+
+def _may_points_part(counts: Counter[str]) -> bool:
+    """Return whether each point of a column of numbers may part thousands, and there are such.
+
+    >>> [_may_points_part(Counter(cells)) for cells in (["1.745", "950"], ["1.745", "9.5"], ["0.250"])]
+    [True, False, False]
+    """
+    numbers = [cell for cell in counts if number(cell) is not None or _POINTS_OF_THOUSANDS.fullmatch(cell)]
+    pointed = [cell for cell in numbers if "." in cell]
+    return (
+        bool(pointed)
+        and all(map(_POINTS_OF_THOUSANDS.fullmatch, pointed))
+        and sum(counts[cell] for cell in numbers) > _MOSTLY * counts.total()
+    )
+
+
+def _join_thousands(cell: str) -> str:
+    return cell.replace(".", "") if _POINTS_OF_THOUSANDS.fullmatch(cell) else cell
+
+
+def doubts_points(cells: Cells) -> str:
+    """Return a doubt of a column of numbers that are read with decimals, and may have none; else nothing.
+
+    Of decimals some would have fewer than three digits after the point, as one in ten numbers has that is
+    written without zeros at its end.
+    """
+    counts = Counter(cell for cell in cells if cell is not None)
+    pointed = [cell for cell in counts if "." in cell]
+    is_mixed = len(pointed) < len(counts)
+    if not is_mixed or len(pointed) < _FEWEST_POINTED or not _may_points_part(counts):
+        return ""
+    return f"points are read as decimals, as in {pointed[0]!r}: where they part thousands, remove them"
 
 
 def _parted_by_commas(cells: Cells) -> frozenset[str]:

@@ -1285,3 +1285,13 @@ def test_of_many_columns_the_first_places_are_told() -> None:
     told = describe_features(Encoder(columns=columns, label=None))
     assert told.startswith("0 p0, 1 p1, ")
     assert told.endswith("49 p49, ... up to 783")
+
+
+def test_points_that_may_part_thousands_are_asked_about(tmp_path: Path) -> None:
+    rows = [f"{n % 90 + 1}.{n:03},{'yes' if n % 3 else 'no'}" for n in range(300)]
+    more = [f"{n},{'yes' if n % 2 else 'no'}" for n in range(100, 200)]
+    (tmp_path / "units.csv").write_text("\n".join(["units,bought", *rows, *more]))
+    made = invoke("new", tmp_path / "play", "--csv", tmp_path / "units.csv", "--label", "bought")
+    assert "points are read as decimals, as in '1.000': where they part thousands, remove them" in made.output
+    (warning,) = [one for one in check(Project.open(tmp_path / "play")).table_warnings if "points" in one]
+    assert warning.startswith("column 'units': points are read as decimals")

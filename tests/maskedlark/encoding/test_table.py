@@ -5,7 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, NumberColumn, ValueLabel
-from maskedlark.encoding.table import append_columns, have_decimal_commas, parse_table, read_each_amount
+from maskedlark.encoding.table import (
+    append_columns,
+    doubts_points,
+    have_decimal_commas,
+    parse_table,
+    read_each_amount,
+)
 from maskedlark.errors import InvalidTask
 
 ROWS = "Größe{0}Stadt{0}y\n1{0}Köln{0}no\n2{0}Århus{0}yes\n"
@@ -388,3 +394,34 @@ def test_words_that_read_as_gaps_are_named_by_column() -> None:
     assert table.gap_words == {"a": ("none", "None", "NA")}
     assert table.explain_gaps("a").startswith(" ('none', 'None', 'NA' read as gaps: ")
     assert table.explain_gaps("b") == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "other", "read"),
+    [
+        (["1.745", "950", "-12.345.678"], "74,2", ["1745", "950", "-12345678"]),
+        (["1.745", "950"], "7,50 €", ["1745", "950"]),
+        # Nothing shows that commas are decimal
+        (["1.745", "950"], "7", ["1.745", "950"]),
+        # No thousands begin with 0 or have two digits
+        (["1.745", "0.250"], "74,2", ["1.745", "0.250"]),
+        (["1.745", "9.5"], "74,2", ["1.745", "9.5"]),
+        # A comma in the column makes it one of decimals
+        (["1,745", "31,004"], "74,2", ["1.745", "31.004"]),
+    ],
+)
+def test_points_part_thousands_where_a_file_has_decimal_commas(
+    cells: list[str], other: str, read: list[str]
+) -> None:
+    content = "\n".join(["a;b", *(f"{cell};{other}" for cell in cells)])
+    table = parse_table(content.encode(), "t.csv")
+    assert table.numbers("a") == read
+    assert ("points between thousands" in table.written) == (read[0] == "1745")
+
+
+def test_points_that_may_part_thousands_are_doubted() -> None:
+    thousands = [f"{n}.{n:03}" for n in range(1, 60)]
+    assert doubts_points([*thousands, "950"]).startswith("points are read as decimals, as in '1.001'")
+    assert not doubts_points(thousands)
+    assert not doubts_points([*thousands, "950", "9.5"])
+    assert not doubts_points([*thousands[:10], "950"])
