@@ -6,10 +6,12 @@ import runpy
 import tomllib
 from collections.abc import Iterator
 from functools import partial
+from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import markdown as python_markdown
 import pytest
 from playwright.sync_api import Page
 from readme_renderer import markdown
@@ -23,6 +25,10 @@ WIDEST = 84
 """Characters of a line of code that a site of 1,280 px shows without a scroll bar."""
 INDEX = (ROOT / "docs" / "index.md").read_text()
 WIDTHS = (390, 1_280)
+ELEMENTS = frozenset(
+    "a blockquote br code div em h1 h2 h3 h4 hr img li ol p pre span strong table tbody td th thead tr ul".split()
+)
+"""What pages are made of. Any other is a formula's `<a, b>` outside a code span, which browsers do not show."""
 A4_WIDTH = 718
 """Pixels that a browser's margins leave of a page."""
 FIRST_FOUND = {
@@ -72,10 +78,35 @@ FOUND_EARLY = {
     "user id": ["explanation/privacy", "how-to/own-data"],
     "anonymise": ["explanation/threat-model"],
     "unlinkability": ["explanation/threat-model"],
+    "membership inference": ["explanation/privacy"],
+    "what does a helper see": ["explanation/threat-model"],
+    "who sees the features": ["explanation/threat-model"],
+    "stop the servers": ["tutorial/quickstart"],
+    "label dp": ["explanation/comparison"],
+    "secret sharing": ["explanation/threat-model", "spec/sealing"],
+    "attribution reporting api": ["explanation/comparison"],
+    "auc is low": ["explanation/defaults"],
+    "model does not learn": ["explanation/defaults"],
+    "loss goes up": ["explanation/defaults"],
+    "how many reports do i need": ["how-to/budget"],
+    "learning rate": ["explanation/defaults"],
+    "gpu": ["how-to/install"],
 }
 """What someone types who has a goal or an option, and pages: one is among the first four found."""
 OF_OPTIONS = ("tutorial/measurement", "how-to/operations", "reference/cli-adserver/job")
 PICTURE = (ROOT / "docs" / "img" / "system.svg").read_text()
+
+
+class Elements(HTMLParser):
+    """Collects the names of a page's elements."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.names.add(tag)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -278,6 +309,19 @@ def test_a_links_text_is_words_and_no_name_of_a_page() -> None:
         for link in re.findall(r"\[[^]]*\.md`?\]\(.*?\)", page.read_text())
     ]
     assert not named
+
+
+def test_no_formula_of_a_page_is_read_as_an_element() -> None:
+    [extensions] = re.findall(r"^markdown_extensions: \[(.*)\]$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    unknown = {
+        (page.name, name)
+        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        for name in Elements(
+            python_markdown.markdown(page.read_text(), extensions=extensions.split(", "))
+        ).names
+        - ELEMENTS
+    }
+    assert not unknown
 
 
 def test_navigation_begins_with_tutorials() -> None:
