@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import markdown as python_markdown
+import markdown as python_markdown  # type: ignore[import-untyped]
 import pytest
 from playwright.sync_api import Page
 from readme_renderer import markdown
