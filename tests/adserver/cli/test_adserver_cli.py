@@ -30,7 +30,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.canonical import decode, encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.reports.task import TaskBundle
@@ -465,3 +465,17 @@ def test_status_ends_with_75_unless_both_helpers_are_well(
     shown = CliRunner().invoke(app, ["status", "--data", str(tmp_path), *helpers, *options])
     assert shown.exit_code == status
     assert not_well in shown.output
+
+
+def test_status_shows_both_helpers_where_one_refuses_this_ad_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(helper: HelperClient) -> None:
+        away = HelperUnavailable(f"helper at {helper.address}: no longer trusted")
+        raise away if helper.address.endswith("1") else JobRefused(JobReason.UNAUTHORIZED, "not yours")
+
+    monkeypatch.setattr(HelperClient, "status", status)
+    helpers = ["--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure"]
+    shown = CliRunner().invoke(app, ["status", "--data", str(tmp_path), *helpers])
+    assert shown.exit_code == UNAVAILABLE
+    assert "helper at 127.0.0.1:1: no longer trusted\nnot yours" in shown.output
