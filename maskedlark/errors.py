@@ -207,7 +207,8 @@ class JobReason(Reason):
     )
     UNAUTHORIZED = (
         "unauthorized",
-        "the caller's certificate does not name the origin of the task, or its token is unknown or of too small a scope",
+        "the caller's certificate does not name the origin of the task, or its token is unknown or has too "
+        "small a scope",
     )
     TOO_LARGE = "too_large", "a message or model is over its size limit"
     LEDGER_ROLLED_BACK = (
