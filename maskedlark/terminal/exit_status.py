@@ -32,7 +32,7 @@ _DISTRIBUTIONS: Final = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-# PyPI's build for Linux brings CUDA: 5 GB, of which nothing here but a helper with a GPU has any use
+# PyPI's build for Linux brings CUDA: 5 GB, of which nothing here has any use
 _TORCH_FOR_CPUS: Final = "--index-url https://download.pytorch.org/whl/cpu"
 _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+)(.*?);.*?extra == ['\"]([a-z-]+)['\"]")
 
