@@ -8,6 +8,7 @@ Peers pin certificates exactly, so a renewal takes two steps, between which ever
 """
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -19,26 +20,33 @@ from maskedlark.errors import InvalidSetting
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import names_in
-from maskedlark.runtime.key_envelope import keeper_of, wrap_file
+from maskedlark.runtime.key_envelope import PLAIN, keeper_of, wrap_file
 from maskedlark.runtime.ownership import keep_owner
 
 RENEWAL_FOLDER: Final = "renewal"
 
 
-def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
+def prepare(folder: Path, *, now: datetime, days: int, names: Iterable[str] = ()) -> TlsFiles:
     """Make a new key and certificate of the same names in `folder`/renewal; what is in use stays.
 
+    The key or the certificate in use may be lost. What wrapped a lost key is not known: the new one is plain.
+
+    Args:
+        folder: The party's data folder.
+        now: The start of the new certificate's life.
+        days: How long it lives.
+        names: Those of the new certificate if the one in use is lost, and only then.
+
     Raises:
-        InvalidSetting: there is no certificate to renew, a renewal waits already, or what wraps the key in
-            use is away.
+        InvalidSetting: the certificate in use names no party, or is lost and no names are given; a renewal
+            waits already, or what wraps the key in use is away.
     """
     in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
     # An origin first: the first name is the one that the certificate is labelled with, as by `keygen`.
     names = sorted(
-        names_in(certificates_in(in_use.certificate)[0]), key=lambda name: ("://" not in name, name)
+        _names_to_renew(in_use.certificate, frozenset(names)), key=lambda it: ("://" not in it, it)
     )
-    if not names:
-        raise InvalidSetting(f"{in_use.certificate} names no party: make another certificate")
+    has_key = in_use.private_key.exists()
     new_folder.mkdir(mode=0o700, exist_ok=True)
     if TlsFiles.in_folder(new_folder).certificate.exists():
         raise InvalidSetting(f"{new_folder} already contains a renewal: activate it, or remove the folder")
@@ -49,16 +57,29 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
         hosts=tuple(names[1:]),
         now=now,
         days=days,
-        keeper=keeper_of(in_use.private_key),
+        keeper=keeper_of(in_use.private_key) if has_key else PLAIN,
     )
     made.trusted_authorities.unlink()  # a renewal changes nothing about whom this party trusts
-    for path, like in ((made.private_key, in_use.private_key), (made.certificate, in_use.certificate)):
-        with path.open("rb") as stream:
-            keep_owner(stream.fileno(), like)
-    descriptor = os.open(new_folder, os.O_RDONLY)
-    keep_owner(descriptor, in_use.private_key)
-    os.close(descriptor)
+    like = in_use.private_key if has_key else folder
+    for path in (made.private_key, made.certificate, new_folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        keep_owner(descriptor, like)
+        os.close(descriptor)
     return made
+
+
+def _names_to_renew(certificate: Path, given: frozenset[str]) -> frozenset[str]:
+    """Return the names of the certificate in use, or those that are given for a lost one."""
+    if not certificate.exists():
+        if not given:
+            raise InvalidSetting(f"{certificate} does not exist: name with --host whom it was for")
+        return given
+    names = names_in(certificates_in(certificate)[0])
+    if given:
+        raise InvalidSetting(f"{certificate} says whom the new certificate is for: leave out --host")
+    if not names:
+        raise InvalidSetting(f"{certificate} names no party: make another certificate")
+    return names
 
 
 def activate(folder: Path) -> TlsFiles:

@@ -23,6 +23,12 @@ def certificate_app(envvar: str) -> typer.Typer:
     lifetime: Any = typer.Option(
         _DAYS, "--days", min=1, max=3_650, help="Days that the new certificate is valid."
     )
+    hosts: Any = typer.Option(
+        None,
+        "--host",
+        help="Host name, address or origin of this party, if tls.crt is lost; repeatable.",
+        show_default="those in tls.crt",
+    )
     wrapping: Any = typer.Option(
         ...,
         "--with",
@@ -45,11 +51,15 @@ def certificate_app(envvar: str) -> typer.Typer:
     def renew_command(
         data: Path = folder,
         days: int = lifetime,
+        host: list[str] | None = hosts,
     ) -> None:
-        """Make a new key and certificate, for peers to trust before they replace those in use."""
+        """Make a new key and certificate, for peers to trust before they replace those in use.
+
+        Also if tls.key or tls.crt is lost.
+        """
         from maskedlark.rpc.renewal import prepare
 
-        made = prepare(data, now=datetime.now(UTC), days=days)
+        made = prepare(data, now=datetime.now(UTC), days=days, names=host or ())
         _show(made)
         typer.echo(
             f"Next: give {made.certificate} to every peer to add to its trusted.crt; then activate it."

@@ -58,8 +58,30 @@ def test_a_renewal_is_not_made_twice_and_not_activated_before_it_is_made(
 
 
 def test_without_a_certificate_there_is_nothing_to_renew(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTask, match="cannot read a certificate"):
+    with pytest.raises(InvalidTask, match="tls.crt does not exist: name with --host"):
         prepare(tmp_path, now=NOW, days=400)
+
+
+@pytest.mark.parametrize("lost", [("tls.key",), ("tls.crt",), ("tls.key", "tls.crt")])
+def test_what_was_lost_is_renewed(files: TlsFiles, tmp_path: Path, lost: tuple[str, ...]) -> None:
+    for name in lost:
+        (tmp_path / name).unlink()
+    kept = files.private_key.read_bytes() if files.private_key.exists() else None
+    names = {ORIGIN, "ads.example"} if "tls.crt" in lost else {ORIGIN, "ads.example", "127.0.0.1"}
+    hosts = [f"--host={name}" for name in names] if "tls.crt" in lost else []
+    assert CliRunner().invoke(certificate_app, ["renew", *hosts, "--data", str(tmp_path)]).exit_code == 0
+    assert (files.private_key.read_bytes() if files.private_key.exists() else None) == kept
+    activate(tmp_path)
+    renewed = certificates_in(files.certificate)[0]
+    assert names_in(renewed) == names
+    assert renewed.subject.rfc4514_string() == f"CN={ORIGIN}"
+    assert files.private_key.stat().st_mode & 0o777 == 0o600
+
+
+def test_hosts_are_refused_while_a_certificate_has_them(files: TlsFiles, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match=f"{files.certificate} says whom.* leave out --host"):
+        prepare(tmp_path, now=NOW, days=400, names=("other.example",))
+    assert not (tmp_path / RENEWAL_FOLDER).exists()
 
 
 def test_the_metric_tells_the_own_end_and_the_first_of_the_trusted_ones(
