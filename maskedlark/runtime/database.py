@@ -66,6 +66,15 @@ _SQLITE_AWAY: Final = frozenset(
     }
 )  # fmt: skip
 _POSTGRESQL_DISK_FULL: Final = "53100"
+# Why a database does not let a party in, by what the driver's words have in common
+_WHY_NOT: Final = {
+    "Connection refused": "no server is listening there",
+    "failed to resolve host": "the host's name is unknown",
+    "timeout": "the host does not answer",
+    "authentication failed": "the server refuses the user or the password",
+    "no password supplied": "the server wants a password",
+    "does not exist": "the server has no such user or database",
+}
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least
 _DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
@@ -114,6 +123,8 @@ def open_database(url: str) -> Engine:
         dialect = parsed.get_backend_name()
         if dialect not in _DIALECTS:
             raise InvalidSetting(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
+        if "@" in (parsed.host or ""):
+            raise InvalidSetting("the database URL has two @: write that of a name or password as %40")
         # Every request thread may hold a connection for a moment; waiting for one must not fail a request.
         engine = create_engine(
             url,
@@ -123,7 +134,7 @@ def open_database(url: str) -> Engine:
             hide_parameters=True,  # an error would show a statement's values: shares, masks, keys
             connect_args=_silence_noticed(parsed),
         )
-    except (ArgumentError, SQLAlchemyError, ImportError) as error:
+    except (ArgumentError, SQLAlchemyError, ImportError, ValueError) as error:  # the last of a port
         raise InvalidSetting(f"cannot use the database URL: {type(error).__name__}") from None
     if dialect == "sqlite":
         _make_private(engine.url.database)
@@ -239,7 +250,7 @@ def create_tables(
                 _LOG.warning("the database was of schema version %d and is now of %d", found, version)
                 found = version
     except SQLAlchemyError as error:
-        raise InvalidSetting(f"cannot use the database of the {whose}: {type(error).__name__}") from None
+        raise _refuse_database(engine, whose, error) from None
     if found not in (None, version):
         raise InvalidSetting(
             f"the database has tables of schema version {found}, and this {whose} needs {version}: run the "
@@ -261,13 +272,32 @@ def check_version(engine: Engine, metadata: MetaData, *, version: int, whose: st
         with reading(engine) as connection:
             found = _found_version(connection, metadata)
     except SQLAlchemyError as error:
-        raise InvalidSetting(f"cannot use the database of the {whose}: {type(error).__name__}") from None
+        raise _refuse_database(engine, whose, error) from None
     if found != version:
         there = "has no tables" if found is None else f"has tables of schema version {found}"
         raise InvalidSetting(
             f"the database {there}, and this program needs version {version}: start the {whose} of this"
             " version first"
         )
+
+
+def _refuse_database(engine: Engine, whose: str, error: SQLAlchemyError) -> InvalidSetting:
+    """Return the error of a database that cannot be used: where it is, and why if the driver's words say so.
+
+    The words are not shown: they may have more of the URL, which may have a password.
+    """
+    url = engine.url
+    if engine.dialect.name == "sqlite":
+        where = f"file {url.database}"
+    elif "@" in (url.database or ""):
+        # After an @ and a slash of a password that are not escaped, the host is a part of it, too.
+        where = "not shown: its URL has two @; write that of a password as %40"
+    else:
+        port = "" if url.port is None else f":{url.port}"
+        where = f"host {url.host}{port}, user {url.username}, database {url.database}"
+    words = str(getattr(error, "orig", ""))
+    why = next((f": {cause}" for sign, cause in _WHY_NOT.items() if sign in words), "")
+    return InvalidSetting(f"cannot use the database of the {whose} ({where}): {type(error).__name__}{why}")
 
 
 def _found_version(connection: Connection, metadata: MetaData) -> int | None:

@@ -7,7 +7,7 @@ import pytest
 from alembic.operations import Operations
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect, select, text
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting, InvalidTask
 from maskedlark.runtime.database import Migrations, create_tables, open_database, schema_version_of
 
 CHARGES = [{"id": 1, "cost": 7}, {"id": 2, "cost": 8}]
@@ -73,6 +73,31 @@ def test_several_versions_are_crossed_in_one_go(engine: Engine) -> None:
     with engine.connect() as connection:
         units = connection.execute(select(metadata.tables["charges"].c.unit).order_by("id")).scalars().all()
     assert units == ["report", "user"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nobody:secret@127.0.0.1:1/x?password=secret", "host 127.0.0.1:1, user nobody, database x"),
+        (
+            "nobody:a@127.0.0.1:1/secret@host/x",
+            "not shown: its URL has two @; write that of a password as %40",
+        ),
+    ],
+)
+def test_a_database_that_is_not_reached_is_named_without_its_password(url: str, shown: str) -> None:
+    engine = open_database(f"postgresql://{url}")
+    with pytest.raises(InvalidSetting) as refused:
+        create_tables(engine, MetaData(), version=1, whose="helper", migrations={})
+    assert f"cannot use the database of the helper ({shown}): OperationalError: " in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("password", ["a@secret", "a@b:secret"])
+def test_a_password_that_is_not_escaped_is_refused_and_not_shown(password: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        open_database(f"postgresql://nobody:{password}@127.0.0.1:1/x")
+    assert "secret" not in str(refused.value)
 
 
 def test_a_step_that_fails_leaves_the_older_version_as_it_was(engine: Engine) -> None:
