@@ -5,7 +5,14 @@ Get the task's bundle from a file or a task host, and believe nothing in it that
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Any
@@ -187,7 +194,7 @@ def _fetch(url: str, protection: Protection, *, remedy: str, limit: int = canoni
         status, body = error.code, b""
         error.close()
     except (OSError, HTTPException, ValueError) as error:  # the last of an answer that makes no sense
-        raise HelperUnavailable(f"the task host does not answer: {_cause(error)}") from None
+        raise HelperUnavailable(f"the task host does not answer: {_cause(error, url)}") from None
     if status >= 500:
         raise HelperUnavailable(f"the task host answered {status}")
     if status == 404:
@@ -222,8 +229,13 @@ def _request(url: str) -> Request:
     return request
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: Exception, url: str) -> str:
     """Describe why a task host does not answer, without its words."""
+    cause = error.reason if isinstance(error, URLError) else error
+    name = type(cause).__name__
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "its certificate is not trusted: give the authority that signed it with --tls-ca"
-    return type(error.reason if isinstance(error, URLError) else error).__name__
+    # A server with TLS hangs up on a request without
+    if url.startswith("http:") and isinstance(cause, ConnectionResetError | BadStatusLine):
+        return f"{name} (if it speaks TLS, as one off loopback does, its URL begins with https://)"
+    return name

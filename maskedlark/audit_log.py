@@ -22,7 +22,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from maskedlark.canonical import Bytes32, canonical, decode, digest, encode
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting, InvalidTask
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen
 
@@ -223,7 +223,8 @@ def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> _Veri
         after: The digest of an entry that was noted earlier: the log must hold it, or begin right after it.
 
     Raises:
-        InvalidTask: an entry was removed, changed, added or moved; or the log does not hold the noted entry.
+        InvalidSetting: an entry was removed, changed, added or moved; or the log does not hold the noted
+            entry.
     """
     first: AuditEntry | None = None
     previous, count, is_noted = b"", 0, after is None
@@ -233,7 +234,7 @@ def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> _Veri
             first = entry
             is_noted = is_noted or entry.previous == after
         elif entry.sequence != first.sequence + count or entry.previous != previous:
-            raise InvalidTask(
+            raise InvalidSetting(
                 f"line {count + 1} of the log does not follow the one before it: expected entry "
                 f"{first.sequence + count}, whose `previous` is {previous.hex()}; an entry was removed, "
                 "changed or moved"
@@ -242,15 +243,15 @@ def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> _Veri
         previous, count = digest_of_line(line.rstrip(b"\r\n")), count + 1
         is_noted = is_noted or previous == after
     if first is None:
-        raise InvalidTask("the log is empty: expected at least the entry that begins it")
+        raise InvalidSetting("the log is empty: expected at least the entry that begins it")
     if not is_noted:
-        raise InvalidTask(
+        raise InvalidSetting(
             f"the log does not hold the entry {(after or b'').hex()}: its newest entries are missing, it was "
             "restored from a backup and went on, or it is another log"
         )
     # Without its beginning, nothing says how many entries were cut off, or that the log is this service's.
     if first.sequence and after is None:
-        raise InvalidTask(
+        raise InvalidSetting(
             f"the log begins with entry {first.sequence}: give the digest of the entry before it (--after), "
             "or the whole log"
         )
@@ -261,14 +262,14 @@ def parse_digest(text: str) -> bytes:
     """Return the digest that a person noted.
 
     Raises:
-        InvalidTask: it is not 64 hexadecimal digits.
+        InvalidSetting: it is not 64 hexadecimal digits.
     """
     try:
         found = bytes.fromhex(text)
     except ValueError:
         found = b""
     if len(found) != 32:
-        raise InvalidTask(f"{text!r} is no digest of an entry: expected 64 hexadecimal digits")
+        raise InvalidSetting(f"{text!r} is no digest of an entry: expected 64 hexadecimal digits")
     return found
 
 
@@ -276,4 +277,4 @@ def _read(line: bytes, place: int) -> AuditEntry:
     try:
         return decode(AuditEntry, line)
     except InvalidTask as error:
-        raise InvalidTask(f"line {place + 1} of the log is no entry: {error}") from None
+        raise InvalidSetting(f"line {place + 1} of the log is no entry: {error}") from None

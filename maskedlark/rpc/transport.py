@@ -252,7 +252,7 @@ def _read_trust(contents: TlsContents) -> Trust:
     trust = Trust.read(contents)
     if trust.is_empty:
         _LOG.warning(
-            "%s was emptied: no peer is trusted, and every call is refused, until it has a certificate",
+            "%s is empty: no peer is trusted, and every call is refused, until it has a certificate",
             contents.trusted_file,
         )
     return trust

@@ -39,7 +39,7 @@ from maskedlark.audit_log import (
     digest_of_line,
 )
 from maskedlark.canonical import decode, encode
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.database import reading
@@ -160,7 +160,7 @@ class AuditTable:
         """Yield the entries of numbers above `after`, encoded, in order.
 
         Raises:
-            InvalidTask: a row does not fit its own entry.
+            InvalidSetting: a row does not fit its own entry.
         """
         while found := self._read_page(engine, after, _PAGE):
             yield from (line for _, line in found)
@@ -200,4 +200,4 @@ def _check_row(row: Any) -> None:
     entry = decode(AuditEntry, bytes(row.entry))
     expected = (entry.sequence, digest_of_line(bytes(row.entry)), entry.act.value, entry.outcome == DONE)
     if (row.sequence, bytes(row.head), row.act, bool(row.is_done)) != expected:
-        raise InvalidTask(f"entry {row.sequence} of the audit log was changed: its row does not fit it")
+        raise InvalidSetting(f"entry {row.sequence} of the audit log was changed: its row does not fit it")

@@ -113,7 +113,7 @@ def answering(answer: bytes, asked: list[bytes] | None = None) -> Iterator[str]:
         (b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\n\r\n", HelperUnavailable, "ValueError"),
         (b"no HTTP\r\n\r\n", HelperUnavailable, "BadStatusLine"),
         (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200, HelperUnavailable, "HTTPException"),
-        (b"", HelperUnavailable, "RemoteDisconnected"),
+        (b"", HelperUnavailable, r"RemoteDisconnected \(if it speaks TLS, .*https://"),
     ],
     ids=["elsewhere", "empty", "away", "cut", "no chunk", "less", "nowhere", "no HTTP", "headers", "silent"],
 )

@@ -21,7 +21,14 @@ from maskedlark.audit_log import (
     verify_lines,
 )
 from maskedlark.canonical import decode, encode
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, MaskedLarkError
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidSetting,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+)
 from maskedlark.runtime.audit_table import AuditTable, audit_table_of
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.refused_acts import MOST_AN_HOUR, MOST_OF_ONE, RefusedActs
@@ -71,7 +78,7 @@ TAMPERED: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 @pytest.mark.parametrize("how", TAMPERED)
 def test_a_log_that_was_changed_is_refused(how: str) -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidSetting):
         verify_lines(TAMPERED[how](lines()))
 
 
@@ -82,7 +89,7 @@ def test_a_log_that_lost_its_newest_entries_or_forked_does_not_hold_a_noted_entr
     assert verify_lines(lines(7), after=noted).num_entries == 7
     for other in (whole[:4], [*whole[:4], went_on.encode()], lines(nonce=b"n" * 32)):
         verify_lines(other)  # by itself it looks whole
-        with pytest.raises(InvalidTask, match="restored from a backup"):
+        with pytest.raises(InvalidSetting, match="restored from a backup"):
             verify_lines(other, after=noted)
 
 
@@ -91,7 +98,7 @@ def test_the_end_of_a_log_is_verified_from_the_entry_before_it() -> None:
     noted = verify_lines(whole[:4]).head
     assert verify_lines(whole[4:], after=noted).first == 4
     for end in (whole[5:], whole[4:5] + whole[6:]):
-        with pytest.raises(InvalidTask):
+        with pytest.raises(InvalidSetting):
             verify_lines(end, after=noted)
 
 
@@ -108,7 +115,7 @@ def test_names_that_others_chose_are_stored_as_text_that_a_terminal_does_not_obe
 
 @pytest.mark.parametrize("typed", ["", "ab", "g" * 64, "a" * 63, "a" * 66])
 def test_what_is_no_digest_is_refused(typed: str) -> None:
-    with pytest.raises(InvalidTask, match="64 hexadecimal digits"):
+    with pytest.raises(InvalidSetting, match="64 hexadecimal digits"):
         parse_digest(typed)
 
 
@@ -150,7 +157,7 @@ def test_a_table_holds_what_was_appended(engine: Engine) -> None:
 def test_a_row_that_was_changed_is_noticed(engine: Engine, statement: str) -> None:
     with engine.begin() as connection:
         connection.execute(text(statement))
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidSetting):
         verify_lines(LOG.lines(engine))
 
 

@@ -457,7 +457,7 @@ def test_trust_that_is_emptied_lets_nobody_in_and_a_file_that_cannot_be_read_cha
             with pytest.raises(HelperUnavailable, match="each trusts the other"):
                 secure.call(adserver)
             assert ("the previous ones stay in use" in caplog.text) == bool(content)
-            assert (f"{helper.trusted_authorities} was emptied: no peer is trusted" in caplog.text) != bool(
+            assert (f"{helper.trusted_authorities} is empty: no peer is trusted" in caplog.text) != bool(
                 content
             )
         trust(helper, adserver)
