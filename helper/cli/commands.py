@@ -117,12 +117,20 @@ def _budget_command(
     Reads the ledger of --data, also while the helper serves; changes nothing.
     """
     from helper.ledger.budget_report import BudgetReport, open_ledger
+    from helper.ledger.witness import FILE_NAME, is_rolled_back
     from maskedlark.releases.budget import DatasetBudget
     from maskedlark.terminal.budget_view import budget_json
 
-    report = BudgetReport(open_ledger(data, database))
+    engine = open_ledger(data, database)
+    report = BudgetReport(engine)
     planned = read_planned_job(rounds, batch_size, noise_multiplier)
     found = [DatasetBudget.of(one, report.uses(one), planned, relation) for one in report.datasets(dataset)]
+    if is_rolled_back(engine, data):
+        typer.echo(
+            f"warning: the ledger is older than {data / FILE_NAME}: more is spent than is shown; restore the "
+            "newest ledger",
+            err=True,
+        )
     if as_json:
         typer.echo(json.dumps([budget_json(one) for one in found]))
     else:

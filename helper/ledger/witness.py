@@ -14,10 +14,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from sqlalchemy import Engine
+
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Position
+from helper.ledger.statements import LOG
 from maskedlark.errors import InvalidSetting, JobReason, JobRefused
 from maskedlark.rpc.receipts import Receipt
+from maskedlark.runtime.database import reading
 from maskedlark.runtime.durable_file import replacing
 
 FILE_NAME: Final = "witness"
@@ -136,6 +140,21 @@ class Witness:
         """Replace the file as a whole, durably."""
         with replacing(self._file, self._file.with_name(FILE_NAME + ".unfinished")) as stream:
             stream.write(encoded)
+
+
+def is_rolled_back(engine: Engine, folder: Path) -> bool:
+    """Return whether a ledger lacks the position in a data folder's witness, for a warning.
+
+    It only reads, and needs no keys: the witness is believed.
+    """
+    try:
+        receipt = Receipt.decode((folder / FILE_NAME).read_bytes())
+    except OSError:
+        return False
+    if receipt is None:
+        return False
+    with reading(engine) as connection:
+        return LOG.head(connection, receipt.sequence) != receipt.head
 
 
 def _refuse_rolled_back(forgotten: Position) -> JobRefused:

@@ -1,5 +1,6 @@
 """Yesterday's ledger is noticed, whoever brings it back and whatever else they bring back with it."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, event
+from typer.testing import CliRunner
 
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables
 from adserver.store.receipts import ReceiptBook
+from helper.cli.main import app
 from helper.cli.status import fetch_status
 from helper.core import HelperCore
 from helper.ledger.ledger import Ledger
@@ -105,6 +108,24 @@ def test_a_restored_ledger_file_is_noticed_before_a_round_is_answered_twice(
     with serving(brought_back(scene, yesterday, "ledger*")) as client, pytest.raises(JobRefused) as refusal:
         client.run_round(spec, 0, OTHER_WEIGHTS, NUM_VALUES)
     assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
+
+
+def test_the_budgets_of_an_older_ledger_are_shown_with_a_warning(scene: Scene, tmp_path: Path) -> None:
+    def warned() -> bool:
+        result = CliRunner().invoke(
+            app, ["budget", "--json", "--data", str(scene.parties[0].data)], catch_exceptions=False
+        )
+        assert len(json.loads(result.stdout)) == 1
+        return "warning: the ledger is older than" in result.stderr
+
+    spec = scene.job(scene.seal())
+    yesterday = saved(scene, tmp_path / "yesterday", "ledger*")
+    assert not warned()
+    with serving(scene.parties[0].open()) as client:
+        client.start_job(spec, MODEL)
+    assert not warned()
+    brought_back(scene, yesterday, "ledger*")
+    assert warned()
 
 
 def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt_and_from_then_on(
