@@ -231,7 +231,7 @@ class Datasets:
         with self._reading.hold(dataset_id):  # so that who asks at the same time does not read it twice
             dataset = self.kept.get(dataset_id)
             if dataset is None:
-                with _reporting_loss():
+                with _reporting_loss(dataset_id):
                     dataset = self.vault.read(dataset_id)
                 owner = self._owner(dataset_id)
                 self.kept.put(dataset_id, dataset, num_bytes=opened_bytes(dataset), owner=owner)
@@ -248,7 +248,7 @@ class Datasets:
         """
         if self._is_small(dataset_id):
             return self.open(dataset_id).shares
-        with _reporting_loss():
+        with _reporting_loss(dataset_id):
             return self.vault.read(dataset_id, interrupt, has_features=False).shares
 
     def records(self, dataset_id: bytes, task_id: bytes) -> DatasetRecords:
@@ -278,7 +278,7 @@ class Datasets:
         if self._is_small(dataset_id):
             yield SegmentSlice.whole(self.open(dataset_id))
             return
-        with _reporting_loss(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
+        with _reporting_loss(dataset_id), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
 
     def round_records(self, one: UpdateRound, dataset_id: bytes) -> DatasetRecords:
@@ -293,7 +293,7 @@ class Datasets:
 
         def pieces(interrupt: Interrupt) -> Iterator[SegmentSlice]:
             found = self.vault.pieces(dataset_id, interrupt, round_id=one.round_id)
-            with _reporting_loss(_LOST_ROUND), closing(found):
+            with _reporting_loss(dataset_id, _LOST_ROUND), closing(found):
                 yield from found
 
         return DatasetRecords(
@@ -305,15 +305,15 @@ class Datasets:
     def _read_sealed(
         self, dataset_id: bytes, interrupt: Interrupt, round_id: bytes = b"", lost: str = _LOST
     ) -> list[SealedSegment]:
-        with _reporting_loss(lost):
+        with _reporting_loss(dataset_id, lost):
             segments = self.vault.read_sealed(dataset_id, interrupt, round_id=round_id)
-        return [replace(one, read=partial(_read_reporting_loss, one.read)) for one in segments]
+        return [replace(one, read=partial(_read_reporting_loss, dataset_id, one.read)) for one in segments]
 
     def _is_small(self, dataset_id: bytes) -> bool:
         """Return whether a dataset is in memory, or fits there."""
         if self.kept.get(dataset_id) is not None:
             return True
-        with _reporting_loss():
+        with _reporting_loss(dataset_id):
             return self.vault.num_bytes(dataset_id) <= self.kept.capacity_bytes
 
     def _store(
@@ -353,7 +353,7 @@ class Datasets:
 
 
 @contextmanager
-def _reporting_loss(how: str = _LOST) -> Iterator[None]:
+def _reporting_loss(dataset_id: bytes, how: str = _LOST) -> Iterator[None]:
     """Tell a caller that a dataset is lost, and this helper's operator how.
 
     Raises:
@@ -362,18 +362,18 @@ def _reporting_loss(how: str = _LOST) -> Iterator[None]:
     try:
         yield
     except VaultDamaged as error:
-        _LOG.error("%s", error)
+        _LOG.error("dataset %s: %s", dataset_id.hex(), error)
         raise dataset_lost(how) from None
 
 
-def _read_reporting_loss(read: Callable[[], bytes]) -> bytes:
+def _read_reporting_loss(dataset_id: bytes, read: Callable[[], bytes]) -> bytes:
     """Read a sealed part whose dataset a vault has found.
 
     Raises:
         JobRefused(DATASET_LOST): it is missing.
         HelperUnavailable: it cannot be read at the moment.
     """
-    with _reporting_loss(), distinguish_damage():
+    with _reporting_loss(dataset_id), distinguish_damage():
         return read()
 
 

@@ -60,7 +60,7 @@ class FolderStore:
     def put_fresh(self, fresh_name: Callable[[], str], content: bytes) -> str:
         """See `SegmentStore`."""
         name = fresh_name()
-        path = self._path(name)
+        path = self.path(name)
         # Whole or not there: a crash while it is written leaves only what the next start removes.
         with replacing(path, path.with_suffix(_UNFINISHED)) as stream:
             stream.write(content)
@@ -68,7 +68,7 @@ class FolderStore:
 
     def read(self, one: SealedObject, gap: slice = _NO_GAP) -> bytes:
         """See `SegmentStore`."""
-        with self._path(one.name).open("rb") as stream:
+        with self.path(one.name).open("rb") as stream:
             if stream.seek(0, 2) != one.num_bytes:  # before anything is allocated for it
                 raise ObjectLost("an object is not as long as the one that was put")
             stream.seek(0)
@@ -88,9 +88,10 @@ class FolderStore:
     def delete(self, names: Iterable[str]) -> None:
         """See `SegmentStore`."""
         for name in names:
-            self._path(name).unlink(missing_ok=True)
+            self.path(name).unlink(missing_ok=True)
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Return the file of an object."""
         # One folder holds all files: a dot stands for the slash of a name.
         return self.folder / f"{name.replace('/', '.')}{_SUFFIX}"
 

@@ -344,12 +344,24 @@ class Vault:
     def _read(self, one: SealedObject, gap: slice = slice(0, 0)) -> bytes:
         if not self._is_ours(one.name):
             raise ObjectLost("the dataset is in no store of this helper")
-        return self._stores[_folder_in(one.name)].read(one, gap)
+        with self._noting(one):
+            return self._stores[_folder_in(one.name)].read(one, gap)
+
+    @contextmanager
+    def _noting(self, one: SealedObject) -> Iterator[None]:
+        """Note the file or object that is at fault, for `distinguish_damage`."""
+        try:
+            yield
+        except Exception as error:
+            store = self._stores[_folder_in(one.name)]
+            error.add_note(store.path(one.name).name if isinstance(store, FolderStore) else one.name)
+            raise
 
     def _describe(self, segment: _Segment, tail: Tail, name: bytes) -> SealedSegment:
         read = partial(self._read, segment.rows)
         ranks, number = self._read(segment.ranks), segment.rows.number
-        return describe_segment(ranks, number, tail, name, key_for=self._key_for, read=read)
+        with self._noting(segment.ranks):
+            return describe_segment(ranks, number, tail, name, key_for=self._key_for, read=read)
 
     def _piece(
         self, segment: _Segment, tail: Tail, name: bytes, *, has_features: bool
@@ -360,8 +372,9 @@ class Vault:
         if not one.is_chosen.any():
             return None
         sealed = self._read(segment.rows, slice(0, 0) if has_features else features_of(one))
-        frames = frames_in(sealed, one.place.header)
-        rows = open_segment(one.shape, one.place, one.key, frames, has_features=has_features)
+        with self._noting(segment.rows):
+            frames = frames_in(sealed, one.place.header)
+            rows = open_segment(one.shape, one.place, one.key, frames, has_features=has_features)
         return rows.chosen(one.ranks)
 
     def _is_ours(self, name: str) -> bool:
@@ -379,7 +392,8 @@ def distinguish_damage() -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError, InvalidTag, ObjectLost, ValueError) as error:
-        raise VaultDamaged(f"a stored dataset cannot be read: {type(error).__name__}") from None
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        raise VaultDamaged(f"a stored dataset cannot be read: {type(error).__name__}{where}") from None
     except OSError as error:
         raise HelperUnavailable(
             f"this helper cannot read the dataset at the moment ({error.strerror}); ask again",

@@ -399,7 +399,7 @@ def damage_a_dataset(run: Run, dataset: str) -> None:
     fleet.kill(HELPERS[1])
     vault = vault_of(fleet.data(HELPERS[1]), HelperKeys.read(fleet.data(HELPERS[1])).vault_key)
     opened, manifest = vault.read(dataset_id), vault._ledger.manifests.of(dataset_id)
-    stored = vault._disk._path(manifest[0].name)
+    stored = vault._disk.path(manifest[0].name)
     whole = stored.read_bytes()
     stored.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     query()

@@ -217,7 +217,12 @@ def test_whoever_reads_a_lost_dataset_is_told_so_and_the_operator_where(
         del stored[one.name]
     with refused(JobReason.DATASET_LOST, match="shares of the dataset are lost or damaged"):
         read(datasets, dataset, scene.task_id)
-    assert any(record.levelname == "ERROR" for record in caplog.records)
+    (logged,) = {record.getMessage() for record in caplog.records if record.levelname == "ERROR"}
+    assert logged.startswith(f"dataset {dataset.hex()}: a stored dataset cannot be read: ")
+    files = {
+        shown for one in names(scene, dataset) for shown in (one.name, f"{one.name.replace('/', '.')}.sealed")
+    }
+    assert logged.rpartition(" (")[2].removesuffix(")") in files
 
 
 def test_a_dataset_that_two_threads_ask_for_at_once_is_read_once(

@@ -67,7 +67,7 @@ def vault(tmp_path: Path) -> Vault:
 def records_and_ranks(vault: Vault, number: int = 0) -> tuple[Path, Path]:
     """The two files of a segment."""
     first, second = (
-        vault._disk._path(one.name) for one in vault._ledger.manifests.of(ID) if one.number == number
+        vault._disk.path(one.name) for one in vault._ledger.manifests.of(ID) if one.number == number
     )
     return first, second
 
@@ -429,7 +429,7 @@ def test_no_name_is_given_before_its_bytes_are_on_the_disk(
     manifest = vault.commit(writer, ID, np.arange(5, dtype=np.uint32))
     expected = []
     for one in manifest:
-        unfinished = vault._disk._path(one.name).with_suffix(".unfinished").name
+        unfinished = vault._disk.path(one.name).with_suffix(".unfinished").name
         expected += [("fsync", unfinished), ("name", unfinished), ("fsync", "datasets")]
     assert done == expected
 

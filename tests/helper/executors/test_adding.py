@@ -150,7 +150,7 @@ def test_shares_that_are_damaged_on_disk_are_a_lost_dataset_and_cost_no_worker(s
     vault = site.scene.cores[0].datasets.vault
     records = [one for one in vault._ledger.manifests.of(site.dataset) if not one.holds_ranks]
     for one in (records[0], records[2]):
-        path = vault._disk._path(one.name)
+        path = vault._disk.path(one.name)
         whole = path.read_bytes()
         path.write_bytes(whole[:120] + bytes([whole[120] ^ 1]) + whole[121:])
         with pytest.raises(JobRefused) as refused:

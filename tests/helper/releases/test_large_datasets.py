@@ -131,7 +131,7 @@ def test_a_segment_that_is_damaged_is_a_refusal_and_charges_nothing(tmp_path: Pa
     scene.start(spec)
     without_room(scene.cores[0])
     records, *_ = scene.cores[0].tasks._ledger.manifests.of(spec.dataset_id)
-    path = scene.cores[0].datasets.vault._disk._path(records.name)
+    path = scene.cores[0].datasets.vault._disk.path(records.name)
     stored = path.read_bytes()
     middle = len(stored) // 2
     path.write_bytes(stored[:middle] + bytes([stored[middle] ^ 1]) + stored[middle + 1 :])

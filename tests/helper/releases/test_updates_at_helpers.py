@@ -250,7 +250,7 @@ def test_shares_that_were_touched_on_disk_are_lost_and_not_summed(
 def files_at(scene: UpdateScene, dataset: bytes, role: int = 1) -> list[Path]:
     """The files of a dataset of one segment at a helper: records, then ranks."""
     vault = scene.cores[role].datasets.vault
-    return [vault._disk._path(one.name) for one in vault._ledger.manifests.of(dataset)]
+    return [vault._disk.path(one.name) for one in vault._ledger.manifests.of(dataset)]
 
 
 def test_a_file_of_updates_shows_nothing_and_is_the_owners_only(tmp_path: Path) -> None:
