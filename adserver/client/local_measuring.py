@@ -272,14 +272,16 @@ class LocalMeasuring:
             )
 
     def _require_helpers(self) -> None:
-        """Refuse a new query, which nothing has stored yet, while a helper is away: it would count as spent.
+        """Refuse a new query, which nothing has stored yet, while a helper is away or not well.
+
+        The other helper would charge it.
 
         Raises:
-            HelperUnavailable: a helper did not answer in time.
+            HelperUnavailable: a helper did not answer in time, or says that it refuses all calls.
         """
         for helper in self._open_helpers():
             try:
-                with_retries(helper.status, self._backoff)
+                why_not = with_retries(helper.status, self._backoff).not_well
             except HelperUnavailable as away:
                 raise HelperUnavailable(
                     f"{away}; the query was not asked, and this attempt charged nothing: start both helpers, "
@@ -288,6 +290,11 @@ class LocalMeasuring:
                 ) from None
             except MaskedLarkError:
                 continue  # it answers: what it says of the query follows
+            if why_not:
+                raise HelperUnavailable(
+                    f"{why_not}; the query was not asked, and this attempt charged nothing: send it again "
+                    "once both helpers are well"
+                )
 
     def _asking(self, kind: type[_AskingT], dataset: Dataset, **more: Any) -> _AskingT:
         return kind(

@@ -12,7 +12,7 @@ from adserver.records.asked_query import ChosenId, PlannedQuery, S, StoredAnswer
 from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
-from maskedlark.errors import HelperUnavailable
+from maskedlark.errors import HelperUnavailable, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.releases.discovery import DiscoverySpec
@@ -128,7 +128,7 @@ class Asking(Generic[_Spec, _Result]):
 
     @contextmanager
     def _naming(self, query_id: bytes) -> Iterator[None]:
-        """Name the id under which a request is repeated at no cost, where a helper is lost."""
+        """Name the id by which a request is repeated at no cost, where one helper is lost or refuses."""
         try:
             yield
         except HelperUnavailable as away:
@@ -138,6 +138,17 @@ class Asking(Generic[_Spec, _Result]):
                 f"{away}; query {named} is kept and counts as spent: once both helpers answer, repeat the "
                 f"same request with --query-id {named} (in Python query_id=), which is charged only once",
                 retry_after_s=away.retry_after_s,
+            ) from None
+        except JobRefused as refused:
+            # One that both refuse is forgotten
+            if not self.store.some([query_id]):
+                raise
+            named = query_id.hex()
+            raise JobRefused(
+                refused.reason,
+                f"{refused}; query {named} is kept, and the other helper may have charged it: once both "
+                f"helpers would answer, repeat the same request with --query-id {named} (in Python "
+                "query_id=), which is charged only once at each",
             ) from None
 
     def _keep(self, planned: PlannedQuery[S], chosen: ChosenId | None = None) -> "_KeptQuery[S]":

@@ -15,7 +15,7 @@ from adserver.admin.guarded_route import PREFIX
 from adserver.client import Client
 from adserver.client.local import LocalAdServer
 from adserver.ingest.http_server import HttpServer
-from adserver.peers.replies import QueryAnswer
+from adserver.peers.replies import HelperStatus, QueryAnswer
 from adserver.peers.retrying import ONCE, Backoff
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
@@ -23,7 +23,7 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
-from tests.adserver.evaluation_helper import MemoryEvaluationHelper
+from tests.adserver.evaluation_helper import MemoryEvaluationHelper, status_with
 from tests.adserver.painted import OF, SHOP_OF, SHOP_REPORTS, Painted, painted
 from tests.measured import MemoryQueryHelper, columns_of, opened
 from tests.patience import HANGS_S
@@ -40,8 +40,8 @@ class Helper:
         self._sums = MemoryQueryHelper(SHOP_OF, role, shares, seed=role)
         self._scores = MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=role)
 
-    def status(self) -> None:
-        return None
+    def status(self) -> HelperStatus:
+        return status_with()
 
     def run_query(
         self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
@@ -60,6 +60,7 @@ class Ledgered:
         refuses: What it says of a new query.
         waits: What a new query waits for before it is answered.
         away: Raised instead of its status.
+        not_well: Why its status says that it refuses all calls.
     """
 
     helper: Helper
@@ -68,11 +69,13 @@ class Ledgered:
     refuses: Exception | None = None
     waits: Event | None = None
     away: HelperUnavailable | None = None
+    not_well: str = ""
     calls: int = 0
 
-    def status(self) -> None:
+    def status(self) -> HelperStatus:
         if self.away is not None:
             raise self.away
+        return status_with(self.not_well)
 
     def run_query(
         self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None

@@ -2,8 +2,10 @@
 
 from functools import partial
 from threading import Event
+from types import SimpleNamespace
+from typing import cast
 
-from adserver.peers.replies import QueryAnswer
+from adserver.peers.replies import HelperStatus, QueryAnswer
 from helper.gradient.scoring import score
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
@@ -20,6 +22,11 @@ from maskedlark.reports.input_shares import InputShares
 from tests.builders import World
 
 
+def status_with(not_well: str = "") -> HelperStatus:
+    """What a helper says of itself, as far as who asks queries looks at it."""
+    return cast(HelperStatus, SimpleNamespace(not_well=not_well))
+
+
 class MemoryEvaluationHelper:
     """One honest helper, without ledger, wire or disk."""
 
@@ -28,8 +35,8 @@ class MemoryEvaluationHelper:
         self.models: list[bytes] = []
         self.noise = partial(noise_vector, randomness=seeded(seed, f"noise of helper {role}"))
 
-    def status(self) -> None:
-        """Answer, as a helper that is there does."""
+    def status(self) -> HelperStatus:
+        return status_with()
 
     def run_query(
         self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None

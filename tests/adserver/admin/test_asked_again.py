@@ -21,7 +21,7 @@ from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.messages.query import ResultMessage
-from adserver.peers.replies import QueryAnswer
+from adserver.peers.replies import HelperStatus, QueryAnswer
 from adserver.peers.retrying import BRIEF, ONCE, Backoff
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
@@ -31,6 +31,7 @@ from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.runtime.keyed_lock import KeyedLock
 from tests.adserver.asked_site import Ledgered, There, asked_site, losing_answers
+from tests.adserver.evaluation_helper import status_with
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET
 from tests.patience import HANGS_S
@@ -67,8 +68,8 @@ class Slow:
         self.helper, self.is_refused = helper, is_refused
         self.came, self.go = Event(), Event()
 
-    def status(self) -> None:
-        return None
+    def status(self) -> HelperStatus:
+        return status_with()
 
     def run_query(self, *asked: Any, cancelled: Event | None = None) -> QueryAnswer:
         self.came.set()
@@ -349,6 +350,36 @@ def test_without_both_helpers_a_new_query_is_refused_before_it_is_kept_and_an_an
                 ask()
         assert server.aggregate("click", **asked) == answered
     assert len(server.queries()) == kept
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_a_query_is_not_asked_while_a_helper_says_that_it_is_not_well(
+    there: There, monkeypatch: pytest.MonkeyPatch, role: int
+) -> None:
+    server = server_of(there, there.helpers, ONCE)
+    kept = len(server.queries())
+    monkeypatch.setattr(there.helpers[role], "not_well", "the ledger is older than its answers")
+    with (
+        there.charging(0),
+        pytest.raises(HelperUnavailable, match="older than .*this attempt charged nothing"),
+    ):
+        server.evaluate(ENCODED_MODEL, dataset=DATASET)
+    assert len(server.queries()) == kept
+
+
+def test_a_query_that_one_helper_alone_refuses_is_named_and_charged_once_when_it_is_repeated(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = server_of(there, there.helpers, ONCE)
+    with there.charging(1):
+        lost = JobRefused(JobReason.DATASET_LOST, "a stored dataset cannot be read")
+        monkeypatch.setattr(there.helpers[0], "refuses", lost)
+        with pytest.raises(JobRefused, match="the other helper may have charged it") as refused:
+            server.evaluate(ENCODED_MODEL, dataset=DATASET)
+        assert refused.value.reason is JobReason.DATASET_LOST
+        query_id = str(refused.value).split("--query-id ")[1][:32]
+        monkeypatch.setattr(there.helpers[0], "refuses", None)
+        assert server.evaluate(ENCODED_MODEL, dataset=DATASET, query_id=query_id).query_id == query_id
 
 
 @pytest.mark.parametrize(
