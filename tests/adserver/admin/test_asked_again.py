@@ -361,7 +361,7 @@ def test_a_query_is_not_asked_while_a_helper_says_that_it_is_not_well(
     monkeypatch.setattr(there.helpers[role], "not_well", "the ledger is older than its answers")
     with (
         there.charging(0),
-        pytest.raises(HelperUnavailable, match="older than .*this attempt charged nothing"),
+        pytest.raises(HelperUnavailable, match=r"older than .*this attempt charged nothing"),
     ):
         server.evaluate(ENCODED_MODEL, dataset=DATASET)
     assert len(server.queries()) == kept
