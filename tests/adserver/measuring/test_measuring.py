@@ -7,6 +7,7 @@ import csv
 import math
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -89,6 +90,9 @@ class Store:
 
     def remove(self, query_id: bytes) -> None:
         self.asked = [spec for spec in self.asked if spec.query_id != query_id]
+
+    def some(self, query_ids: Sequence[bytes]) -> list[AnyQuery]:
+        return [spec for spec in self.asked if spec.query_id in query_ids]
 
     def discovery_before(self, query_id: bytes) -> None:
         return None
