@@ -147,9 +147,7 @@ def test_extras(missing: str, needed_by: str, wanted: str) -> None:
     assert how_to_install(missing, needed_by).endswith(f"pip install '{wanted}'")
 
 
-def test_the_small_build_of_torch_comes_first_as_the_page_on_installing_has_it_and_in_the_version_of_the_extra() -> (
-    None
-):
+def test_the_small_build_of_torch_comes_first_as_the_page_has_it_and_in_the_version_of_the_extra() -> None:
     told = how_to_install("torch", "adserver.training.rehearsal", needs="a rehearsal")
     said, small, whole = re.split(r"pip install ", told)
     small = small.partition(";")[0]
