@@ -1291,7 +1291,6 @@ def test_points_that_may_part_thousands_are_asked_about(tmp_path: Path) -> None:
     rows = [f"{n % 90 + 1}.{n:03},{'yes' if n % 3 else 'no'}" for n in range(300)]
     more = [f"{n},{'yes' if n % 2 else 'no'}" for n in range(100, 200)]
     (tmp_path / "units.csv").write_text("\n".join(["units,bought", *rows, *more]))
-    made = invoke("new", tmp_path / "play", "--csv", tmp_path / "units.csv", "--label", "bought")
-    assert "points are read as decimals, as in '1.000': where they part thousands, remove them" in made.output
+    invoke("new", tmp_path / "play", "--csv", tmp_path / "units.csv", "--label", "bought")
     (warning,) = [one for one in check(Project.open(tmp_path / "play")).table_warnings if "points" in one]
     assert warning.startswith("column 'units': points are read as decimals")
