@@ -525,20 +525,23 @@ class Figures:
 
     def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, _BudgetStamp]:
         """Map each handle to what changes with a dataset's budget: its task's jobs, and its queries."""
-        jobs = self.site.jobs.stamps(sorted({one.task_id for one in found}))
-        asked = self.site.queries.stamps([one.dataset_id for one in found if one.dataset_id is not None])
-        of_people = {one for one in {each.task_id for each in found} if self._is_of_people(one)}
-        return {
-            one.handle: (
-                _BudgetStamp.of(jobs, tuple(sorted(asked.items())))
-                if one.task_id in of_people
-                else _BudgetStamp.of(
-                    {key: sums for key, sums in jobs.items() if key == (one.task_id, one.dataset_id)},
-                    asked.get(one.dataset_id or b""),
+        tasks = sorted({one.task_id for one in found})
+        jobs, queries = self.site.jobs.stamps(tasks), self.site.queries.stamps(tasks)
+        of_people = set(filter(self._is_of_people, tasks))
+
+        def stamp(dataset: Dataset) -> _BudgetStamp:
+            # All datasets of a task of people share one budget
+            def is_of(task_id: bytes, dataset_id: bytes | None) -> bool:
+                return task_id == dataset.task_id and (
+                    task_id in of_people or dataset_id == dataset.dataset_id
                 )
+
+            return _BudgetStamp.of(
+                {key: sums for key, sums in jobs.items() if is_of(*key)},
+                frozenset(each for each in queries.items() if is_of(*each[0])),
             )
-            for one in found
-        }
+
+        return {one.handle: stamp(one) for one in found}
 
     def _is_of_people(self, task_id: bytes) -> bool:
         """Return whether a task's datasets share one budget, that of a person."""

@@ -54,6 +54,9 @@ def _numbers(what: str, state: Any, count: Any, amount: Any) -> "Select[str, str
     )
 
 
+TIMES_ASKED: Final = func.sum(cast(queries.c.asked_at * 1_000, BigInteger) % _SMALL)
+"""What tells queries from as many others: one that was refused is removed, and another may follow it."""
+
 _ASKED: Final = union_all(
     _numbers("jobs", jobs.c.state, func.count(), 0).group_by(jobs.c.state),
     _numbers(
@@ -63,8 +66,7 @@ _ASKED: Final = union_all(
         datasets.c.state
     ),
     _numbers("tasks", "", func.count(), 0).select_from(tasks),
-    # A query that was refused is removed, and their number is the same after the next one
-    _numbers("queries", "", func.count(), func.sum(cast(queries.c.asked_at * 1_000, BigInteger) % _SMALL)),
+    _numbers("queries", "", func.count(), TIMES_ASKED),
     _numbers("answers", "", func.count(), 0).select_from(query_answers),
     _numbers(_REPORTS, report_counts.c.state, func.count(), func.sum(report_counts.c.reports)).group_by(
         report_counts.c.state

@@ -5,19 +5,17 @@ Stored before the helpers are asked, so that what was charged can always be aske
 
 from collections.abc import Sequence
 from dataclasses import field
-from hashlib import sha256
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from sqlalchemy import ColumnElement, Engine, delete, select
+from sqlalchemy import ColumnElement, Engine, delete, func, select
 
 from adserver.records.asked_query import AskedWords, ChosenId, PlannedQuery, S, StoredAnswer, discovery_id
 from adserver.store.audit_log import log_act
+from adserver.store.change_token import TIMES_ASKED
 from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import PageMarker, newest_first
-from adserver.store.schema import queries, query_answers
+from adserver.store.schema import datasets, queries, query_answers
 from maskedlark.audit_log import AuditAct
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
@@ -176,20 +174,18 @@ class QueryStore:
             rows = connection.execute(_STORED.where(queries.c.query_id.in_(query_ids)))
             return tuple(_read_row(row) for row in rows)
 
-    def stamps(self, dataset_ids: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return a digest of the queries over each dataset; datasets without any are missing.
-
-        A number of them would be the same again when one that was refused is removed and another is asked.
-        """
+    def stamps(self, task_ids: Sequence[bytes]) -> dict[tuple[bytes, bytes], tuple[int, int]]:
+        """Return, by task and dataset, a value that changes whenever a query comes or is removed."""
         asked = (
-            select(queries.c.dataset_id, queries.c.query_id)
-            .where(queries.c.dataset_id.in_(dataset_ids))
-            .order_by(queries.c.dataset_id, queries.c.query_id)
+            select(datasets.c.task_id, queries.c.dataset_id, func.count(), TIMES_ASKED)
+            .join(datasets, datasets.c.dataset_id == queries.c.dataset_id)
+            .where(datasets.c.task_id.in_(task_ids))
+            .group_by(datasets.c.task_id, queries.c.dataset_id)
         )
         with reading(self._engine) as connection:
             return {
-                bytes(dataset_id): sha256(b"".join(query_id for _, query_id in rows)).digest()
-                for dataset_id, rows in groupby(connection.execute(asked), itemgetter(0))
+                (bytes(task), bytes(dataset)): (int(count), int(times))
+                for task, dataset, count, times in connection.execute(asked)
             }
 
     def find_any(self, prefix: str) -> AskedQuery:

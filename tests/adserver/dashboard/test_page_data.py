@@ -2,29 +2,33 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from adserver.dashboard import page_data
 from adserver.dashboard.page_data import Figures
 from adserver.dashboard.rendering import draw, environment
 from adserver.dashboard.ttl_cache import TtlCache
+from adserver.measuring.request import Request, plan_query
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
-from adserver.store.schema import job_rounds, jobs
+from adserver.store.datasets import Dataset
+from adserver.store.schema import datasets, job_rounds, jobs
 from adserver.training.cost import job_epsilons
 from adserver.views.job import print_job
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.terminal.budget_view import next_line
 from tests.adserver.job_world import RECORDS, plan_for
-from tests.adserver.painted import OF, Painted, painted
+from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF, Painted, painted
 from tests.patience import HANGS_S
 
 RUNNING = b"\2" * 16
+COLUMNS = ("handle", "task_id", "state", "created_at", "received", "size", "dataset_id")
 
 
 @pytest.fixture
@@ -218,6 +222,41 @@ def test_a_new_job_or_query_counts_in_a_budget_at_once(of: Painted, figures: Fig
     assert accepted > before
     end(of, b"\x17" * 16, state=JobState.CANCELLED, is_closed=True, rounds_charged=0)
     assert held() == before
+
+
+def ask(of: Painted, dataset: Dataset, number: int, epsilon: float) -> bytes:
+    query_id = bytes([number]) * 16
+    request = Request(values=("count",), epsilon=epsilon)
+    planned = plan_query(request, task=SHOP_OF.task, dataset=dataset, query_id=query_id)
+    assert of.site.queries.add(planned, asked_at=of.clock.now_s + number)
+    return query_id
+
+
+def test_a_query_in_the_place_of_a_refused_one_counts_in_a_budget(of: Painted, figures: Figures) -> None:
+    def held() -> float:
+        shown: float = figures.budget(SHOP_DATASET.hex(), {})["budget"]["ad_server"]["held"]
+        return shown
+
+    dataset, before = of.site.datasets.find(SHOP_DATASET.hex()), held()
+    refused = ask(of, dataset, 7, epsilon=0.1)
+    pending = held()
+    of.site.queries.remove(refused)
+    ask(of, dataset, 8, epsilon=0.9)
+    assert before < pending < held()
+
+
+@pytest.mark.parametrize("is_of_people", [False, True])
+def test_a_budget_of_people_changes_with_a_query_over_any_dataset_of_the_task(
+    of: Painted, figures: Figures, monkeypatch: pytest.MonkeyPatch, is_of_people: bool
+) -> None:
+    monkeypatch.setattr(figures, "_is_of_people", lambda _: is_of_people)
+    dataset = of.site.datasets.find(SHOP_DATASET.hex())
+    other = replace(dataset, handle=b"n" * 16, dataset_id=b"n" * 32)
+    with of.engine.begin() as connection:
+        connection.execute(insert(datasets).values({name: getattr(other, name) for name in COLUMNS}))
+    before = figures._stamps([dataset])
+    ask(of, other, 7, epsilon=0.1)
+    assert (figures._stamps([dataset]) != before) == is_of_people
 
 
 def test_a_new_budget_is_never_shown_as_it_was_without_a_job(

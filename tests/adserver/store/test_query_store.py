@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, insert
 
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.request import Request, plan_discovery, plan_query
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
+from adserver.records.dataset_state import DatasetState
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
+from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
@@ -131,17 +133,23 @@ def test_a_query_that_is_answered_is_not_forgotten(store: QueryStore) -> None:
     assert store.find("11", DiscoverySpec).spec == discovery(b"\x11" * 16)
 
 
-def test_the_stamp_of_a_dataset_says_which_queries_there_are(store: QueryStore) -> None:
-    dataset_id = HELD.dataset_id
+def test_the_stamp_of_a_dataset_changes_with_each_query_that_comes_or_is_removed(
+    store: QueryStore, database_url: str
+) -> None:
+    task_id, dataset_id = OF.task.task_id, HELD.dataset_id
     assert dataset_id is not None
-    seen = [store.stamps([dataset_id])]
+    row = {"handle": b"h" * 16, "task_id": task_id, "state": DatasetState.COMMITTED, "created_at": float(NOW)}
+    engine = open_database(database_url)
+    with engine.begin() as connection:
+        connection.execute(insert(datasets).values({**row, "received": 12, "dataset_id": dataset_id}))
+    engine.dispose()
+    seen = [store.stamps([task_id, b"o" * 32])]
     assert seen == [{}]
     for number in (1, 2):
-        store.add(sums(bytes([number]) * 16), asked_at=NOW)
-        seen.append(store.stamps([dataset_id, b"o" * 32]))
+        store.add(sums(bytes([number]) * 16), asked_at=NOW + 0.1 * number)
+        seen.append(store.stamps([task_id]))
         store.remove(bytes([number]) * 16)
-    assert store.stamps([dataset_id]) == {}
-    assert [one.keys() for one in seen[1:]] == [{dataset_id}] * 2
+    assert store.stamps([task_id]) == {}
+    assert [one.keys() for one in seen[1:]] == [{(task_id, dataset_id)}] * 2
     assert seen[1] != seen[2]
-    store.add(sums(bytes([1]) * 16), asked_at=NOW + 5.0)
-    assert store.stamps([dataset_id]) == seen[1]
+    assert store.stamps([b"o" * 32]) == {}
