@@ -28,6 +28,7 @@ from maskedlark.errors import (
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
+_WRONG_SETTING: Final = "an option or a file of the ad server, or of the command, is wrong"
 # 409: the request is right in itself, and what there is now stands against it
 _CONFLICT: Final = frozenset(
     {
@@ -108,23 +109,15 @@ def problem_of(refusal: MaskedLarkError) -> Response:
                 title=reason.meaning,
                 follows=contract(reason),
             )
-        case InvalidSetting():
-            return problem(
-                status_of(refusal),
-                str(refusal),
-                error=InvalidSetting.__name__,
-                reason="invalid_setting",
-                title="an option or a file of the ad server, or of the command, is wrong",
-                follows=INVALID_SETTING,
-            )
         case _:
+            is_setting = isinstance(refusal, InvalidSetting)
             return problem(
                 status_of(refusal),
                 str(refusal),
-                error=InvalidTask.__name__,
-                reason="invalid_task",
-                title="a setting is wrong",
-                follows=INVALID_TASK,
+                error=(InvalidSetting if is_setting else InvalidTask).__name__,
+                reason="invalid_setting" if is_setting else "invalid_task",
+                title=_WRONG_SETTING if is_setting else "a setting is wrong",
+                follows=INVALID_SETTING if is_setting else INVALID_TASK,
             )
 
 

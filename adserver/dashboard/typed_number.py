@@ -1,6 +1,11 @@
 """Numbers as people type them into a form's fields."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from maskedlark.errors import InvalidTask
+
+_NumberT = TypeVar("_NumberT", int, float)
 
 
 def read_whole(name: str, typed: str) -> int:
@@ -9,10 +14,7 @@ def read_whole(name: str, typed: str) -> int:
     Raises:
         InvalidTask: it is none.
     """
-    try:
-        return int(typed)
-    except ValueError:
-        raise InvalidTask(f"{name} is {typed!r}: expected a whole number in digits alone, as 1000") from None
+    return _read(int, name, typed, "a whole number in digits alone, as 1000")
 
 
 def read_number(name: str, typed: str) -> float:
@@ -21,7 +23,11 @@ def read_number(name: str, typed: str) -> float:
     Raises:
         InvalidTask: it is none.
     """
+    return _read(float, name, typed, "a number")
+
+
+def _read(parse: Callable[[str], _NumberT], name: str, typed: str, expected: str) -> _NumberT:
     try:
-        return float(typed)
+        return parse(typed)
     except ValueError:
-        raise InvalidTask(f"{name} is {typed!r}: expected a number") from None
+        raise InvalidTask(f"{name} is {typed!r}: expected {expected}") from None

@@ -6,7 +6,7 @@
 
 import json
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,10 +100,12 @@ def code_of(key: Key, said: str) -> int:
             "word of its column, or none for all"
         )
     try:
-        return key.code(find_composed(said, key.categories))
+        return key.code(said)
     except InvalidTask:
         if not key.categories:
             raise
+        if (composed := spell_as(key.categories)(said)) != said:
+            return key.code(composed)
         folded = f": words that it does not list count as {OTHER!r}, one group of them all"
         raise InvalidTask(
             f"key {shown_name(key)!r} has no category {said!r}{folded if OTHER in key.categories else ''}; "
@@ -111,12 +113,11 @@ def code_of(key: Key, said: str) -> int:
         ) from None
 
 
-def find_composed(said: str, known: Iterable[str]) -> str:
-    """Return the known word of which a word has the letters, such as é as e with an accent; else as it is."""
+def spell_as(known: Iterable[str]) -> Callable[[str], str]:
+    """Return what spells a word as one of those known that has its letters, such as é as e with an accent."""
     words = frozenset(known)
-    composed = unicodedata.normalize("NFC", said)
-    same = (one for one in words if unicodedata.normalize("NFC", one) == composed)
-    return said if said in words else next(same, said)
+    composed = {unicodedata.normalize("NFC", word): word for word in words}
+    return lambda said: said if said in words else composed.get(unicodedata.normalize("NFC", said), said)
 
 
 def _code(key: Key, said: str | int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from adserver.budgets.asked_epsilon import check_epsilon
-from adserver.measuring.domains import Codes, codes_by_key, condition_code, find_composed, words_by_key
+from adserver.measuring.domains import Codes, codes_by_key, condition_code, spell_as, words_by_key
 from adserver.records.asked_query import AskedWords, PlannedQuery
 from adserver.records.exported_model import ModelWeights
 from adserver.records.plain_names import declared_name, names_by_title, shown_name
@@ -108,16 +108,12 @@ def read_request(
     titles = names_by_title(measurement.values)
     by_key = _by_declared_name((domains or {}).items(), measurement, "domains")
     conditions = _by_declared_name((where or {}).items(), measurement, "where")
-    listed = frozenset(word for column in (encoder.columns if encoder else ()) for word in column.words)
-    for key in measurement.keys:
-        if key.categories or not listed:
-            continue
+    spell = spell_as(word for column in (encoder.columns if encoder else ()) for word in column.words)
+    for key in (one for one in measurement.keys if not one.categories):
         if key.name in conditions:
-            conditions[key.name] = find_composed(conditions[key.name], listed)
+            conditions[key.name] = spell(conditions[key.name])
         if isinstance(said := by_key.get(key.name), list):
-            by_key[key.name] = [
-                find_composed(word, listed) if isinstance(word, str) else word for word in said
-            ]
+            by_key[key.name] = [spell(word) if isinstance(word, str) else word for word in said]
     return Request(
         # A column's own name may have letters that a task's names have not; said in both ways it is one value
         values=tuple(dict.fromkeys(declared_name(name, summed, titles) for name in values)),

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum, unique
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -256,9 +256,8 @@ def _column(
 ) -> ColumnReport:
     cells = table.numbers(name)
     counts = Counter(cell for cell in cells if cell is not None)
-    use, why = _use(name, cells, counts)
-    found = find_unread(counts) if why and use is not Use.DATE and _are_words(counts) else None
-    unread = why if found is not None and why.startswith(found.why) else ""
+    reading = _use(name, cells, counts)
+    use, why, unread = reading.use, reading.why, reading.why if reading.is_unread else ""
     order = dates.find_order(cells) if use is Use.DATE else None
     if order is not None:
         why = f"with slashes, the {order.first} first"
@@ -314,7 +313,7 @@ def warn_of_spellings(table: Table, used: Collection[str]) -> tuple[str, ...]:
             continue
         cells = table.numbers(name)
         counts = Counter(cell for cell in cells if cell is not None)
-        if (told := _find_spellings(counts)) and _use(name, cells, counts)[0] is not Use.DATE:
+        if (told := _find_spellings(counts)) and _use(name, cells, counts).use is not Use.DATE:
             found[name] = told
     return _describe_spellings(found)
 
@@ -347,20 +346,34 @@ def _are_words(counts: Counter[str]) -> bool:
     return any(number(cell) is None for cell in counts)
 
 
-def _use(name: str, cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
-    """Return what a column becomes, and why if that is not what its cells look like."""
+class _Reading(NamedTuple):
+    """What a column becomes.
+
+    Attributes:
+        use: That.
+        why: Why, if that is not what its cells look like.
+        is_unread: Whether `why` is what keeps words from being read as numbers or dates.
+    """
+
+    use: Use
+    why: str = ""
+    is_unread: bool = False
+
+
+def _use(name: str, cells: Cells, counts: Counter[str]) -> _Reading:
+    """Return what a column becomes."""
     if why := _why_useless(name, cells, counts):
-        return Use.LEFT_OUT, why
+        return _Reading(Use.LEFT_OUT, why)
     if not _are_words(counts):
         return _use_of_numbers(name, counts)
     short = sum(count for cell, count in counts.items() if dates.has_short_year(cell))
     if short >= MOSTLY * counts.total():
-        return Use.LEFT_OUT, "dates with years of two digits: write four"
+        return _Reading(Use.LEFT_OUT, "dates with years of two digits: write four")
     try:
         if dates.are_dates(cells):
-            return Use.DATE, ""
+            return _Reading(Use.DATE)
     except InvalidTask as error:
-        return Use.LEFT_OUT, f"{error}: {_how_to_read_dates(name, error)}"
+        return _Reading(Use.LEFT_OUT, f"{error}: {_how_to_read_dates(name, error)}")
     return _use_of_words(name, cells, counts)
 
 
@@ -380,33 +393,33 @@ def _why_useless(name: str, cells: Cells, counts: Counter[str]) -> str:
     return "the same in every row" if len(counts) == 1 and counts.total() == len(cells) else ""
 
 
-def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
+def _use_of_numbers(name: str, counts: Counter[str]) -> _Reading:
     filled, values = counts.total(), [float(cell) for cell in counts]
     if not all(value.is_integer() for value in values) or filled < FEWEST_ROWS:
-        return Use.NUMBER, ""
+        return _Reading(Use.NUMBER)
     # Before row numbers and identifiers: times are long, and mostly all different. Not if written as 1.7e9.
     if are_unix_times(name, values) and dates.are_dates([*counts]):
-        return Use.DATE, ""
+        return _Reading(Use.DATE)
     if why := why_identifiers(name, counts):
-        return Use.LEFT_OUT, why
+        return _Reading(Use.LEFT_OUT, why)
     why = why_codes(name, counts)
     # Words stay as they are written, such as ZIP codes
-    return (Use.WORDS if why else Use.NUMBER), why
+    return _Reading(Use.WORDS if why else Use.NUMBER, why)
 
 
-def _use_of_words(name: str, cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
+def _use_of_words(name: str, cells: Cells, counts: Counter[str]) -> _Reading:
     found, unread = identifiers(cells), find_unread(counts)
     are_many = found is not None or len(counts) > MOST_CLASSES
     if unread is not None and are_many:
-        return Use.LEFT_OUT, unread.why
+        return _Reading(Use.LEFT_OUT, unread.why, is_unread=True)
     if found is not None:
-        return Use.LEFT_OUT, f"looks like identifiers: {found}"
+        return _Reading(Use.LEFT_OUT, f"looks like identifiers: {found}")
     if len(counts) >= FEWEST_ROWS and holds_names_of_people(name):
-        return Use.LEFT_OUT, "names of people, by the column's name"
+        return _Reading(Use.LEFT_OUT, "names of people, by the column's name")
     if unread is None or unread.meant == "amounts":
-        return Use.WORDS, ""
+        return _Reading(Use.WORDS)
     # Codes such as `4G` beside `5` may be meant, so it is not left out.
-    return Use.WORDS, f"{unread.why} if it is a column of {unread.meant}"
+    return _Reading(Use.WORDS, f"{unread.why} if it is a column of {unread.meant}", is_unread=True)
 
 
 def _follows(cells: Cells, labels: Sequence[str | None]) -> bool:

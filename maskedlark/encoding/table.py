@@ -77,7 +77,7 @@ _AMOUNT: Final = re.compile(
 )
 # As accounts write negative amounts: `(2.60)`, `(2,60 €)`, `€(2.60)`
 _BRACKETED: Final = re.compile(
-    rf"(?P<before>(?:{_SYMBOL}){_BLANK}?)?\((?P<inside>[^()+-]*[0-9][^()+-]*)\)(?P<after>{_BLANK}?(?:{_SYMBOL}|{_LETTERS}))?"
+    rf"(?P<before>(?:{_SYMBOL}){_BLANK}?)?\((?P<inside>[^()+0-9-]*[0-9][^()+-]*)\)(?P<after>{_BLANK}?(?:{_SYMBOL}|{_LETTERS}))?"
 )
 _MINUS: Final = "\u2212"
 _SPACE_OF_THOUSANDS: Final = re.compile(r"(?<=[0-9])[' \u00a0\u202f\u2019](?=[0-9]{3}(?![0-9]))")
