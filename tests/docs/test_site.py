@@ -11,8 +11,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import markdown as python_markdown  # type: ignore[import-untyped]
 import pytest
+from markdown import markdown as html_of
 from playwright.sync_api import Page
 from readme_renderer import markdown
 
@@ -331,10 +331,7 @@ def test_no_formula_of_a_page_is_read_as_an_element() -> None:
     unknown = {
         (page.name, name)
         for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-        for name in Elements(
-            python_markdown.markdown(page.read_text(), extensions=extensions.split(", "))
-        ).names
-        - ELEMENTS
+        for name in Elements(html_of(page.read_text(), extensions=extensions.split(", "))).names - ELEMENTS
     }
     assert not unknown
 

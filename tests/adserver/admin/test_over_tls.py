@@ -68,7 +68,8 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
 
 
 def test_plain_http_to_a_server_with_tls_is_told_of_https(over: Over) -> None:
-    plain = RemoteAdServer(url=f"http://127.0.0.1:{over.port}", token="mlt_any", backoff=ONCE)  # noqa: S106
+    token = over.of.grant(GrantKind.TOKEN, Scope.READ)
+    plain = RemoteAdServer(url=f"http://127.0.0.1:{over.port}", token=token, backoff=ONCE)
     with pytest.raises(HelperUnavailable, match="its URL begins with https://"):
         plain.tasks()
 

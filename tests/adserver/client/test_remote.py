@@ -237,9 +237,12 @@ def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None
 
 
 def test_the_wrong_scheme_is_hinted_at(served: tuple[Painted, str]) -> None:
-    url = served[1].replace("http:", "https:")
+    of, url = served
+    far = RemoteAdServer(
+        url=url.replace("http:", "https:"), token=of.grant(GrantKind.TOKEN, Scope.READ), backoff=ONCE
+    )
     with pytest.raises(HelperUnavailable, match=r"does not speak TLS.*begins with http://"):
-        RemoteAdServer(url=url, token="mlt_any", backoff=ONCE).tasks()  # noqa: S106 - of nothing
+        far.tasks()
 
 
 def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:
