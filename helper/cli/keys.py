@@ -72,8 +72,9 @@ def _rotate_command(
     *,
     data: DataOption,
     suite: Annotated[
-        HpkeSuite, option("HPKE suite of the new key.", envvar="HELPER_SUITE")
-    ] = HpkeSuite.X25519_AES128GCM,
+        HpkeSuite | None,
+        option("HPKE suite of the new key; default: the newest key's.", envvar="HELPER_SUITE"),
+    ] = None,
     active_in_hours: Annotated[
         float, option("Time for which the new key stays pending.", min=0, max=8_760)
     ] = 0.0,

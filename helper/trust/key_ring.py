@@ -101,12 +101,12 @@ class Ring(tuple[RingKey, ...]):
         ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
         return ends_at if expires_at is None else min(ends_at, expires_at)
 
-    def rotate(self, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> "Ring":
+    def rotate(self, *, now: float, suite: HpkeSuite | None, active_in_s: int, overlap_s: int) -> "Ring":
         """Return the ring with a new key. Called by the operator.
 
         Args:
             now: Unix seconds.
-            suite: Of the new key.
+            suite: Of the new key; None for that of the newest one.
             active_in_s: How long the new key stays pending.
             overlap_s: How long the keys before it open from then on. Reports that wait longer at the ad
                 server are lost.
@@ -114,7 +114,8 @@ class Ring(tuple[RingKey, ...]):
         Raises:
             InvalidSetting: all ids are used up.
         """
-        key_id = max(key.key_id for key in self) + 1
+        newest = max(self, key=lambda key: key.key_id)
+        key_id = newest.key_id + 1
         if key_id > MAX_KEY_ID:
             raise InvalidSetting(
                 f"all {MAX_KEY_ID} key ids are used, and an id is never reused: create a new identity "
@@ -123,7 +124,7 @@ class Ring(tuple[RingKey, ...]):
         # The overlap begins when the new key is active: until then browsers use the old one.
         active_from = int(now) + active_in_s
         kept = (_erase_if_expired(_ending(key, active_from + overlap_s), now) for key in self)
-        return Ring((*kept, _fresh(key_id, suite, active_from=active_from)))
+        return Ring((*kept, _fresh(key_id, suite or newest.suite, active_from=active_from)))
 
 
 def _opening(key: RingKey) -> OpeningKey:

@@ -226,10 +226,11 @@ class HelperKeys(NeverPickled):
         return f"HelperKeys(name={self.name!r}, secrets=<redacted>)"
 
 
-def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
+def rotate(folder: Path, *, now: float, suite: HpkeSuite | None, active_in_s: int, overlap_s: int) -> Ring:
     """Add a new HPKE key to a data folder.
 
-    Called by the operator; a helper that serves from it goes on, and sees the key.
+    Called by the operator; a helper that serves from it goes on, and sees the key. Arguments as of
+    `Ring.rotate`.
 
     Guarantees: a reader finds the file as it was or as it is, whatever happens; two rotations at once are two
         rotations.

@@ -189,6 +189,15 @@ def test_the_command_line_rotates_and_lists(tmp_path: Path) -> None:
     assert HelperKeys.read(tmp_path).ring()[1].secret.hex() not in shown + str(listed) + done.output
 
 
+def test_a_rotation_keeps_the_suite_unless_another_is_named(tmp_path: Path) -> None:
+    hybrid = HpkeSuite.MLKEM768_X25519_AES128GCM
+    HelperKeys.generate(name="north", suite=hybrid).write(tmp_path)
+    for named in ((), ("--suite", SUITE.value), ()):
+        command = ["keys", "rotate", "--data", str(tmp_path), *named]
+        assert CliRunner().invoke(app, command).exit_code == 0
+    assert [key.suite for key in HelperKeys.read(tmp_path).ring()] == [hybrid, hybrid, SUITE, SUITE]
+
+
 def test_a_list_of_before_a_rotation_is_sealed_by_for_three_days_at_most(scene: Scene) -> None:
     party, old = scene.parties[0], scene.bundle
     rotate(party.data, now=NOW, suite=SUITE, active_in_s=0, overlap_s=30 * DAY)
