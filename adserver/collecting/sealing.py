@@ -8,7 +8,7 @@ run takes; one that dies while committing leaves a dataset that the next run fin
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Event
 from typing import TypeVar
@@ -98,7 +98,7 @@ class DatasetSealer:
             _check_enough(dataset.received, least, "wait")
             admitted = self._at_both(lambda role, cancelled: self._prepare_at(dataset, role, cancelled))
             choice = _choice(self.task, self.task.task_id, store.report_ids(dataset), admitted)
-            _check_enough(int(choice.is_chosen.sum()), least, "are admitted by both helpers")
+            _check_enough(int(choice.is_chosen.sum()), least, "are admitted by both helpers", choice.dropped)
             return store.choose(dataset, choice)
         # Also when the run is interrupted: its reports would wait for the next run to release them.
         except BaseException:
@@ -194,11 +194,17 @@ def _choice(
     )
 
 
-def _check_enough(found: int, least: int, what: str) -> None:
+def _check_enough(found: int, least: int, what: str, dropped: Sequence[Counter[ReportReason]] = ()) -> None:
     if found < least:
+        told = [
+            f"helper {role} dropped "
+            + ", ".join(f"{count} ({reason.value})" for reason, count in sorted(reasons.items()))
+            for role, reasons in enumerate(dropped)
+            if reasons
+        ]
         raise JobRefused(
             JobReason.DATASET_EMPTY,
             f"{found} reports {what}, fewer than the task's min_batch_size of {least}, so every "
             "round would be only noise: they keep waiting; seal again after more reports have "
-            "arrived",
+            f"arrived{''.join(f'; {one}' for one in told)}",
         )

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from helper.cli.options import DatabaseOption, DataOption, JsonOption, tls_of
+from maskedlark.errors import InvalidSetting
 from maskedlark.privacy.relation import Relation
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.budget_options import (
@@ -51,6 +52,11 @@ def _keygen_command(
     from maskedlark.rpc.certificates import write_certificate
     from maskedlark.rpc.tls_files import TlsFiles
 
+    if host and (there := TlsFiles.in_folder(data).private_key).exists():
+        raise InvalidSetting(
+            f"{there} exists already: leave out --host to make the helper's own keys alone, or name a new "
+            "folder"
+        )
     keys = HelperKeys.generate(name=name, suite=suite)
     # First: where there are keys already it refuses, and no certificate is made either.
     path = keys.write(data)

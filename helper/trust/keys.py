@@ -109,9 +109,7 @@ class HelperKeys(NeverPickled):
         try:
             encoded = read_secret(path)
         except OSError as error:
-            raise InvalidSetting(
-                f"cannot read {path}: {error.strerror}; create one with `lark-helper keygen`"
-            ) from None
+            raise _unread(path, error) from None
         check_secret_file(path)
         try:
             file = decode(_KeyFile, encoded)
@@ -257,9 +255,24 @@ def wrap(folder: Path, keeper: str) -> None:
         wrap_file(folder / FILE_NAME, keeper)
 
 
+def _unread(path: Path, error: OSError) -> InvalidSetting:
+    return InvalidSetting(
+        f"cannot read {path}: {error.strerror}; restore it from the backup of the keys, or create one in a "
+        "new folder with `lark-helper keygen`"
+    )
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Change the keys of a data folder within, one process at a time."""
+    """Change the keys of a data folder within, one process at a time.
+
+    Raises:
+        InvalidSetting: there are no keys.
+    """
+    try:
+        (folder / FILE_NAME).stat()
+    except OSError as error:
+        raise _unread(folder / FILE_NAME, error) from None
     with open(folder / _LOCK_NAME, "wb", opener=private) as lock:
         os.fchmod(lock.fileno(), _PRIVATE_FILE)
         # Root may change them for the helper's user, who must be able to take this lock afterwards.

@@ -123,7 +123,7 @@ def certificates_in(path: Path) -> list[x509.Certificate]:
     """
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InvalidSetting(
-            f"cannot read a certificate from {path}: {type(error).__name__}; expected certificates in PEM"
-        ) from None
+    except OSError as error:
+        raise InvalidSetting(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise InvalidSetting(f"{path} is not valid: expected certificates in PEM") from None

@@ -133,8 +133,11 @@ def test_a_dataset_is_exactly_the_reports_that_both_helpers_can_read_alike(
         count = Counter(faults)
         good = {report.report_id for report, fault in zip(made, faults, strict=True) if fault == "good"}
         if len(good) < _KNOWN.task.min_batch_size:
-            with pytest.raises(JobRefused, match="min_batch_size"):
+            with pytest.raises(JobRefused, match="min_batch_size") as refusal:
                 broker.sealer.seal()
+            at_0 = count["spoilt 0"] + count["spoilt both"]
+            assert ("(not_opened)" in str(refusal.value)) == bool(at_0 or count["spoilt 1"])
+            assert not at_0 or f"helper 0 dropped {at_0} (not_opened)" in str(refusal.value)
             assert broker.counts() == ReportCounts(waiting=len(faults), sealed=0, dropped=0)
             continue
         dataset = broker.sealer.seal()

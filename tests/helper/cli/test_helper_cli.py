@@ -154,6 +154,22 @@ def test_keygen_for_a_host_makes_a_certificate_too(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"keys.json", "tls.key", "tls.crt", "trusted.crt"}
 
 
+def test_keygen_beside_another_certificate_makes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tls.key").touch()
+    refused = helper("keygen", "--data", tmp_path, "--name", "north", "--host", "helper.example")
+    assert refused.returncode == REFUSED
+    assert "tls.key exists already: leave out --host" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["tls.key"]
+
+
+@pytest.mark.parametrize("act", [("rotate",), ("wrap", "--with", "file")])
+def test_keys_of_a_folder_without_any_are_not_changed(tmp_path: Path, act: tuple[str, ...]) -> None:
+    refused = helper("keys", *act, "--data", tmp_path / "nowhere")
+    assert refused.returncode == REFUSED
+    assert "keys.json: No such file or directory; restore it from the backup" in refused.stderr
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_helper_whose_ledger_cannot_be_read_says_that_it_is_not_well(data: Path) -> None:
     with serving(data) as (_, address), make_channel(address, None) as channel:
         with closing(sqlite3.connect(data / LEDGER_FILE)) as ledger:
