@@ -25,10 +25,11 @@ from adserver.client.choices import choose
 from adserver.client.tasks import read_encoder_of
 from adserver.training.model_file import read_model
 from adserver.training.scoring import check_columns, find_encoder, score_table
-from maskedlark.encoding.cells import number, said
-from maskedlark.encoding.dates import Cells, part_of
+from maskedlark.encoding.cells import Cells, number, said
+from maskedlark.encoding.dates import part_of
 from maskedlark.encoding.encoder import Encoder, NumberColumn
-from maskedlark.encoding.table import Table, parse_table, read_each_amount
+from maskedlark.encoding.table import Table, parse_table
+from maskedlark.encoding.written_numbers import read_each_amount
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.plural import plural

@@ -33,11 +33,11 @@ from adserver.records.plain_names import (
     word_name_of,
 )
 from maskedlark.canonical import build, encode
-from maskedlark.encoding.cells import number, said
+from maskedlark.encoding.cells import Cells, number, said
 from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.dates import are_dates
 from maskedlark.encoding.identifiers import identifiers
-from maskedlark.encoding.table import Cells, Table
+from maskedlark.encoding.table import Table
 from maskedlark.encoding.unread_cells import describe_units
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen

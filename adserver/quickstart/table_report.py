@@ -25,7 +25,7 @@ import numpy as np
 
 from adserver.quickstart.one_sided import find_one_sided
 from maskedlark.encoding import dates
-from maskedlark.encoding.cells import number
+from maskedlark.encoding.cells import Cells, number
 from maskedlark.encoding.close_names import fold, list_known
 from maskedlark.encoding.encoder import MAX_WORD, TOP
 from maskedlark.encoding.fit import order_classes, spell_class
@@ -38,8 +38,9 @@ from maskedlark.encoding.identifiers import (
     why_identifiers,
 )
 from maskedlark.encoding.people_columns import holds_names_of_people
-from maskedlark.encoding.table import Cells, Table, doubts_points, find_example
+from maskedlark.encoding.table import Table
 from maskedlark.encoding.unread_cells import find_unread
+from maskedlark.encoding.written_numbers import doubts_points, find_example
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.terminal.plural import plural

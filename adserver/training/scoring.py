@@ -30,7 +30,7 @@ from adserver.training.pipeline import (
     width_of_outputs,
 )
 from maskedlark.encoding import dates
-from maskedlark.encoding.cells import number
+from maskedlark.encoding.cells import Cells, number
 from maskedlark.encoding.close_names import find_close, fold, list_unknown
 from maskedlark.encoding.encoder import (
     TOP,
@@ -40,7 +40,8 @@ from maskedlark.encoding.encoder import (
     NumberColumn,
     read_encoder,
 )
-from maskedlark.encoding.table import Table, find_other_unit, names_unit
+from maskedlark.encoding.table import Table
+from maskedlark.encoding.written_numbers import find_other_unit, names_unit
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
@@ -241,7 +242,7 @@ def score_table(
     why = [table.short.get(row, "") for row in range(len(table))]
     wanted = [column.name for column in encoder.columns]
     amounts = {name: one for name, one in table.amounts_read_by(encoder).items() if name in wanted}
-    cells: dict[str, dates.Cells] = {**table.columns, **{name: one.cells for name, one in amounts.items()}}
+    cells: dict[str, Cells] = {**table.columns, **{name: one.cells for name, one in amounts.items()}}
     for of in dict.fromkeys(dates.part_of(name) for name in wanted if name not in cells):
         if of is None or of not in cells:
             continue
@@ -274,7 +275,7 @@ def score_table(
     )
 
 
-def _unknown_words(encoder: Encoder, cells: Mapping[str, dates.Cells]) -> Iterator[_UnknownWords]:
+def _unknown_words(encoder: Encoder, cells: Mapping[str, Cells]) -> Iterator[_UnknownWords]:
     for column in encoder.columns:
         if known := set(column.words):
             counts = Counter(cell for cell in cells[column.name] if cell is not None and cell not in known)
@@ -300,7 +301,7 @@ def _find_close_word(word: str, known: Collection[str]) -> str | None:
 
 
 def _gaps(
-    encoder: Encoder, cells: Mapping[str, dates.Cells], columns: Collection[str], rows: int
+    encoder: Encoder, cells: Mapping[str, Cells], columns: Collection[str], rows: int
 ) -> Iterator[_Gaps]:
     """Yield the columns with more gaps than there should be, as far as an encoder tells.
 
@@ -326,7 +327,7 @@ def _gaps(
 
 
 def _run(
-    encoded_model: bytes, takes: str, encoder: Encoder, cells: Mapping[str, dates.Cells]
+    encoded_model: bytes, takes: str, encoder: Encoder, cells: Mapping[str, Cells]
 ) -> NDArray[np.float32]:
     """Return a model's outputs (rows, outputs), by the input that its file says it takes."""
     match takes:

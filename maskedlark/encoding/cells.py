@@ -9,7 +9,11 @@ rounds decimal text (Python's `float`, JavaScript's `Number`), and from there on
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Final
+
+Cells = Sequence[str | None]
+"""One column: each cell stripped, None where it holds no value."""
 
 SPACE: Final = " \t\n\r\f\v"
 """What is removed from both ends of a cell."""

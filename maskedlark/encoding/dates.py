@@ -18,10 +18,9 @@ from enum import StrEnum, unique
 from types import MappingProxyType
 from typing import Final
 
+from maskedlark.encoding.cells import Cells
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-
-Cells = Sequence[str | None]
 
 WEEKDAY: Final = "weekday"
 DAY: Final = "day"

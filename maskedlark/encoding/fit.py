@@ -18,7 +18,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
-from maskedlark.encoding.cells import number
+from maskedlark.encoding.cells import Cells, number
 from maskedlark.encoding.close_names import list_unknown
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.dates import DateOrder, part_of
@@ -40,9 +40,6 @@ from maskedlark.encoding.encoder import (
 )
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-
-Cells = Sequence[str | None]
-"""One column, as `maskedlark.encoding.cells.said` gives it."""
 
 _PERCENTILES: Final = (1, 99)
 _PARTS_OF_A_BIN: Final = 1_000

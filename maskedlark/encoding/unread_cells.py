@@ -12,7 +12,7 @@ from typing import Final
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.identifiers import MOSTLY
-from maskedlark.encoding.table import is_number_as_written
+from maskedlark.encoding.written_numbers import is_number_as_written
 from maskedlark.frozen import frozen
 
 # `EUR 5` has a unit, and `CMD-141998` is a name

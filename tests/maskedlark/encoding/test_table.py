@@ -5,13 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, NumberColumn, ValueLabel
-from maskedlark.encoding.table import (
-    append_columns,
-    doubts_points,
-    have_decimal_commas,
-    parse_table,
-    read_each_amount,
-)
+from maskedlark.encoding.table import append_columns, parse_table
+from maskedlark.encoding.written_numbers import doubts_points, have_decimal_commas, read_each_amount
 from maskedlark.errors import InvalidTask
 
 ROWS = "Größe{0}Stadt{0}y\n1{0}Köln{0}no\n2{0}Århus{0}yes\n"

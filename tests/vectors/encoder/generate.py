@@ -18,7 +18,7 @@ import numpy as np
 
 from maskedlark.canonical import encode
 from maskedlark.encoding import dates
-from maskedlark.encoding.cells import said
+from maskedlark.encoding.cells import Cells, said
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
     CategoryColumn,
@@ -192,7 +192,7 @@ def _clean(columns: dict[str, list[str]]) -> dict[str, list[str | None]]:
     return {name: [said(cell) for cell in cells] for name, cells in columns.items()}
 
 
-def _cells(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, dates.Cells]:
+def _cells(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, Cells]:
     """The cells of the columns, and the parts of dates that the encoder reads."""
     cells = _clean(columns)
     wanted = [column.name for column in encoder.columns]
