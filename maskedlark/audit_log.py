@@ -80,7 +80,7 @@ class ActorKind(StrEnum):
     """How an actor was identified."""
 
     CERTIFICATE = "certificate"
-    """A peer whose certificate TLS checked: its names, and its fingerprint."""
+    """A peer whose certificate TLS checked: its names, and its SHA-256."""
     LOOPBACK = "loopback"
     """A process on this machine that connected without TLS."""
     TOKEN = "token"  # noqa: S105 - the name of a kind

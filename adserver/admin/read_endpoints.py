@@ -26,7 +26,7 @@ from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import PlannedJob
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.trust import fingerprint, names_in
+from maskedlark.rpc.trust import names_in, sha256_of
 
 reading = guarded_router(Scope.READ)
 computing = guarded_router(Scope.READ, computes=True)
@@ -197,7 +197,7 @@ def _certificate(one: x509.Certificate, whose: str, path: Path) -> CertificateMe
     return CertificateMessage(
         whose=whose,
         names=tuple(sorted(names_in(one))),
-        fingerprint=fingerprint(one),
+        sha256=sha256_of(one),
         ends_at=one.not_valid_after_utc.timestamp(),
         file=path.name,
     )

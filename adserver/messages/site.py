@@ -68,7 +68,7 @@ class CertificateMessage(Message):
 
     whose: str
     names: tuple[str, ...]
-    fingerprint: str
+    sha256: str
     ends_at: float
     file: str
 

@@ -12,13 +12,14 @@ import typer
 from rich.table import Table
 
 from helper.cli.options import DatabaseOption
+from maskedlark.escape import escape
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.options import option
 from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
     from helper.ledger.ledger import Ledger
-    from helper.trust.key_ring import Ring
+    from helper.trust.keys import HelperKeys
 
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
@@ -32,10 +33,13 @@ JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar
 
 @keys_app.command("list")
 def _list_command(data: DataOption, as_json: JsonOption = False) -> None:
-    """Show every HPKE key that this helper ever had, and whether it is pending, active or expired."""
+    """Show this helper's name and fingerprint, and each HPKE key that it ever had.
+
+    The fingerprint is what `keygen` printed. A key is pending, active or expired.
+    """
     from helper.trust.keys import HelperKeys
 
-    _show(HelperKeys.read(data).ring(), as_json)
+    _show(HelperKeys.read(data), as_json)
 
 
 @keys_app.command("wrap")
@@ -93,7 +97,7 @@ def _rotate_command(
 
     The audit log of its ledger, if there is one yet, names the operator.
     """
-    from helper.trust.keys import log_keys, rotate
+    from helper.trust.keys import HelperKeys, log_keys, rotate
     from maskedlark.runtime.audit_table import local_user
 
     with _ledger_of(data, database) as ledger:  # first: what cannot be logged is not done
@@ -106,7 +110,7 @@ def _rotate_command(
         )
         if ledger is not None:
             log_keys(ledger, ring, local_user())
-    _show(ring, as_json)
+    _show(HelperKeys.read(data), as_json)
 
 
 @contextmanager
@@ -123,14 +127,17 @@ def _ledger_of(data: Path, database: str | None) -> "Iterator[Ledger | None]":
         yield ledger
 
 
-def _show(ring: "Ring", as_json: bool) -> None:
-    now = time.time()
+def _show(keys: "HelperKeys", as_json: bool) -> None:
+    now, fingerprint = time.time(), keys.identity.fingerprint
     rows = [
-        (key.key_id, key.suite.value, key.state(now).value, key.active_from, key.expires_at) for key in ring
+        (key.key_id, key.suite.value, key.state(now).value, key.active_from, key.expires_at)
+        for key in keys.ring()
     ]
     if as_json:
-        typer.echo(json.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in rows]))
+        listed = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+        typer.echo(json.dumps({"name": keys.name, "fingerprint": fingerprint, "keys": listed}))
         return
+    typer.echo(f"name           {escape(keys.name)}\nfingerprint    {fingerprint}")
     table = Table(*_COLUMNS, box=None, header_style="bold", pad_edge=False)
     for key_id, suite, state, *moments in rows:
         table.add_row(

@@ -11,7 +11,7 @@ from cryptography import x509
 from maskedlark.audit_log import Actor, ActorKind, clean_name
 from maskedlark.reports.origin import split_origin
 from maskedlark.rpc.sites import FORWARDED_FOR, TrustedProxies
-from maskedlark.rpc.trust import fingerprint
+from maskedlark.rpc.trust import sha256_of
 
 NO_PROXIES: Final = TrustedProxies()
 _REMEMBERED: Final = 1_024
@@ -65,7 +65,7 @@ def _host_of(peer: str) -> str:
 
 
 def actor_of(context: grpc.ServicerContext) -> Actor:
-    """Return the names and the fingerprint of a caller's certificate, and the address that it called from.
+    """Return the names and the SHA-256 of a caller's certificate, and the address that it called from.
 
     A caller without TLS, which is on this machine, has no name.
     """
@@ -78,11 +78,11 @@ def actor_of(context: grpc.ServicerContext) -> Actor:
     return Actor(
         kind=ActorKind.CERTIFICATE,
         name=clean_name(" ".join(sorted(names))),
-        identity=_fingerprint_of(certificate) if certificate else "",
+        identity=_sha256_of(certificate) if certificate else "",
         address=address,
     )
 
 
 @lru_cache(_REMEMBERED)
-def _fingerprint_of(certificate: bytes) -> str:
-    return fingerprint(x509.load_pem_x509_certificate(certificate))
+def _sha256_of(certificate: bytes) -> str:
+    return sha256_of(x509.load_pem_x509_certificate(certificate))

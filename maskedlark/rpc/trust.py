@@ -34,7 +34,7 @@ Names: TypeAlias = frozenset[str]
 """Origins, host names and addresses, as a certificate's subject alternative names hold them."""
 
 _REMEMBERED: Final = 1_024
-_FINGERPRINT_DIGITS: Final = 64
+_SHA256_DIGITS: Final = 64
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -82,12 +82,12 @@ class Trust:
         named = _parse_names(contents.authority_names)
         authorities = []
         for certificate in filter(_can_sign, found):
-            names = named.get(fingerprint(certificate))
+            names = named.get(sha256_of(certificate))
             if names is None:
                 raise InvalidSetting(
-                    f"the trusted certificate {fingerprint(certificate)} can sign others, so its "
+                    f"the trusted certificate {sha256_of(certificate)} can sign others, so its "
                     "key could be used to claim any name: get a certificate with CA:FALSE from its "
-                    "owner, or, if it is an authority, write its fingerprint and the names that it "
+                    "owner, or, if it is an authority, write its SHA-256 and the names that it "
                     "may certify into trusted.names"
                 )
             authorities.append(_Authority(certificate=certificate, names=names))
@@ -176,7 +176,7 @@ def names_in(certificate: x509.Certificate) -> Names:
     return frozenset(str(name.value) for name in found)
 
 
-def fingerprint(certificate: x509.Certificate) -> str:
+def sha256_of(certificate: x509.Certificate) -> str:
     """Return the SHA-256 of a certificate, in hexadecimal."""
     return certificate.fingerprint(hashes.SHA256()).hex()
 
@@ -187,16 +187,16 @@ def host_of(name: str) -> str:
 
 
 def _parse_names(encoded: bytes) -> dict[str, Names]:
-    """Parse the names that each fingerprint may certify from `trusted.names`."""
+    """Parse the names that each certificate, by its SHA-256, may certify from `trusted.names`."""
     named: dict[str, Names] = {}
     for line in encoded.decode("utf-8", "replace").splitlines():
         shown, *names = line.partition("#")[0].split() or [""]
         digits = shown.replace(":", "").lower()
         if not shown:
             continue
-        if len(digits) != _FINGERPRINT_DIGITS or not set(digits) <= set(string.hexdigits) or not names:
+        if len(digits) != _SHA256_DIGITS or not set(digits) <= set(string.hexdigits) or not names:
             raise InvalidSetting(
-                "a line of trusted.names is not valid: expected a SHA-256 fingerprint followed by "
+                "a line of trusted.names is not valid: expected a certificate's SHA-256 followed by "
                 f"names, not {line[:120]!r}"
             )
         named[digits] = named.get(digits, frozenset()) | frozenset(names)

@@ -40,7 +40,7 @@ def certificate_app(envvar: str) -> typer.Typer:
 
     @app.command("show")
     def show_command(data: Path = folder) -> None:
-        """Show the names in this party's certificate, its fingerprint and end, and those that it trusts."""
+        """Show the names in this party's certificate, its SHA-256 and end, and those that it trusts."""
         from maskedlark.rpc.tls_files import TlsFiles
 
         files = TlsFiles.in_folder(data)
@@ -87,22 +87,22 @@ def certificate_app(envvar: str) -> typer.Typer:
 
 def _show(files: "TlsFiles") -> None:
     from maskedlark.rpc.renewal import certificates_in
-    from maskedlark.rpc.trust import fingerprint, names_in
+    from maskedlark.rpc.trust import names_in, sha256_of
 
     certificate = certificates_in(files.certificate)[0]
-    typer.echo(f"names        {_names(names_in(certificate))}")
-    typer.echo(f"fingerprint  {fingerprint(certificate)}")
-    typer.echo(f"ends         {_end(certificate)}")
+    typer.echo(f"names               {_names(names_in(certificate))}")
+    typer.echo(f"certificate sha256  {sha256_of(certificate)}")
+    typer.echo(f"ends                {_end(certificate)}")
 
 
 def _show_trusted(files: "TlsFiles") -> None:
-    """Print a line for each certificate in trusted.crt: names, start of the fingerprint, and end."""
+    """Print a line for each certificate in trusted.crt: names, SHA-256, and end."""
     from maskedlark.rpc.renewal import certificates_in
-    from maskedlark.rpc.trust import fingerprint, names_in
+    from maskedlark.rpc.trust import names_in, sha256_of
 
     path = files.trusted_authorities
     for one in certificates_in(path) if path.is_file() and path.read_bytes().strip() else []:
-        typer.echo(f"trusts       {_names(names_in(one))} ({fingerprint(one)[:12]}), ends {_end(one)}")
+        typer.echo(f"trusts              {_names(names_in(one))} (sha256 {sha256_of(one)}), ends {_end(one)}")
 
 
 def _end(certificate: "x509.Certificate") -> str:

@@ -45,7 +45,7 @@ class Run:
             printed = self.fleet.run(
                 "lark-helper", "keys", "rotate", "--data", str(self.fleet.data(helper)), *options, "--json"
             )
-            self.listed[role].append([row["key_id"] for row in json.loads(printed)])
+            self.listed[role].append([row["key_id"] for row in json.loads(printed)["keys"]])
 
     def await_newest(self, key_id: int) -> None:
         """Until browsers that fetch the bundle seal to this key of both helpers."""

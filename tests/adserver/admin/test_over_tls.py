@@ -114,7 +114,7 @@ def test_the_helpers_page_shows_the_server_s_certificate(over: Over) -> None:
     with over.client(over.of.grant()) as client:
         shown = client.get("/api/v1/helpers").json()["certificates"]
         assert [one["whose"] for one in shown] == ["this ad server"]
-        assert shown[0]["fingerprint"][:23] in client.get("/helpers").text
+        assert shown[0]["sha256"][:23] in client.get("/helpers").text
 
 
 def test_a_far_client_trusts_the_certificate_that_it_is_given_and_no_other(over: Over) -> None:

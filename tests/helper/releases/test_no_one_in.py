@@ -31,7 +31,7 @@ from maskedlark.rpc.faults import calling
 from maskedlark.rpc.stream_timeouts import Patience
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
-from maskedlark.rpc.trust import fingerprint
+from maskedlark.rpc.trust import sha256_of
 from maskedlark.rpc.wire import report_to_message
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc, ingest_pb2_grpc
@@ -186,7 +186,7 @@ def test_the_audit_log_says_whose_certificate_was_refused_and_from_where(door: D
     who = Actor(
         kind=ActorKind.CERTIFICATE,
         name="https://other.example localhost",
-        identity=fingerprint(certificate),
+        identity=sha256_of(certificate),
         address=entries[0].actor.address,
     )
     assert who.address in ("127.0.0.1", "::1")

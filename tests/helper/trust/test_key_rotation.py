@@ -183,9 +183,14 @@ def test_the_command_line_rotates_and_lists(tmp_path: Path) -> None:
     done = runner.invoke(app, ["keys", "rotate", "--data", str(tmp_path), "--overlap-days", "0", "--json"])
     assert done.exit_code == 0
     listed = json.loads(runner.invoke(app, ["keys", "list", "--data", str(tmp_path), "--json"]).output)
-    assert [(row["key_id"], row["state"]) for row in listed] == [(1, "expired"), (2, "active")]
+    assert listed.keys() == json.loads(done.output).keys() == {"name", "fingerprint", "keys"}
+    assert [(row["key_id"], row["state"]) for row in listed["keys"]] == [(1, "expired"), (2, "active")]
     shown = runner.invoke(app, ["keys", "list", "--data", str(tmp_path)]).output
     assert "active" in shown
+    # What `keygen` printed, for the other helper's --peer
+    fingerprint = HelperKeys.read(tmp_path).identity.fingerprint
+    assert listed["fingerprint"] == fingerprint
+    assert f"fingerprint    {fingerprint}" in shown.splitlines()
     assert HelperKeys.read(tmp_path).ring()[1].secret.hex() not in shown + str(listed) + done.output
 
 

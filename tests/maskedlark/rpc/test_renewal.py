@@ -11,7 +11,7 @@ from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.renewal import RENEWAL_FOLDER, activate, certificates_in, prepare
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
-from maskedlark.rpc.trust import names_in
+from maskedlark.rpc.trust import names_in, sha256_of
 from tests.forged import holder
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -110,9 +110,12 @@ def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -
 
     assert ORIGIN in run("show")
     files.trusted_authorities.write_bytes(holder("north", days=90.5).pem + holder("gone", days=-1).pem)
-    _, _, end, trusted, gone = run("show").splitlines()
-    assert end.startswith("ends         2026-12-22 00:00+00:00, ")
-    assert trusted.startswith("trusts       north (")
+    _, sha256, end, trusted, gone = run("show").splitlines()
+    own = certificates_in(files.certificate)[0]
+    # By no word that means the helper's identity elsewhere
+    assert sha256 == f"certificate sha256  {sha256_of(own)}"
+    assert end.startswith("ends                2026-12-22 00:00+00:00, ")
+    assert trusted.startswith("trusts              north (sha256 ")
     assert trusted.endswith(", in 90 days")
     assert gone.endswith(", expired")
     assert "give" in run("renew", "--days", "100")
