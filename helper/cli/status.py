@@ -4,7 +4,6 @@ from contextlib import closing
 from typing import Final, Literal, TypeAlias, get_args
 
 from maskedlark.canonical import build, decode
-from maskedlark.errors import HelperUnavailable
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.faults import calling
@@ -27,13 +26,10 @@ def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> di
         InvalidSetting: plaintext to another machine, TLS files that cannot be used, no certificate in them
             that may be for the helper's host, or HPKE keys that the key that comes with them did not sign.
     """
-    try:
-        with closing(RenewedChannel(address, tls)) as channel, calling(f"helper at {address}"):
-            stub = helper_pb2_grpc.HelperStub(channel.current())
-            reply: helper_pb2.StatusReply = stub.GetStatus(helper_pb2.StatusRequest(), timeout=deadline_s)
-    except HelperUnavailable as error:
-        # A certificate that is not trusted looks like a helper that is away.
-        raise HelperUnavailable(f"{error}{_describe_trust(tls)}") from None
+    advice = _describe_trust(tls)
+    with closing(RenewedChannel(address, tls)) as channel, calling(f"helper at {address}", advice):
+        stub = helper_pb2_grpc.HelperStub(channel.current())
+        reply: helper_pb2.StatusReply = stub.GetStatus(helper_pb2.StatusRequest(), timeout=deadline_s)
     return _rows(reply)
 
 

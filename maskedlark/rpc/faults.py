@@ -28,13 +28,37 @@ _RETRY_AFTER: Final = "maskedlark-retry-after-s"
 _GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
 # What gRPC itself says of an answer over the limit: the request was acted on
 _ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message larger than max")
-# What gRPC itself says of a connection that never carried a call
-_NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
-_NO_TALK_HINT: Final = (
-    " (check that the server is running, that both sides use TLS or neither, that neither's certificate "
-    "has expired, and that each trusts the other's)"
+# What gRPC itself says of a connection that never carried a call, and what it means; the first that matches
+_NO_TALK: Final = (
+    (
+        "certificate has expired",
+        "its certificate has expired: it must renew it, and you must trust the new one",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "its certificate is not for this host name: call it by a name that is in its certificate",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "what answers there does not use TLS: check the port, and that both sides use TLS or neither",
+    ),
+    ("Failed parsing HTTP/2", "what answers there is no gRPC server: check the port"),
+    ("errors resolving|Domain name not found", "its host name has no address: check its spelling, and DNS"),
+    ("Deadline Exceeded", "no answer within the deadline"),
 )
-_EXPIRED: Final = re.compile(r"certificate has expired")
+_NOT_TRUSTED: Final = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is none of those that are trusted here: compare it with the one that its operator "
+        "gives you, and trust that",
+    ),
+    # All that a client sees whose certificate the server does not trust
+    (
+        "Socket closed|[Hh]andshake|SSL|Connection reset",
+        "the connection was closed: check that the server is running, that both sides use TLS or neither, "
+        "that neither's certificate has expired, and that each trusts the other's",
+    ),
+)
 _GRPC_PREFIX: Final = "failed to connect to all addresses; last error: "
 _NOBODY_LISTENS: Final = re.compile(r"(?:ipv6:(\S+): .*)?Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
@@ -86,8 +110,12 @@ def answering(context: grpc.ServicerContext) -> Iterator[None]:
 
 
 @contextmanager
-def calling(peer: str) -> Iterator[None]:
+def calling(peer: str, trust_advice: str = "") -> Iterator[None]:
     """Run a client's call; a failed one raises the domain error that the server answered with.
+
+    Args:
+        peer: Names the server in the error.
+        trust_advice: What the error adds where one of the two may not trust the other's certificate.
 
     Raises:
         HelperUnavailable: the peer is down, too slow or overloaded; the call may be repeated.
@@ -96,7 +124,7 @@ def calling(peer: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise _domain_error(error, peer) from None
+        raise _domain_error(error, peer, trust_advice) from None
 
 
 @frozen
@@ -134,7 +162,7 @@ def retry_hint_s(told: str) -> float | None:
     return seconds if 0 <= seconds <= _LONGEST_HINT_S else None
 
 
-def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
+def _domain_error(error: grpc.RpcError, peer: str, trust_advice: str) -> MaskedLarkError:
     code, details = error.code(), error.details() or ""
     trailing = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
     refusal = REFUSALS.get(trailing.get(_KIND, ""))
@@ -148,20 +176,29 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
             )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _read_exhaustion(peer, details, trailing.get(_RETRY_AFTER))
-    hint = _NO_TALK_HINT if _NO_TALK.search(details) else ""
-    what = f"{peer}: {code.name.lower()}: {details.removeprefix(_GRPC_PREFIX)}{hint}"
-    if _EXPIRED.search(details):
-        what = f"{peer}: its certificate has expired: it must renew it, and you must trust the new one"
-    if refused := _NOBODY_LISTENS.search(details):
-        # Of a name's addresses gRPC tells of the last that it tried: here one that a server may not have.
-        last = f" (tried last: {unquote(refused[1])})" if refused[1] else ""
-        what = f"{peer}: no server is listening there{last}"
+    what = f"{peer}: {_explain(code, details, trust_advice)}"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
     return (
         HelperUnavailable(what)
         if is_worth_another_try
         else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
     )
+
+
+def _explain(code: grpc.StatusCode, details: str, trust_advice: str) -> str:
+    """Say what the transport's own words mean; those come last, and only where they add something."""
+    if refused := _NOBODY_LISTENS.search(details):
+        # Of a name's addresses gRPC tells of the last that it tried: here one that a server may not have.
+        last = f" (tried last: {unquote(refused[1])})" if refused[1] else ""
+        return f"no server is listening there{last}"
+    for pattern, meaning in _NO_TALK:
+        if re.search(pattern, details):
+            return meaning
+    raw = details.removeprefix(_GRPC_PREFIX)
+    for pattern, meaning in _NOT_TRUSTED:
+        if re.search(pattern, details):
+            return f"{meaning}{trust_advice} (gRPC: {raw})"
+    return f"{raw or 'no answer'} (gRPC: {code.name.lower()})"
 
 
 def _read_exhaustion(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:

@@ -203,10 +203,10 @@ class Reloaded(Generic[_Made]):
 
 
 def nobody_trusted(file: Path) -> InvalidSetting:
-    """Return the error of a file of trusted authorities that has none."""
+    """Return the error of a file of trusted certificates that has none."""
     return InvalidSetting(
-        f"the file of trusted authorities is empty: add the peers' certificates to {file} (or name another "
-        "file with --tls-ca)"
+        f"{file} is empty, so no peer is trusted: add the peers' certificates to it (or name another file "
+        "with --tls-ca)"
     )
 
 

@@ -283,10 +283,10 @@ class _StillTrusted(Interceptor):
 
     def __init__(self, files: TlsFiles) -> None:
         """Read the files; raises as `Reloaded` does, and if they trust nobody."""
-        self._trust = Reloaded(files, _read_trust)
         # Emptied later it takes the trust in all away; a server does not begin so, which is a mistake
-        if self._trust.current().is_empty:
+        if Trust.read(files.read()).is_empty:
             raise nobody_trusted(files.trusted_authorities)
+        self._trust = Reloaded(files, _read_trust)
 
     def intercept(self, handler: Handler, method: str) -> Handler:
         """Look at the client's certificate, then let the call through."""

@@ -30,7 +30,7 @@ from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import make_channel
+from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE
 from maskedlark.terminal.tls_options import tls_files
 from tests.patience import HANGS_S, connect
@@ -243,6 +243,25 @@ def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> No
     assert f"serving on {address}" in log
     assert f"fingerprint {status['fingerprint']}, numerics_digest {status['numerics_digest']}" in log
     assert "draining" in log
+
+
+def test_status_gives_advice_on_certificates_where_one_may_be_the_reason(tmp_path: Path) -> None:
+    """And not where no server listens."""
+    files = write_certificate(tmp_path, name="localhost", now=datetime.now(UTC))
+    files.trusted_authorities.write_bytes(files.certificate.read_bytes())
+    other = tmp_path / "other"
+    other.mkdir()
+    others = write_certificate(other, name="localhost", now=datetime.now(UTC))
+    others.trusted_authorities.write_bytes(others.certificate.read_bytes())
+    server, port = make_server("127.0.0.1:0", others, threads=1)
+    server.start()
+    try:
+        with pytest.raises(HelperUnavailable, match=f"trusts {files.trusted_authorities} "):
+            helper_status.fetch_status(f"localhost:{port}", files, deadline_s=HANGS_S)
+    finally:
+        server.stop(0).wait()
+    with pytest.raises(HelperUnavailable, match=r"no server is listening there( \(tried last: .*\))?$"):
+        helper_status.fetch_status(f"localhost:{port}", files, deadline_s=HANGS_S)
 
 
 def test_status_of_a_helper_that_is_down_can_be_tried_again(tmp_path: Path) -> None:

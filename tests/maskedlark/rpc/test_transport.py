@@ -422,10 +422,53 @@ def test_renewed_certificates_are_used_on_both_sides_without_a_restart(tmp_path:
         server.stop(0).wait()
 
 
-def test_a_server_that_trusts_nobody_does_not_start(tmp_path: Path) -> None:
+def test_a_server_that_trusts_nobody_does_not_start_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = parties(tmp_path)[0]
-    with pytest.raises(InvalidSetting, match=f"trusted authorities is empty.* {files.trusted_authorities}"):
+    with pytest.raises(InvalidSetting, match=f"^{files.trusted_authorities} is empty, so no peer is trusted"):
         make_server("127.0.0.1:0", files, threads=1)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("server_has", "client_has", "host", "said"),
+    [
+        ("north", "stranger", "localhost", "the connection was closed: check that the server is running"),
+        ("north", "distrustful", "localhost", "its certificate is none of those that are trusted here"),
+        ("north", "ads", "127.0.0.1", "its certificate is not for this host name"),
+        (None, "ads", "localhost", "what answers there does not use TLS"),
+        ("north", None, "localhost", "the connection was closed: check that the server is running"),
+    ],
+)
+def test_why_no_call_was_made_begins_with_plain_words(
+    tmp_path: Path, server_has: str | None, client_has: str | None, host: str, said: str
+) -> None:
+    made: dict[str | None, TlsFiles | None] = {None: None}
+    for name in ("north", "ads", "stranger", "distrustful"):
+        (tmp_path / name).mkdir()
+        made[name] = write_certificate(tmp_path / name, name="localhost", now=datetime.now(UTC))
+    north, ads, stranger, distrustful = (one for one in made.values() if one)
+    trust(north, ads, distrustful)
+    trust(ads, north)
+    trust(stranger, north)
+    trust(distrustful, stranger)
+    server, port = make_server("127.0.0.1:0", made[server_has], threads=1)
+    server.start()
+    try:
+        with (
+            make_channel(f"{host}:{port}", made[client_has]) as channel,
+            pytest.raises(HelperUnavailable) as failed,
+            calling("helper 0", "; trust advice"),
+        ):
+            helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=HANGS_S)
+    finally:
+        server.stop(0).wait()
+    told = str(failed.value)
+    assert told.startswith(f"helper 0: {said}"), told
+    # What gRPC says comes last, and only where it is not known which side refused
+    is_about_trust = "connection was closed" in said or "none of those" in said
+    assert ("; trust advice (gRPC: " in told, "gRPC" in told) == (is_about_trust, is_about_trust)
 
 
 def test_trust_that_is_emptied_lets_nobody_in_and_a_file_that_cannot_be_read_changes_nothing(
