@@ -8,6 +8,7 @@ from adserver.cli.options import InsecureOption, TlsCertOption, TlsKeyOption, wa
 from adserver.records.server_settings import IntakeSettings
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.runtime.signals import stop_on_signals
+from maskedlark.terminal.log_options import LogFormatOption
 from maskedlark.terminal.options import making, option, takes
 
 if TYPE_CHECKING:
@@ -79,9 +80,7 @@ def _intake_command(
     ],
     tls: "TlsFiles | None",
     intake: IntakeSettings,
-    log_format: Annotated[
-        LogFormat, watching("Log format: text for people, or JSON for programs.")
-    ] = LogFormat.TEXT,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Receive reports for an ad server, into its database, until SIGTERM.
 

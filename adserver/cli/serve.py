@@ -15,6 +15,7 @@ from adserver.records.server_settings import AdserverSettings, DashboardSettings
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.signals import stop_on_signals
+from maskedlark.terminal.log_options import LogFormatOption
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ def _serve_command(
             show_default="the API accepts none",
         ),
     ] = None,
-    log_format: Annotated[
-        LogFormat, watching("Log format: text for people, or JSON for programs.")
-    ] = LogFormat.TEXT,
+    log_format: LogFormatOption = LogFormat.TEXT,
     traces: TracesOption = Traces.NONE,
 ) -> None:
     """Receive reports over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""

@@ -18,6 +18,7 @@ from maskedlark.observability.metrics_access import MetricsAccess
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.memory import memory_limit
 from maskedlark.runtime.signals import stop_on_signals
+from maskedlark.terminal.log_options import LogFormatOption
 from maskedlark.terminal.options import making, option, panel, takes
 
 if TYPE_CHECKING:
@@ -109,9 +110,7 @@ def _serve_command(
         bool,
         _watching("Also send metrics to the collector of the OTEL_EXPORTER_OTLP_* environment variables."),
     ] = False,
-    log_format: Annotated[
-        LogFormat, _watching("Log format: text for people, or JSON for programs.")
-    ] = LogFormat.TEXT,
+    log_format: LogFormatOption = LogFormat.TEXT,
     traces: Annotated[
         Traces, _watching("Where to export spans; otlp uses the OTEL_EXPORTER_OTLP_* environment variables.")
     ] = Traces.NONE,

@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,13 +61,15 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        # Here, because `--help` of a server works without the extra of its party
-        from opentelemetry import trace
+        # Here, because `--help` of a server works without the extra of its party; so does the line that says
+        # that the extra is missing
+        with suppress(ModuleNotFoundError):
+            from opentelemetry import trace
 
-        # Public ids: they join a line to its trace.
-        span = trace.get_current_span().get_span_context()
-        if span.is_valid:
-            line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+            # Public ids: they join a line to its trace.
+            span = trace.get_current_span().get_span_context()
+            if span.is_valid:
+                line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
         # In ASCII: a character that reorders or hides text becomes an escape too.
         return json.dumps(line).replace(DELETE, SHOWN_DELETE)
 
@@ -142,6 +145,11 @@ def configure_logging(log_format: LogFormat) -> None:
     # Python would write them to standard error itself, unescaped.
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_end
+
+
+def logs_json() -> bool:
+    """Return whether this process's log is JSON: what reads it then expects no other line."""
+    return any(isinstance(one.formatter, _JsonFormatter) for one in logging.getLogger().handlers)
 
 
 def _log_thread_end(ended: threading.ExceptHookArgs) -> None:

@@ -1,10 +1,11 @@
 """How a service's command ends: a refusal becomes one line and an exit status.
 
 A part that is not installed, and a file that the system refuses, become one line too. A bug ends it with a
-traceback, in which a message with what others wrote is escaped.
+traceback, in which a message with what others wrote is escaped. In a log of JSON each is a line of that log.
 """
 
 import errno
+import logging
 import re
 import sys
 import traceback
@@ -13,7 +14,9 @@ from typing import Any, Final, NoReturn
 
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.escape import escape, escape_lines
+from maskedlark.observability.logs import logs_json
 
+_LOG: Final = logging.getLogger(__name__)
 _HOUSES: Final = ("adserver", "browser_sim", "helper", "maskedlark", "protos")
 REFUSED: Final = 1
 """Something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
@@ -43,26 +46,35 @@ def run(app: Callable[[], Any]) -> None:
         app()
     except MaskedLarkError as error:
         reason = getattr(error, "reason", None)
-        sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
-        sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
+        line = f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}"
+        _end(line, UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
     except ModuleNotFoundError as error:
         # A module of our own that is missing is a bug, and no extra that could be installed.
         if error.name is None or error.name.partition(".")[0] in _HOUSES:
             _end_with_traceback()
-        sys.stderr.write(f"{escape(how_to_install(error.name, _module_of(error)))}\n")
-        sys.exit(REFUSED)
+        _end(how_to_install(error.name, _module_of(error)))
     except OSError as error:
         if error.filename is None and error.errno not in _FULL:  # not about a file of the user's: a bug
             _end_with_traceback()
         about = "" if error.filename is None else f"{error.filename}: "
-        sys.stderr.write(f"{escape(f'{about}{error.strerror}')}\n")
-        sys.exit(REFUSED)
+        _end(f"{about}{error.strerror}")
     except Exception:  # noqa: BLE001  Python would print its message as it is
         _end_with_traceback()
 
 
+def _end(line: str, status: int = REFUSED) -> NoReturn:
+    if logs_json():
+        _LOG.error(line)
+    else:
+        sys.stderr.write(f"{escape(line)}\n")
+    sys.exit(status)
+
+
 def _end_with_traceback() -> NoReturn:
-    sys.stderr.write(escape_lines(traceback.format_exc()))
+    if logs_json():
+        _LOG.exception("a bug ended the command")
+    else:
+        sys.stderr.write(escape_lines(traceback.format_exc()))
     sys.exit(REFUSED)
 
 

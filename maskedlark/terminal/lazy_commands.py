@@ -6,6 +6,7 @@ The list of commands shows the first paragraph of each function's docstring, rea
 """
 
 import ast
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,6 +16,10 @@ from typing import Annotated, Any, Final, NamedTuple, TypeGuard
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from maskedlark.observability.logs import logs_json
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Lazy(NamedTuple):
@@ -55,7 +60,7 @@ class Lazy(NamedTuple):
             group.name = name
             return group
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name)(found)
+        alone.command(name, cls=_Command)(found)
         made = typer.main.get_command(alone)
         for one in made.params if self.environment else ():
             one.envvar = one.envvar or f"{self.environment}_{(one.name or '').upper()}"
@@ -64,6 +69,31 @@ class Lazy(NamedTuple):
 
 def _is_called(statement: ast.stmt, name: str) -> TypeGuard[ast.FunctionDef]:
     return isinstance(statement, ast.FunctionDef) and statement.name == name
+
+
+class _Command(TyperCommand):
+    """A command that logs which option it refuses, if its log is JSON (`log_options`)."""
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Read the options."""
+        with _refusals_logged():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; some options are refused only together, by what makes a value of them."""
+        with _refusals_logged():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _refusals_logged() -> Iterator[None]:
+    try:
+        yield
+    except typer.BadParameter as refused:
+        if not logs_json():  # typer shows it in a box
+            raise
+        _LOG.error(refused.format_message())
+        raise typer.Exit(refused.exit_code) from None
 
 
 # What other programs call commands of these names, which are spelled nothing like them

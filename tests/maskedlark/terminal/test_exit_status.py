@@ -2,6 +2,9 @@
 
 import errno
 import importlib.metadata
+import json
+import logging
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, how_to_install, run
 
 
@@ -114,6 +118,51 @@ def test_without_extras_a_command_names_the_extra_of_its_party(
         ran.stderr
     )
     assert ran.stderr.count("\n") == 1
+
+
+HELPERS = "--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("helper", "serve", "--listen", "127.0.0.1:0", "--insecure"), REFUSED, "InvalidSetting: "),
+        (("helper", "serve", "--listen", "127.0.0.1:0"), 2, "TLS is not configured"),
+        (("helper", "serve"), 2, "Missing option '--listen'"),
+        (("adserver", "serve", *HELPERS, "--insecure", "--http-listen", "192.0.2.1:1"), REFUSED, "192.0.2.1"),
+        (("adserver", "serve", *HELPERS), 2, "TLS is not configured"),
+        (("adserver", "intake", "--insecure", "--database", "sqlite:///none"), REFUSED, "has no tables"),
+    ],
+)
+def test_the_line_that_ends_a_failed_start_is_json_as_the_log_is(
+    words: Sequence[str], status: int, said: str, tmp_path: Path
+) -> None:
+    data = () if "intake" in words else ("--data", str(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-c", "from maskedlark.terminal.lark import main; main()", *words, *data],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "HELPER_LOG_FORMAT": "json", "ADSERVER_LOG_FORMAT": "json"},
+    )
+    logged = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert (ran.returncode, logged[-1]["level"], ran.stdout) == (status, "error", "")
+    assert said in logged[-1]["message"]
+
+
+def test_a_bug_is_one_line_of_a_json_log(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        configure_logging(LogFormat.JSON)
+        code, said = ended(refuse(ValueError("a bug")), capsys)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.captureWarnings(False)
+    assert (code, said.count("\n")) == (REFUSED, 1)
+    assert "ValueError: a bug" in json.loads(said)["error"]
 
 
 def test_keys_are_made_without_extras(tmp_path: Path) -> None:
