@@ -33,7 +33,7 @@ from adserver.dashboard.plan_page import (
     tasks_to_plan,
 )
 from adserver.dashboard.ttl_cache import TtlCache
-from adserver.measuring.group_table import MOST_ROWS, result_tables
+from adserver.measuring.group_table import MOST_ROWS, describe_gaps, result_tables
 from adserver.measuring.result import AggregateResult
 from adserver.messages.base import Message
 from adserver.messages.query import ResultMessage
@@ -49,7 +49,7 @@ from adserver.store.datasets import Dataset
 from adserver.store.jobs import JobStamp
 from adserver.store.paging import PageMarker
 from adserver.training.cost import job_epsilons
-from adserver.views.job import charged_line, describe_evaluation, rise_line
+from adserver.views.job import charged_line, describe_best, rise_line
 from adserver.views.job_comparison import job_figures, why_not_comparable
 from adserver.views.measurement import measurement_rows
 from adserver.views.query import (
@@ -356,7 +356,7 @@ class Figures:
         return {
             **shown,
             "evaluated_after": last and last.rounds_done,
-            "best": better and {"rounds_done": better.rounds_done, "line": describe_evaluation(better)},
+            "best": better and {"rounds_done": better.rounds_done, "line": describe_best(better)},
             # As `adserver job show` has them
             "warning": rise_line(first[0], last) if first else "",
             "is_thinned": found.rounds_done > POINTS,
@@ -600,18 +600,23 @@ class Figures:
         """Return the table of a query's groups as commands print it, and how to read its intervals."""
         result = message.value()
         statistics = _statistics_in(result)
+        histograms = {column.shown_value for column in result.columns if column.bucket is not None}
         # The page has histograms with their intervals drawn
         [table] = result_tables(
             result,
             {one.name: one.estimates(result) for one in statistics},
             is_all_shown=False,
-            without={column.shown_value for column in result.columns if column.bucket is not None},
+            without=histograms,
             where="the CSV file has all",
         )
         return {
             "keys": len(result.group_by),
             "names": table.head,
             "groups": table.rows,
+            "gaps": {
+                value: describe_gaps(value, (one for one in result.columns if one.shown_value == value))
+                for value in histograms
+            },
             "most_rows": MOST_ROWS,
             "reading": [*table.notes, *reading_lines(result, statistics)],
         }

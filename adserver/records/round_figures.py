@@ -11,8 +11,8 @@ from maskedlark.frozen import frozen
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.task import Task
 
-# A loss that is larger by at most this share is no worse: some thousand records do not tell them apart.
-_AS_GOOD: Final = 0.01
+AS_GOOD: Final = 0.01
+"""A loss that is larger by at most this share is no worse: some thousand records do not tell them apart."""
 
 
 @frozen
@@ -63,7 +63,7 @@ def is_as_good(loss: float, least: float) -> bool:
     A loss that is not a number never is.
     """
     # `abs`, since a loss of log-rates may lie below 0.
-    return math.isfinite(loss) and loss <= least + _AS_GOOD * abs(least)
+    return math.isfinite(loss) and loss <= least + AS_GOOD * abs(least)
 
 
 def has_risen(last: float, first: float) -> bool:

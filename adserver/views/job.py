@@ -10,7 +10,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import LEASED, STOPPED, JobState
 from adserver.records.local_plan import LocalPlan
-from adserver.records.round_figures import RoundFigures, best_evaluated, has_risen
+from adserver.records.round_figures import AS_GOOD, RoundFigures, best_evaluated, has_risen
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
 from adserver.views.federated import rows_of_devices
@@ -77,7 +77,7 @@ def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, o
     if best is not None and best is not last:
         to_export = "`adserver model export --weights best` has these weights"
         rows.append(
-            (f"best after {plural(best.rounds_done, 'round')}", f"{describe_evaluation(best)}; {to_export}")
+            (f"best after {plural(best.rounds_done, 'round')}", f"{describe_best(best)}; {to_export}")
         )
     if line := rise_line(first, last):
         rows.append(("warning", line))
@@ -296,6 +296,12 @@ def _live(job: JobRecord, behind: JobRecord | None, evaluated: RoundFigures | No
     if job.state is JobState.QUEUED:
         parts.append("waiting for `adserver serve`" if behind is None else f"waiting behind {_name(behind)}")
     return " · ".join(parts)
+
+
+def describe_best(figures: RoundFigures) -> str:
+    """Describe how a job's best weights did, and by what they are chosen."""
+    name = "loss" if figures.calibrated_loss is None else "calibrated loss"
+    return f"{describe_evaluation(figures)}, the latest within {100 * AS_GOOD:g} % of the least {name}"
 
 
 def describe_evaluation(figures: RoundFigures) -> str:

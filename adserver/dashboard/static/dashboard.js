@@ -126,7 +126,12 @@ const STYLES = {
 };
 // In one language, as the page's own numbers are, whatever the browser's
 const spell = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 6 }).format;
-const value = (_, number) => (number === null || number === undefined ? "\u2013" : spell(number));
+// Not every round is evaluated, so of others it is the number of the nearest earlier one that was, with its round.
+function value(plot, _, line, at) {
+  const place = plot.data[line].findLastIndex((number, before) => before <= (at ?? -1) && number !== null);
+  if (place < 0) return "\u2013";
+  return spell(plot.data[line][place]) + (place === at ? "" : ` (round ${spell(plot.data[0][place])})`);
+}
 const FONT = "12px system-ui, sans-serif";
 
 // The table's columns as numbers, the first round first; a dash is no number.

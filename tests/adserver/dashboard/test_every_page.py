@@ -413,6 +413,24 @@ def test_a_forecast_without_a_noise_takes_the_least_that_fits(visit: Visit) -> N
     assert "over" in str(forecast.get_attribute("class"))
 
 
+def test_a_round_that_was_not_evaluated_has_the_figures_of_the_nearest_earlier_one(visit: Visit) -> None:
+    visit.open(PATHS["job"])
+    visit.page.wait_for_selector(".uplot canvas")
+    losses = {one.rounds_done: one.loss for one in visit.of.jobs.history(b"\2" * 16) if one.loss is not None}
+    place = visit.page.locator("[data-chart=loss] .u-over")
+    width = (place.bounding_box() or {})["width"]
+    seen = set[bool]()
+    for part in range(1, 20):
+        place.hover(position={"x": width * part / 20, "y": 50})
+        pointed, loss, *_ = visit.page.locator("[data-chart=loss] .u-legend .u-value").all_inner_texts()
+        evaluated = max(one for one in losses if one <= int(pointed))
+        number, _, of = loss.partition(" ")
+        assert float(number) == pytest.approx(losses[evaluated], abs=1e-3)
+        assert of == ("" if evaluated == int(pointed) else f"(round {evaluated})")
+        seen.add(of == "")
+    assert seen == {True, False}
+
+
 def test_charts_name_their_axes_and_show_the_last_figures(visit: Visit) -> None:
     visit.open(PATHS["job"])
     visit.page.wait_for_selector(".uplot canvas")

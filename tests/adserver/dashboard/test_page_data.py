@@ -164,6 +164,7 @@ def test_a_jobs_page_warns_of_a_loss_that_rose_and_has_the_best_round_as_the_com
     assert "the calibrated loss rose from" in shown["warning"]
     assert shown["warning"] in printed
     assert f"best after {shown['best']['rounds_done']} rounds {shown['best']['line']};" in printed
+    assert shown["best"]["line"].endswith(", the latest within 1 % of the least calibrated loss")
     told = page("job.html", shown)
     assert f"T{shown['warning'][1:]}.</p>" in told
     assert f"Best after {shown['best']['rounds_done']} rounds: {shown['best']['line']}" in told

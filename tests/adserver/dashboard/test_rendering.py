@@ -52,6 +52,7 @@ def test_a_query_has_a_row_for_each_group_and_its_histograms_folded() -> None:
         "most_rows": 200,
         "names": ("place", "Paid v1.0", "mean of Paid v1.0"),
         "groups": (("oslo <b>", "2,542 ± 32", "unknown"),),
+        "gaps": {"Paid v1.0": ("reports without Paid v1.0 hold 0",)},
         "reading": ["1 group not shown: the CSV file has all"],
         "place": "queries",
         "may_operate": False,
@@ -64,6 +65,7 @@ def test_a_query_has_a_row_for_each_group_and_its_histograms_folded() -> None:
     assert cells_of(of_groups) == [["oslo &lt;b&gt;", "2,542 ± 32", "unknown"]]
     assert '<p class="dim">1 group not shown: the CSV file has all.</p>' in whole
     assert "<summary>Histogram of Paid v1.0 in each group</summary>" in of_histogram
+    assert '<p class="dim">Reports without Paid v1.0 hold 0.</p>' in of_histogram
     # To the place that the interval leaves known, as the command's table has it
     assert [row[:3] for row in cells_of(of_histogram)] == [
         ["oslo", "1 to 9", "2,542\u00a0±\u00a032"],
