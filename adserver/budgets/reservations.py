@@ -192,6 +192,7 @@ def _read_federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> Budg
         task,
         plan.job,
         what=strategy.kind,
+        devices=strategy.devices,
         state=job.state.value,
         rounds_charged=charged,
         is_open=not job.is_closed,

@@ -46,10 +46,14 @@ def _budget_command(
     The budgets are of telling whether a report adds anything; with --relation label, also show the cost
     of telling one real label from another. With --rounds, also show the budgets after a planned job.
     """
-    from maskedlark.terminal.budget_view import budget_json
+    from maskedlark.terminal.budget_view import PLAN_DEVICES, budget_json
 
     planned = read_planned_job(rounds, batch_size, noise_multiplier)
     budgets = server.budgets(task=task, dataset=dataset, planned=planned, relation=relation)
+    if planned is not None and budgets and all(one.dataset.is_person for one in budgets):
+        raise typer.BadParameter(
+            f"--rounds plans a job over a dataset, and the task is one of updates: use {PLAN_DEVICES}"
+        )
     if plot is not None:
         if len(budgets) != 1:
             raise typer.BadParameter(

@@ -58,6 +58,8 @@ class UseMessage(Message):
     rounds_held: Whole
     noise_multiplier: float
     sampling_rate: float
+    devices: Whole | None
+    """The devices of a job on devices; null for all others."""
     spent_alone: EpsilonsMessage
     held_alone: EpsilonsMessage
 

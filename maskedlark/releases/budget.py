@@ -38,6 +38,7 @@ class BudgetUse:
         sampling_rate: 1 of a query.
         spent: The charges of what was answered.
         held: The charges of what is answered or reserved.
+        devices: Of a federated job, where its settings are read; None: its dataset's size counts.
     """
 
     use_id: bytes
@@ -49,6 +50,7 @@ class BudgetUse:
     sampling_rate: float
     spent: tuple[Charge, ...]
     held: tuple[Charge, ...]
+    devices: int | None = None
 
     @classmethod
     def of_job(
@@ -70,7 +72,15 @@ class BudgetUse:
 
     @classmethod
     def of_update(
-        cls, task: Task, job: UpdateJob, *, what: str, state: str, rounds_charged: int, is_open: bool
+        cls,
+        task: Task,
+        job: UpdateJob,
+        *,
+        what: str,
+        state: str,
+        rounds_charged: int,
+        is_open: bool,
+        devices: int | None = None,
     ) -> "BudgetUse":
         """Return a federated job's part of a person's budgets. Called by all parties.
 
@@ -81,6 +91,7 @@ class BudgetUse:
             state: See `BudgetUse`.
             rounds_charged: 1 + the index of the highest round that was answered: skipped ones count.
             is_open: Whether the rest of its rounds are held.
+            devices: See `BudgetUse`.
         """
         held = job.rounds if is_open else rounds_charged
         # Shown are the settings of the next round; of a job that is through, those of its last one.
@@ -95,6 +106,7 @@ class BudgetUse:
             sampling_rate=phase.sampling_rate,
             spent=job.charges(task, rounds_charged),
             held=job.charges(task, held),
+            devices=devices,
         )
 
     @classmethod
@@ -121,7 +133,7 @@ class BudgetedDataset:
     Attributes:
         dataset_id: Of the dataset, or of the task.
         task: The task.
-        size: Reports of the dataset, or devices.
+        size: Reports of the dataset, or the most devices of a job.
         is_person: Whether the budget is a person's, over all rounds of the task, and not a dataset's.
     """
 

@@ -16,7 +16,7 @@ from maskedlark.terminal.plural import plural
 SIZES: Final = ("rounds", "batch_size", "noise_multiplier")
 """What JSON says of a planned job."""
 USE_FIELDS: Final = (
-    "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate"
+    "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate", "devices"
 )  # fmt: skip
 """What JSON says of a use as it is."""
 
@@ -26,6 +26,8 @@ LABEL_FROM_LABEL: Final = "label: what is held costs so much to tell one real la
 NO_NOISE: Final = "this task adds no noise: nothing is private, and there is no budget"
 NOT_ADDITIVE: Final = "Each job's own epsilons are its cost alone; together, jobs cost less than the sum."
 MORE_THAN_LEFT: Final = "which is more than is left, since several epsilons compose to less than their sum"
+PLAN_DEVICES: Final = "`adserver job plan --strategy`"
+"""The command that plans a job on devices."""
 DISCOVERY: Final = (
     "(0) is a discovery of groups (aggregate --discover): helpers see keys without it, and its noise hides "
     "them from the ad server alone"
@@ -59,7 +61,7 @@ def title_line(budget: DatasetBudget) -> str:
     """Say what the budgets are of."""
     dataset, task = budget.dataset, budget.dataset.task
     if dataset.is_person:
-        of = f"a person in task {task.name!r}: {plural(dataset.size, 'device')}"
+        of = f"a person in task {task.name!r}"
         zeroed = "all updates of one person"
     else:
         most = task.reports_per_user
@@ -91,7 +93,8 @@ def use_table(budget: DatasetBudget) -> tuple[tuple[str, ...], list[tuple[str, .
             one.use.use_id.hex()[:_ID_DIGITS],
             one.use.state,
             f"{one.use.rounds_answered}/{one.use.rounds_held}",
-            f"{one.use.sampling_rate * budget.dataset.size:,.0f}",
+            # Jobs of one task may have different devices
+            f"{one.use.sampling_rate * (one.use.devices or budget.dataset.size):,.0f}",
             f"{one.use.noise_multiplier:.4g}",
             _of(one.spent.ad_server, one.held.ad_server),
             f"({_of(one.spent.colluding, one.held.colluding)})",
@@ -120,7 +123,7 @@ def next_line(budget: DatasetBudget) -> str:
     if not found:
         return f"no next job or query fits: use another {owner}"
     if budget.dataset.is_person:
-        release = "a next job whose rounds take all devices"
+        release = "a next job with sampling_rate 1"
     elif budget.dataset.task.mechanism is Mechanism.GAUSSIAN:
         release = "a next query, or a job whose rounds take all reports,"
     else:
@@ -129,7 +132,8 @@ def next_line(budget: DatasetBudget) -> str:
     # As they are shown, since the sentence would contradict two equal numbers
     is_more = found > left and number(found) != number(left)
     why = f", {MORE_THAN_LEFT}" if is_more else ""
-    return f"{release} may ask for epsilon up to {number(found)} within both budgets{why}"
+    other = f"; {PLAN_DEVICES} finds what any other may" if budget.dataset.is_person else ""
+    return f"{release} may ask for epsilon up to {number(found)} within both budgets{why}{other}"
 
 
 def forecast_line(forecast: Forecast) -> str:

@@ -250,7 +250,7 @@ def test_a_round_of_forged_updates_alone_begins_again_and_the_job_goes_on(site: 
 
 def test_more_updates_than_a_dataset_holds_do_not_stop_a_job(tmp_path: Path) -> None:
     with NetworkSite(tmp_path, {"max_dataset_size": 4}) as site:
-        site.submit(least_devices=2, window_s=1e6)
+        site.submit(least_devices=2, window_s=1e6, settings={**SETTINGS, "devices": 4})
         job = site.run()
         assert (job.state, job.rounds_done) == (JobState.DONE, ROUNDS)
         assert site.scene.cores[0].counts().datasets == ROUNDS

@@ -24,12 +24,13 @@ from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_tur
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import check_fits, update_job, update_round
-from maskedlark.releases.update import UpdateJob, UpdateRound
+from maskedlark.releases.update import UpdateJob, UpdateRound, form_of
 from maskedlark.reports.task import Task
 
 _EVALUATIONS = 50
 # The most that a strategy's noise_multiplier may be.
 _MOST_NOISE = 1e6
+_ROUNDING = 1 + 1e-9
 
 
 def plan_federated(
@@ -83,6 +84,7 @@ def plan_federated(
     if first is None:
         raise InvalidTask("the strategy's settings contain no rounds: set rounds")
     update_round(job, first).check(task, records=task.max_dataset_size)
+    _check_room(task, strategy.devices, job)
     _check_noise(task, strategy, job)
     charges = job.charges(task, job.rounds)
     together = [*([one] for one in already), charges]
@@ -94,19 +96,13 @@ def plan_federated(
             left=epsilon_left(task, already, _charges_by_noise(task, strategy, model, job_id=job_id)),
             together=spent_in_turn(together, task.delta),
         )
-    least = task.min_batch_size if submission.least_devices is None else submission.least_devices
-    if least > strategy.devices:
-        raise InvalidTask(
-            f"least_devices is {least}, but the strategy has only {strategy.devices} devices, so no "
-            "round would end: use a smaller least_devices"
-        )
     return canonical.build(
         FederatedPlan,
         {
             "task": task,
             "federated": job,
             "window_s": submission.window_s,
-            "least_devices": least,
+            "least_devices": _least_devices(submission, task, strategy),
             "seed": submission.seed,
             "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
         },
@@ -200,6 +196,44 @@ def _charges_by_noise(
 
 def _plain(strategy: Strategy) -> dict[str, Any]:
     return {name: getattr(strategy, name) for name in type(strategy).__dataclass_fields__}
+
+
+def _least_devices(submission: FederatedSubmission, task: Task, strategy: Strategy) -> int:
+    """Return how many devices a round waits for.
+
+    Raises:
+        InvalidTask: it would be only noise, or never end.
+    """
+    fewest, devices = task.min_batch_size, strategy.devices
+    if devices < fewest:
+        raise InvalidTask(
+            f"devices is {devices} in the strategy's settings: expected at least the task's min_batch_size, "
+            f"{fewest}, since a round of fewer devices would be only noise"
+        )
+    least = fewest if submission.least_devices is None else submission.least_devices
+    if not fewest <= least <= devices:
+        raise InvalidTask(
+            f"least_devices (--least-devices) is {least}: expected at least the task's min_batch_size, "
+            f"{fewest}, since a round of fewer devices would be only noise, and at most devices in the "
+            f"strategy's settings, {devices}, since no round would end"
+        )
+    return least
+
+
+def _check_room(task: Task, devices: int, job: UpdateJob) -> None:
+    """Refuse more devices than a round of the task holds: the rest would be cut off, and still be paid for.
+
+    Devices that are neither drawn nor send cover take no room.
+    """
+    cover = form_of(task).cover
+    answers = max(devices * (one.sampling_rate + (1.0 - one.sampling_rate) * cover) for one in job.phases)
+    most = task.max_dataset_size
+    if answers > most * _ROUNDING:
+        raise InvalidTask(
+            f"devices is {devices} in the strategy's settings, of which {answers:.10g} are expected to "
+            f"answer a round, but a round of task {task.name!r} holds {most} at most (its "
+            "max_dataset_size): use fewer devices, or a task with a larger --max-dataset-size"
+        )
 
 
 def _check_noise(task: Task, strategy: Strategy, job: UpdateJob) -> None:

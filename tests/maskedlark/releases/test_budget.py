@@ -197,12 +197,13 @@ def test_what_a_next_release_may_ask_is_said_of_the_jobs_for_which_it_holds() ->
     for of, release in (
         (dataset(), "a next query, or a job whose rounds take all reports,"),
         (dataset(laplace), "a next query, or a job of one round of all reports,"),
-        (replace(dataset(), is_person=True), "a next job whose rounds take all devices"),
+        (replace(dataset(), is_person=True), "a next job with sampling_rate 1"),
     ):
         budget = DatasetBudget.of(of, [])
         assert next_line(budget) == ""
         told = next_line(replace(budget, next_epsilon=1.25))
-        assert told == f"{release} may ask for epsilon up to 1.25 within both budgets"
+        other = "; `adserver job plan --strategy` finds what any other may" if of.is_person else ""
+        assert told == f"{release} may ask for epsilon up to 1.25 within both budgets{other}"
     whole = DatasetBudget.of(dataset(), [])
     for left, why in ((1.5, ""), (1.25, ""), (1.24999, ""), (0.75, f", {MORE_THAN_LEFT}")):
         standing = replace(

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from adserver.budgets.reservations import Budgets
+from adserver.cli.main import app
 from adserver.records.exported_model import ModelWeights
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, Stop
@@ -31,6 +33,7 @@ from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.updates import UpdateForm
 from maskedlark.rpc.wire import decode_report
 from maskedlark.terminal.budget_table import budget_table
+from maskedlark.terminal.budget_view import title_line, use_table
 from tests.federated_site import DEVICES, MODEL, ROUNDS, SETTINGS, Killed, Site
 from tests.patience import HANGS_S
 
@@ -158,7 +161,9 @@ def test_a_job_stops_with_the_budget_of_its_task(tmp_path: Path) -> None:
         ({"settings": {**SETTINGS, "sampling_rate": 1.5}}, "sampling_rate"),
         ({"settings": {**SETTINGS, "bound": {"frac_bits": 20}}}, "frac_bits"),
         ({"settings": {**SETTINGS, "cover_rate": 0.5}}, "cover_rate"),
-        ({"settings": {**SETTINGS, "devices": 1}}, "least_devices"),
+        ({"settings": {**SETTINGS, "devices": 1}}, "devices is 1 .*at least the task's min_batch_size, 2"),
+        ({"least_devices": 1}, r"^least_devices \(--least-devices\) is 1: .* the task's min_batch_size, 2"),
+        ({"least_devices": 7}, "least_devices .* is 7: .*at most devices in the strategy's settings, 6"),
         ({"settings": {**SETTINGS, "nonsense": 1}}, "nonsense"),
         ({"window_s": -1.0}, "window_s"),
         ({"is_tested": True}, "is_tested"),
@@ -247,6 +252,29 @@ def test_noise_too_small_for_the_least_bound_of_a_quantile_is_refused_at_submiss
         site.submit(settings={**SETTINGS, "noise_multiplier": 0.1, "quantile": {}})
     assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
     site.submit(settings={**SETTINGS, "noise_multiplier": 1.0, "quantile": {}})
+
+
+def test_devices_that_do_not_answer_take_no_room_in_a_round(tmp_path: Path) -> None:
+    """Without cover only those that are drawn answer."""
+    updates = UpdateForm(num_parameters=MODEL.size, cover=0.0)
+    site = Site(tmp_path, {"updates": updates, "max_dataset_size": 6})
+    with pytest.raises(InvalidTask, match=r"of which 6\.5 are expected to answer .* holds 6 at most"):
+        site.submit(settings={**SETTINGS, "devices": 13})
+    site.submit(settings={**SETTINGS, "devices": 12})
+
+
+def test_each_job_of_a_task_is_shown_with_its_own_devices(tmp_path: Path) -> None:
+    site = Site(tmp_path, {"mechanism": "gaussian"})
+    site.submit(settings={**SETTINGS, "noise_multiplier": 4.0})
+    site.job_id = b"g" * 16
+    site.submit(settings={**SETTINGS, "devices": 60, "noise_multiplier": 4.0})
+    found = Budgets(engine=site.engine, clock=lambda: site.now_s).of_people(site.scene.task)
+    assert [row[3] for row in use_table(found)[1]] == ["3", "30"]
+    assert title_line(found).startswith("a person in task 'conversions', ")
+    data = ("--data", str(tmp_path / "adserver"))
+    told = CliRunner().invoke(app, ["budget", *data, "--rounds", "3"], env={"COLUMNS": "250"})
+    assert told.exit_code == 2
+    assert "the task is one of updates: use `adserver job plan --strategy`" in told.output
 
 
 def test_a_persons_budgets_count_all_jobs_of_the_task_and_open_ones_whole(tmp_path: Path) -> None:
