@@ -418,10 +418,11 @@ def test_a_round_that_was_not_evaluated_has_the_figures_of_the_nearest_earlier_o
     visit.page.wait_for_selector(".uplot canvas")
     losses = {one.rounds_done: one.loss for one in visit.of.jobs.history(b"\2" * 16) if one.loss is not None}
     place = visit.page.locator("[data-chart=loss] .u-over")
-    width = (place.bounding_box() or {})["width"]
+    box = place.bounding_box()
+    assert box is not None
     seen = set[bool]()
     for part in range(1, 20):
-        place.hover(position={"x": width * part / 20, "y": 50})
+        place.hover(position={"x": box["width"] * part / 20, "y": 50})
         pointed, loss, *_ = visit.page.locator("[data-chart=loss] .u-legend .u-value").all_inner_texts()
         evaluated = max(one for one in losses if one <= int(pointed))
         number, _, of = loss.partition(" ")
