@@ -378,8 +378,8 @@ class AggregateResult(ReleasedResult):
                 known = list_known(name, [self.columns[place].name for place in at.values()])
                 raise JobRefused(
                     JobReason.MALFORMED,
-                    f"no mean or quantile with {names[0]!r} and {names[1]!r} is available: query both as "
-                    f"values; {known}",
+                    f"no mean or quantile with {names[0]!r} and {names[1]!r} can be read off this answer: "
+                    f"query both as values; {known}",
                 )
         return [at[name] for name in names]
 

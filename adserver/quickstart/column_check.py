@@ -12,7 +12,12 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
 
-from adserver.quickstart.measurement import MeasurementPlan, describe_long_words, plan_measurement
+from adserver.quickstart.measurement import (
+    MeasurementPlan,
+    describe_long_words,
+    find_wrong_names,
+    plan_measurement,
+)
 from adserver.quickstart.measurement_forecast import suggest_bounds
 from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.settings import DataSettings, MeasureSettings, Settings, TrainingSettings
@@ -174,8 +179,8 @@ def plan_measured(
     try:
         plan = plan_measurement(table, settings.data, whole)
     except InvalidTask as error:
-        found = (*find_measure_problems(table, settings.data, whole), str(error))
-        return None, (*dict.fromkeys(found), *_missing_bounds(whole, {}))
+        found = dict.fromkeys((*find_measure_problems(table, settings.data, whole), str(error)))
+        return None, (*found, *_missing_bounds(whole, {}))
     if plan is None or all(one.most is not None or one.word for one in whole.values):
         return plan, ()
     best = dict[str, str]()
@@ -186,7 +191,9 @@ def plan_measured(
 
 
 def find_measure_problems(table: Table, data: DataSettings, whole: MeasureSettings) -> Iterator[str]:
-    """Yield what is wrong with each value and key by itself, because a plan ends with its first error."""
+    """Yield all that is wrong with names, values and keys, because a plan ends with its first error."""
+    found = dict.fromkeys(find_wrong_names(whole, data))
+    yield from found
     for one in (
         *(replace(whole, values=(value,), keys=()) for value in whole.values),
         *(replace(whole, values=(), keys=(key,)) for key in whole.keys),
@@ -194,7 +201,8 @@ def find_measure_problems(table: Table, data: DataSettings, whole: MeasureSettin
         try:
             plan_measurement(table, data, one)
         except InvalidTask as error:
-            yield str(error)
+            if str(error) not in found:
+                yield str(error)
 
 
 def _missing_bounds(measure: MeasureSettings, best: Mapping[str, str]) -> Iterator[str]:

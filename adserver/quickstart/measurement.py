@@ -12,7 +12,7 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import compress
@@ -234,7 +234,8 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     """
     if not measure.is_asked:
         return None
-    _check_names(measure, data)
+    for wrong in find_wrong_names(measure, data):
+        raise InvalidTask(wrong)
     # A row of a result has other things under the last two
     taken = {COUNT, GROUP, MAY_BE_HIDDEN}
     with_gaps = [*_count_gaps(table, data, measure)]
@@ -427,24 +428,25 @@ def _count_filled(column: str, name: str, title: str) -> _PlannedValue:
     )
 
 
-def _check_names(measure: MeasureSettings, data: DataSettings) -> None:
-    """Check that nothing is named twice, and no key is secret: helpers and the ad server see keys."""
+def find_wrong_names(measure: MeasureSettings, data: DataSettings) -> Iterator[str]:
+    """Yield what is named twice or asked of a word, and secret keys: helpers and the ad server see keys."""
     values = [f"{one.column}=={one.word}" if one.word else one.column for one in measure.values]
     for setting, names in (("values", values), ("keys", measure.keys)):
-        if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise InvalidTask(f"[measure] {setting} names {twice[0]!r} twice: keep one of them")
+        for name, times in Counter(names).items():
+            if times > 1:
+                yield f"[measure] {setting} names {name!r} twice: keep one of them"
     for one in measure.values:
         if one.word and one.quantiles:
-            raise InvalidTask(
+            yield (
                 f"[measure] values: {one.column!r} counts {one.word!r} and has quantiles, which are of "
                 "numbers: leave them out, or name a column of numbers"
             )
         if len({*one.quantiles}) < len(one.quantiles):
-            raise InvalidTask(f"[measure] values: {one.column!r} names a quantile twice: keep one of them")
+            yield f"[measure] values: {one.column!r} names a quantile twice: keep one of them"
     secret = {one.column for one in measure.values} | ({data.label} - {""})
     for column in measure.keys:
         if column in secret:
-            raise InvalidTask(
+            yield (
                 f"[measure] keys names {column!r}, which is the label or a measured column and so secret, "
                 "while keys are not: group by another column"
             )

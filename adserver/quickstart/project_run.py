@@ -97,7 +97,8 @@ def _how_to_go_on(project: Project, recipe: Recipe | MeasuringRecipe | None, *, 
     """Say what becomes of an interrupted run."""
     if recipe is None:
         return (
-            f"interrupted before the run: `adserver quickstart run {project.folder}` starts the servers again"
+            "interrupted before the run, so nothing of it is kept: give the same command again, with all its "
+            "options"
         )
     steps = recipe.steps
     again, job = describe_next(project, steps.folder), steps.done.get("job")

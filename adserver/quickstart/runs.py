@@ -254,6 +254,7 @@ class Steps:
             options = options.after(found.options)
             if found.can_go_on(project):
                 found.options = options
+                found._write(begun=found._begun)
                 return found
         if found is not None and found.is_replaced:
             # The comparison is not kept: other settings may train no model
@@ -261,7 +262,10 @@ class Steps:
             # A folder that cannot be removed keeps its number
             with suppress(OSError):
                 shutil.rmtree(found.folder)
-        return cls(project.new_run(), _digest(project), {}, options=options)
+        begun = cls(project.new_run(), _digest(project), {}, options=options)
+        # Before the first step: what was asked for is known if that is never begun
+        begun._write(begun=None)
+        return begun
 
     @classmethod
     def read(cls, folder: Path) -> "Steps | None":

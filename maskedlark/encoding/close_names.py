@@ -55,7 +55,7 @@ def list_unknown(given: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:_MOST_LISTED])
+    listed = ", ".join(names[:_MOST_LISTED]) or "none"
     return f"it has {listed}" + (
         f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     )

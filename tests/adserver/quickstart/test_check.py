@@ -502,6 +502,28 @@ def test_an_error_of_new_is_all_that_is_said(tmp_path: Path) -> None:
     assert again.output == ""
 
 
+def test_all_that_is_wrong_with_a_measurement_is_said_at_once(tmp_path: Path) -> None:
+    new(tmp_path, Case(text(visits()).encode(), None))
+    values = (
+        '[{column = "pages", quantiles = [0.5, 0.5]}, {column = "device", word = "phone", quantiles = [0.5]}]'
+    )
+    keys = '["pages", "bought", "lost", "lost"]'
+    change(tmp_path / "play", "\nvalues = []", f"\nvalues = {values}")
+    change(tmp_path / "play", "\nkeys = []", f"\nkeys = {keys}")
+    problems = [one.removeprefix("[measure] ") for one in check(Project.open(tmp_path / "play")).problems]
+    for begin in (
+        "keys names 'lost' twice",
+        "values: 'device' counts 'phone' and has quantiles",
+        "values: 'pages' names a quantile twice",
+        "keys names 'pages', which is the label or a measured",
+        "keys names 'bought', which is the label or a measured",
+        "keys names 'lost', but",
+        "values: 'pages' has no most",
+    ):
+        assert len([one for one in problems if one.startswith(begin)]) == 1
+    assert len(problems) == 7
+
+
 def new_on_devices(folder: Path) -> Result:
     """A project of 200 people with two visits each."""
     folder.mkdir(exist_ok=True)

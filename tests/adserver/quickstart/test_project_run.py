@@ -164,5 +164,5 @@ def test_a_job_that_is_done_is_not_said_to_wait(project: Project) -> None:
 
 def test_before_there_is_a_run_nothing_is_promised_about_one(project: Project) -> None:
     told = _how_to_go_on(project, None, is_up=False)
-    assert told.startswith("interrupted before the run: ")
+    assert told.startswith("interrupted before the run, ")
     assert "goes on" not in told

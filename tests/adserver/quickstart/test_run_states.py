@@ -185,6 +185,17 @@ def test_a_run_that_replaces_another_keeps_its_name_and_note_unless_it_has_other
     assert steps.options == RunOptions(name=given or "wide", note="a wider network")
 
 
+@pytest.mark.parametrize("done", [(), ("table", "job")])
+def test_a_name_is_kept_though_the_run_is_interrupted_before_it_begins_a_step(
+    done: tuple[str, ...], project: Project
+) -> None:
+    for step in done:
+        Steps.open(project).do(step, dict)
+    Steps.open(project, RunOptions(name="wide"))
+    steps = Steps.open(project)
+    assert (steps.folder.name, steps.options.name) == ("1", "wide")
+
+
 def test_the_error_of_a_run_is_short_in_the_list_and_whole_as_json(project: Project) -> None:
     error = f"browser-sim encode --fit: error: {'very ' * 60}long. Another sentence."
     Steps.open(project).stop(error)

@@ -65,6 +65,7 @@ def test_all_columns_that_are_looked_up_in_vain_are_named_at_once() -> None:
 
 def test_without_a_close_name_the_first_names_are_listed() -> None:
     assert list_known("x", COLUMNS) == "it has pais, Recompra, Campaña, importe total"
+    assert list_known("x", []) == "it has none"
     many = [f"column {place}" for place in range(40)]
     assert list_known("x", many) == f"it has {', '.join(many[:30])} and 10 more"
 
