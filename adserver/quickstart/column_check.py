@@ -29,7 +29,7 @@ from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, TOP, Column, Encoder, IdColumn
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit, id_column
 from maskedlark.encoding.identifiers import why_codes, why_identifiers
-from maskedlark.encoding.people_columns import find_people_columns, holds_names_of_people
+from maskedlark.encoding.people_columns import find_people_columns
 from maskedlark.encoding.table import Table
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.terminal.exit_status import how_to_install
@@ -85,9 +85,7 @@ def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str])
     """
     answered = {*data.date_orders(), *data.codes, *data.publish, *data.vocabularies()}
     for column in report.columns:
-        has_names = column.use is Use.LEFT_OUT and holds_names_of_people(column.name)
-        # To say that names are words does not say that they may be public
-        if column.name not in kept or column.name in (data.publish if has_names else answered):
+        if column.name not in kept or column.name in answered:
             continue
         if column.use is Use.WORDS and column.unread:
             yield (
@@ -97,7 +95,6 @@ def warn_of_kept(report: TableReport, data: DataSettings, kept: Collection[str])
         elif column.use is Use.LEFT_OUT and not column.leak and not column.looks_like:
             yield (
                 f"[data] ignore: column {column.name!r} is a feature, and `new` leaves it out: {column.why}"
-                + ("; the encoder is public: name it in ignore or publish" if has_names else "")
             )
 
 
@@ -331,7 +328,7 @@ def _problems_of_columns(
         # A misspelled name may have been meant for this column: it has its line already
         if column.looks_like and not is_named and not is_name_missing:
             if column.unread:
-                yield f"[data] column {column.name!r} holds {column.unread}, or name it in ignore"
+                yield f"[data] column {column.name!r}: {column.unread}, or name it in ignore"
                 continue
             settings = "dates, ignore" if column.use is Use.DATE else "ignore"
             yield (

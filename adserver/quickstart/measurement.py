@@ -36,7 +36,7 @@ from maskedlark.canonical import build, encode
 from maskedlark.encoding.cells import Cells, number, said
 from maskedlark.encoding.close_names import list_known
 from maskedlark.encoding.dates import are_dates
-from maskedlark.encoding.identifiers import identifiers
+from maskedlark.encoding.people_columns import why_private
 from maskedlark.encoding.table import Table
 from maskedlark.encoding.unread_cells import describe_units
 from maskedlark.errors import InvalidTask
@@ -532,7 +532,7 @@ def _categories(table: Table, column: str, data: DataSettings) -> dict[str, obje
     """
     _check_column(table, column, "keys")
     cells = table.columns[column]
-    found = None if column in data.publish else identifiers(cells)
+    found = None if column in data.publish else why_private(column, cells)
     if found and are_dates(cells):
         raise InvalidTask(
             f"[measure] keys: column {column!r} has dates ({found}), of which each would be a group: add a "

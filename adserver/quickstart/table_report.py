@@ -33,11 +33,10 @@ from maskedlark.encoding.identifiers import (
     FEWEST_ROWS,
     MOSTLY,
     are_unix_times,
-    identifiers,
     why_codes,
     why_identifiers,
 )
-from maskedlark.encoding.people_columns import holds_names_of_people
+from maskedlark.encoding.people_columns import why_private
 from maskedlark.encoding.table import Table
 from maskedlark.encoding.unread_cells import find_unread
 from maskedlark.encoding.written_numbers import doubts_points, find_example
@@ -84,7 +83,7 @@ class ColumnReport:
         example: The most frequent cell as it is written, which is what groups by words are called.
         use: What it becomes.
         why: For a column that is left out, or read otherwise than its cells suggest; no cell is in it.
-        looks_like: What identifiers its words look like, for the public encoder; None for none.
+        looks_like: What identifiers its words look like, or that they name people; None for public words.
         unread: What keeps a column of words from being read as numbers or dates; empty if nothing does, or
             if the words are few enough to be meant.
         leak: How it tells the label by itself, whatever becomes of it; empty if it does not.
@@ -280,7 +279,8 @@ def _column(
         leak = find_one_sided(cells, learned)
     if follows:
         leak = "follows the label: alone it predicts nearly every row"
-    if use is not Use.LEFT_OUT and (follows or (area and area >= RANKS_THE_LABEL)):
+    # What says how a column can be read would make a feature of the leak
+    if (use is not Use.LEFT_OUT or unread) and (follows or (area and area >= RANKS_THE_LABEL)):
         use, why, order = Use.LEFT_OUT, f"it {leak} (a leak?)", None
     return ColumnReport(
         name=name,
@@ -289,7 +289,7 @@ def _column(
         example=table.examples.get(name) or find_example(table.columns[name]),
         use=use,
         why=why,
-        looks_like=identifiers(cells) if _are_words(counts) else None,
+        looks_like=why_private(name, cells) if _are_words(counts) else None,
         unread=unread,
         leak=leak,
         spellings="" if use is Use.DATE else _find_spellings(counts),
@@ -369,12 +369,12 @@ def _use(name: str, cells: Cells, counts: Counter[str]) -> _Reading:
         return _use_of_numbers(name, counts)
     short = sum(count for cell, count in counts.items() if dates.has_short_year(cell))
     if short >= MOSTLY * counts.total():
-        return _Reading(Use.LEFT_OUT, "dates with years of two digits: write four")
+        return _Reading(Use.LEFT_OUT, "dates with years of two digits: write four", is_unread=True)
     try:
         if dates.are_dates(cells):
             return _Reading(Use.DATE)
     except InvalidTask as error:
-        return _Reading(Use.LEFT_OUT, f"{error}: {_how_to_read_dates(name, error)}")
+        return _Reading(Use.LEFT_OUT, f"{error}: {_how_to_read_dates(name, error)}", is_unread=True)
     return _use_of_words(name, cells, counts)
 
 
@@ -409,14 +409,12 @@ def _use_of_numbers(name: str, counts: Counter[str]) -> _Reading:
 
 
 def _use_of_words(name: str, cells: Cells, counts: Counter[str]) -> _Reading:
-    found, unread = identifiers(cells), find_unread(counts)
+    found, unread = why_private(name, cells), find_unread(counts)
     are_many = found is not None or len(counts) > MOST_CLASSES
     if unread is not None and are_many:
         return _Reading(Use.LEFT_OUT, unread.why, is_unread=True)
     if found is not None:
         return _Reading(Use.LEFT_OUT, f"looks like identifiers: {found}")
-    if len(counts) >= FEWEST_ROWS and holds_names_of_people(name):
-        return _Reading(Use.LEFT_OUT, "names of people, by the column's name")
     if unread is None or unread.meant == "amounts":
         return _Reading(Use.WORDS)
     # Codes such as `4G` beside `5` may be meant, so it is not left out.

@@ -31,8 +31,8 @@ from maskedlark.encoding.encoder import (
     WrongCell,
 )
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
-from maskedlark.encoding.identifiers import FEWEST_ROWS, identifiers, why_codes, why_identifiers
-from maskedlark.encoding.people_columns import find_people_columns
+from maskedlark.encoding.identifiers import FEWEST_ROWS, why_codes, why_identifiers
+from maskedlark.encoding.people_columns import find_people_columns, why_private
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -446,7 +446,7 @@ def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> N
             if isinstance(column, IdColumn):  # the others are not in the encoder
                 kept = frozenset(column.words)
                 cells = [cell for cell in cells if cell in kept]
-            found = identifiers(cells)
+            found = why_private(column.name, cells)
             if found:
                 instead = f"read its dates with --date {column.name!r}, " if _holds_dates(cells) else ""
                 raise InvalidSource(

@@ -11,8 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from maskedlark.encoding import dates
-from maskedlark.encoding.cells import number
-from maskedlark.encoding.identifiers import FEWEST_ROWS, MOSTLY, are_in_unix_years, find_kind, why_codes
+from maskedlark.encoding.cells import Cells, number
+from maskedlark.encoding.close_names import fold
+from maskedlark.encoding.identifiers import (
+    FEWEST_ROWS,
+    MOSTLY,
+    are_in_unix_years,
+    find_kind,
+    identifiers,
+    why_codes,
+)
 from maskedlark.encoding.table import Table
 from maskedlark.frozen import frozen
 
@@ -45,7 +53,38 @@ _PERSON_NAME: Final = re.compile(
     f"(?:(?:full|first|last|middle|given|family|sur|person|maiden|contact) ?|{_ONE}(?:e?n|e?s)? ?)?names?"
     "|(?:voll|vor|nach|familien)(?:e? ?)namen?|(?:pre)?nom(?: (?:complet|de famille))?|prenom"
     "|nombre(?: completo)?|apellidos?|nome(?: completo)?|cognome|sobrenome|(?:voor|achter)?naam"
+    "|(?:(?:account|card|policy|ticket) ?)?holder|(?:home |policy )?owner|insured(?: person)?|beneficiary"
+    "|(?:versicherungs|konto|karten)inhaber|inhaber|versicherter?|versicherungsnehmer|eigentumer|titular"
 )
+# The most frequent given names of several countries: of a long column of full names many begin with one
+_GIVEN_NAMES: Final = """
+ahmed albert aleksandra alessandro alex alexander alexandra ali alice amanda amit amy ana andrea andreas
+andrew angela anita anja ann anna anne annette anthony antoine antonio ashley barbara ben benjamin bernd
+betty bianca birgit brandon brian bruno camille carla carlos carmen carol caroline catherine charles
+christian christina christine christopher claire clara claudia cristina cynthia daniel daniela david
+deborah debra dennis diana diego dieter dirk donald donna dorothy edward elena elisabeth elizabeth emily
+emma eric erik eva fabian fatima felix fernando francesca francesco francois frank franz gabriela gary
+george gerhard giulia giuseppe greg gregory guillaume hannah hans harald heather heike heinz helen helena
+helga ines ingrid isabel isabelle ivan jack jacob jacqueline jakub james jan jana jane janet jason javier
+jean jeffrey jennifer jens jerry jessica joan joanna joe john jonas jonathan jorge jose joseph joshua
+juan julia julian julie jurgen justin karen karin karl karsten katarzyna katharina katherine kathleen
+kathrin kelly kenneth kevin kim klaus krzysztof lars laura lauren lea lena leon linda lisa louis louise
+luca lucas luis luisa lukas manfred manuel marc marco margaret maria marie mario marion mark markus marta
+martin martina mary matteo matthew matthias mehmet melanie melissa michael michaela michel michelle
+miguel mike mohamed mohammed monica monika mustafa nadine nancy natalia nathalie nicholas nicola nicolas
+nicole nina noah olga oliver olivia pablo pamela paolo patricia patrick paul paula pedro peter petra
+philip philipp philippe pierre rachel rainer ralf raj ralph rebecca renate ricardo richard rita robert
+roberto ronald rosa ruth ryan sabine sandra sara sarah scott sebastian sergio sharon silvia simon sophie
+stefan stefanie stephan stephanie stephen steven susan susanne sven tanja teresa thomas tim timothy
+tobias tom torsten tyler ulrich ursula ute uwe valentina vanessa veronika victor virginie walter werner
+wilhelm william wolfgang yasmin zoe
+"""
+_GIVEN: Final = frozenset(_GIVEN_NAMES.split())
+_TITLES: Final = frozenset({"dr", "frau", "herr", "miss", "mme", "mr", "mrs", "ms", "prof", "sr", "sra"})
+# The least share of full names that begin with one of those: of places, brands and products few do
+_KNOWN_GIVEN: Final = 0.25
+_MOST_PARTS: Final = 5
+_LETTERS: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|['\u2019-])*")
 _NAME_PART: Final = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Between these shares of its rows the words of a column may be ids of people who repeat: fewer are mostly
 # groups of people, or of things
@@ -97,9 +136,32 @@ def find_people_columns(table: Table, names: Collection[str]) -> PeopleColumns:
     return PeopleColumns(named=named, asked=asked)
 
 
-def holds_names_of_people(column: str) -> bool:
-    """Return whether a column's name says that its words are names of people, such as `Full Name`."""
-    return bool(_PERSON_NAME.fullmatch(_split_name(column)))
+def why_private(column: str, cells: Cells) -> str | None:
+    """Return why the words of a column are not to be published unasked, for a message; None if they may be.
+
+    They look like identifiers, or name people: by the column's name, or because most are full names of which
+    many have a frequent given name. Fewer than `FEWEST_ROWS` different words name kinds of people.
+    """
+    words = {cell for cell in cells if cell is not None}
+    found = identifiers(cells)
+    if found or len(words) < FEWEST_ROWS or all(number(one) is not None for one in words):
+        return found
+    if _PERSON_NAME.fullmatch(_split_name(column)):
+        return "names of people, by the column's name"
+    if _names_people(column):
+        return "ids of people, by the column's name"
+    given = [one for one in map(_find_given_name, words) if one]
+    known = sum(one in _GIVEN for one in given)
+    are_names = len(given) >= MOSTLY * len(words) and known >= _KNOWN_GIVEN * len(given)
+    return "names of people" if are_names else None
+
+
+def _find_given_name(word: str) -> str:
+    """Return the given name of a full name, as of `Dr. Anna Lang` and `Lang, Anna`; empty if it is none."""
+    last, _, first = fold(word).replace(".", " ").partition(",")
+    parts = [part for part in f"{first} {last}".split() if part not in _TITLES]
+    is_full = 1 < len(parts) <= _MOST_PARTS and all(_LETTERS.fullmatch(part) for part in parts)
+    return parts[0].partition("-")[0] if is_full else ""
 
 
 def _split_name(column: str) -> str:

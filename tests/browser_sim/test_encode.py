@@ -284,6 +284,20 @@ def test_an_encoder_holds_no_words_that_look_like_identifiers_unless_their_colum
         assert ("(e-mail addresses)" in made.output) == bool(status)
 
 
+@pytest.mark.parametrize(("column", "cell"), [("user id", "u{}"), ("Policyholder", "Holder {}")])
+def test_an_encoder_holds_no_words_of_a_column_whose_name_says_people_unless_it_is_published(
+    column: str, cell: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(
+        f"{column},age,y\n" + "".join(f"{cell.format(row % 30)},{row % 9},{row % 2}\n" for row in range(100))
+    )
+    for options, status in (((), 1), (("--ignore", column), 0), (("--publish", column), 0)):
+        made = invoke("encode", "--fit", path, "--label", "y", *options)
+        assert made.exit_code == status, made.output
+        assert ("of people, by the column's name)" in made.output) == bool(status)
+
+
 def test_a_column_of_dates_that_nobody_named_is_told_its_option(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     for cell, is_told in (("2026-{:02}-{:02} 04:50", True), ("x{}y{}", False)):
@@ -387,7 +401,6 @@ def test_a_fit_says_which_numbers_seem_to_name_things_unless_it_is_told_what_the
     ("name", "spell", "why"),
     [
         ("Kundennr", lambda row: f"{10_000 + row % 30}", "seems to name people, and helpers read features: "),
-        ("user id", lambda row: f"u{row % 30}", "seems to name people, and helpers read features: "),
         (
             "line",
             lambda row: f"{row + 1}",

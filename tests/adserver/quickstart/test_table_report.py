@@ -160,6 +160,16 @@ def test_a_number_that_only_one_class_has_follows_the_label() -> None:
     assert (use, "follows the label" in why) == (Use.LEFT_OUT, True)
 
 
+@pytest.mark.parametrize("year", ["2026", "26"])
+def test_a_leak_in_dates_that_are_not_read_is_not_advised_to_be_read(year: str) -> None:
+    def date(row: int) -> str:
+        return f"{1 + row % 12}/{1 + row // 12 % 12}/{year}"
+
+    rows = [(date(row) if cells[-1] == "yes" else "", *cells) for row, cells in enumerate(visits())]
+    use, why = use_of("paid", text(rows, header=("paid", "visit", "device", "minutes", "pages", "bought")))
+    assert (use, "(a leak?)" in why, "dates" in why) == (Use.LEFT_OUT, True, False)
+
+
 def test_a_payment_that_only_buyers_make_follows_the_label_though_others_have_zero() -> None:
     chance = Random(6)
     rows = [(f"{chance.expovariate(0.02) * (cells[-1] == 'yes'):.2f}", *cells) for cells in visits()]
