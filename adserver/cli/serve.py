@@ -115,12 +115,13 @@ def _keygen_command(
     """Create this server's TLS key and certificate in --data. Existing ones are never overwritten."""
     from maskedlark.reports.origin import SPELLING, split_origin
     from maskedlark.rpc.certificates import write_certificate
+    from maskedlark.runtime.ownership import make_folder
 
     # Helpers take tasks of the origin that the certificate names: a misspelt one would show only there
     if split_origin(origin) is None:
         raise typer.BadParameter(f"--origin is {origin!r}, which is not valid: {SPELLING}")
     # The private key will lie in it
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(data)
     try:
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
     # Helpers pin it: another one would shut this server out

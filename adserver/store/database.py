@@ -18,6 +18,7 @@ from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import JobReason
 from maskedlark.runtime import database as storage
 from maskedlark.runtime.database import reading
+from maskedlark.runtime.ownership import make_folder
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
@@ -45,13 +46,13 @@ def default_url(data_dir: Path) -> str:
 
     The folder is created if it is missing, for this user only.
     """
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(data_dir)
     return URL.create("sqlite", database=str(data_dir / FILE_NAME)).render_as_string()
 
 
 def open_store(data_dir: Path, database: str | None) -> Engine:
     """Open the database of a data folder, or another one; create the folder and tables that are missing."""
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(data_dir)
     engine = storage.open_database(database or default_url(data_dir))
     create_tables(engine)
     return engine

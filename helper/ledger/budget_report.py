@@ -20,6 +20,7 @@ from maskedlark.releases.kinds import decode_query
 from maskedlark.releases.update import UpdateSpec, rounds_by_job
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database, reading
+from maskedlark.runtime.ownership import check_is_folder
 
 
 class BudgetReport:
@@ -71,8 +72,11 @@ def open_ledger(data: Path, database: str | None) -> Engine:
     """Open the database of a helper's ledger, which must exist.
 
     Raises:
+        InvalidSetting: there is no such folder.
         JobRefused(UNKNOWN_DATASET): nothing was ever served from this folder.
     """
+    if database is None:
+        check_is_folder(data)
     if database is None and not (data / LEDGER_FILE).is_file():
         raise JobRefused(
             JobReason.UNKNOWN_DATASET, f"{data} contains no ledger: no helper has served from it yet"

@@ -32,7 +32,7 @@ from maskedlark.reports.sealing import OpeningKey, SignedKeyList
 from maskedlark.reports.task import HelperIdentity, Task
 from maskedlark.runtime.durable_file import private, replacing
 from maskedlark.runtime.key_envelope import keeper_of, read_secret, seal_by, wrap_file
-from maskedlark.runtime.ownership import check_secret_file, keep_owner
+from maskedlark.runtime.ownership import check_is_folder, check_secret_file, keep_owner, make_folder
 
 FILE_NAME: Final = "keys.json"
 STORAGE_KEY_BYTES: Final = 32
@@ -135,7 +135,7 @@ class HelperKeys(NeverPickled):
         path = folder / FILE_NAME
         encoded = encode(self._as_file())
         try:
-            folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+            make_folder(folder)
             folder.chmod(_PRIVATE_FOLDER)
             # O_EXCL: existing keys are never overwritten, and the file is private from its first moment.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
@@ -256,9 +256,13 @@ def wrap(folder: Path, keeper: str) -> None:
 
 
 def _unread(path: Path, error: OSError) -> InvalidSetting:
+    """Return the error of a key file that cannot be read; of a data folder that is none, raise it."""
+    check_is_folder(path.parent)
+    if not isinstance(error, FileNotFoundError):
+        return InvalidSetting(f"cannot read {path}: {error.strerror}; run this as the user of the helper")
     return InvalidSetting(
-        f"cannot read {path}: {error.strerror}; restore it from the backup of the keys, or create one in a "
-        "new folder with `lark-helper keygen`"
+        f"{path.parent} contains no {path.name}: give as --data the folder that has it, restore it from the "
+        "backup of the keys, or create keys in a new folder with `lark-helper keygen`"
     )
 
 

@@ -21,7 +21,7 @@ from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import names_in
 from maskedlark.runtime.key_envelope import PLAIN, keeper_of, wrap_file
-from maskedlark.runtime.ownership import keep_owner
+from maskedlark.runtime.ownership import check_is_folder, keep_owner
 
 RENEWAL_FOLDER: Final = "renewal"
 
@@ -38,9 +38,14 @@ def prepare(folder: Path, *, now: datetime, days: int, names: Iterable[str] = ()
         names: Those of the new certificate if the one in use is lost, and only then.
 
     Raises:
-        InvalidSetting: the certificate in use names no party, or is lost and no names are given; a renewal
-            waits already, or what wraps the key in use is away.
+        InvalidSetting: there is no such folder, or it is empty; the certificate in use names no party, or is
+            lost and no names are given; a renewal waits already, or what wraps the key in use is away.
     """
+    check_is_folder(folder)
+    if not any(folder.iterdir()):  # a name that was mistyped, in which a key would lie that nobody uses
+        raise InvalidSetting(
+            f"{folder} is empty: --data is the folder in which `keygen` made this party's keys"
+        )
     in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
     # An origin first: the first name is the one that the certificate is labelled with, as by `keygen`.
     names = sorted(
@@ -91,11 +96,12 @@ def activate(folder: Path) -> TlsFiles:
     has.
 
     Raises:
-        InvalidSetting: none is prepared, or what wraps the key in use is away.
+        InvalidSetting: there is no such folder, none is prepared, or what wraps the key in use is away.
     """
+    check_is_folder(folder)
     in_use, new = TlsFiles.in_folder(folder), TlsFiles.in_folder(folder / RENEWAL_FOLDER)
     if not new.certificate.exists():
-        raise InvalidSetting(f"{folder / RENEWAL_FOLDER} contains no renewal: prepare one first")
+        raise InvalidSetting(f"{folder} contains no renewal: prepare one with `certificate renew`")
     # The key first: after a crash in between only the certificate is left to move, and this can be repeated.
     if new.private_key.exists():
         if in_use.private_key.exists():

@@ -125,6 +125,16 @@ class TlsFiles:
             InvalidSetting: a file cannot be read, others may read the key or write another file, a file is
                 not PEM, or the certificate is of another key.
         """
+        gone = next((path for path in self._there() if not path.exists()), None)
+        if gone is not None:
+            raise InvalidSetting(
+                f"{gone} does not exist: "
+                + (
+                    "write the certificates of this party's peers to it"
+                    if gone == self.trusted_authorities
+                    else "restore it, or make another key and certificate with `certificate renew`"
+                )
+            )
         check_secret_file(self.private_key)
         for path in self._there():
             check_not_writable(path)

@@ -123,6 +123,8 @@ def open_database(url: str) -> Engine:
         dialect = parsed.get_backend_name()
         if dialect not in _DIALECTS:
             raise InvalidSetting(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
+        if dialect == "sqlite" and parsed.database in (None, "", ":memory:"):
+            raise InvalidSetting("the database URL names no file: expected sqlite:///PATH")
         if "@" in (parsed.host or ""):
             raise InvalidSetting("the database URL has two @: write that of a name or password as %40")
         # Every request thread may hold a connection for a moment; waiting for one must not fail a request.
@@ -335,7 +337,7 @@ def _migrate(connection: Connection, found: int, version: int, migrations: Migra
 
 def _make_private(path: str | None) -> None:
     """Create a missing SQLite file, for its owner only; refuse one that others may read."""
-    if not path or path == ":memory:" or path.startswith("file:"):
+    if not path or path.startswith("file:"):
         return
     try:
         Path(path).touch(mode=0o600)

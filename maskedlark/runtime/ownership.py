@@ -15,6 +15,7 @@ from maskedlark.errors import InvalidSetting
 _OTHERS: Final = 0o077
 _OTHERS_WRITE: Final = 0o022
 _ROOT: Final = 0
+_PRIVATE_FOLDER: Final = 0o700
 
 
 def check_secret_file(path: Path) -> None:
@@ -36,6 +37,33 @@ def check_own(path: Path) -> None:
         InvalidSetting: another user owns it, and could replace it.
     """
     _check_owner(path, _stat(path).st_uid)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a party's data folder, which nobody else may look into, unless it exists.
+
+    Raises:
+        InvalidSetting: it is a file, or cannot be made.
+    """
+    try:
+        folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InvalidSetting(f"{folder} is not a folder: choose another name with --data") from None
+    except OSError as error:
+        raise InvalidSetting(f"cannot make the folder {folder}: {error.strerror}") from None
+
+
+def check_is_folder(folder: Path) -> None:
+    """Return if a party's data folder exists.
+
+    Raises:
+        InvalidSetting: it does not, or is a file.
+    """
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise InvalidSetting(
+            f"{folder} {what}: --data is the folder in which `keygen` made this party's keys"
+        )
 
 
 def check_data_folder(folder: Path) -> None:

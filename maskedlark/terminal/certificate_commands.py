@@ -44,6 +44,7 @@ def certificate_app(envvar: str) -> typer.Typer:
         from maskedlark.rpc.tls_files import TlsFiles
 
         files = TlsFiles.in_folder(data)
+        _check_there(files.certificate)
         _show(files)
         _show_trusted(files)
 
@@ -79,10 +80,23 @@ def certificate_app(envvar: str) -> typer.Typer:
         from maskedlark.runtime.key_envelope import wrap_file
 
         path = TlsFiles.in_folder(data).private_key
+        _check_there(path)
         wrap_file(path, keeper)
         typer.echo(f"{path}: {keeper}")
 
     return app
+
+
+def _check_there(path: Path) -> None:
+    from maskedlark.errors import InvalidSetting
+    from maskedlark.runtime.ownership import check_is_folder
+
+    check_is_folder(path.parent)
+    if not path.exists():
+        raise InvalidSetting(
+            f"{path.parent} contains no {path.name}: give as --data the folder in which `keygen --host` made "
+            "it, restore it from a backup, or make another with `certificate renew --host HOST`"
+        )
 
 
 def _show(files: "TlsFiles") -> None:

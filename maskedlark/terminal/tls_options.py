@@ -7,6 +7,13 @@ import typer
 from maskedlark.rpc.tls_files import TlsFiles
 
 
+def _missing_of(files: TlsFiles) -> str:
+    folder = files.certificate.parent
+    if folder.exists() and not folder.is_dir():
+        return f"{folder} is not a folder"
+    return f"{files.missing if folder.exists() else folder} does not exist"
+
+
 def tls_files(
     *,
     insecure: bool,
@@ -32,8 +39,7 @@ def tls_files(
         instead = (
             ""
             if own is None
-            else f"; without these options, the files from `keygen` are used, but {own.missing} does not "
-            "exist"
+            else f"; without these options, the files from `keygen` are used, but {_missing_of(own)}"
         )
         by_folder = "" if folder or insecure or any(given) else "--data with the files from `keygen`, or "
         raise typer.BadParameter(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import sqlite3
@@ -25,7 +26,7 @@ from helper.ledger.ledger import LEDGER_FILE
 from helper.ledger.schema import TASKS
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
-from maskedlark.errors import HelperUnavailable
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.certificates import write_certificate
@@ -166,8 +167,56 @@ def test_keygen_beside_another_certificate_makes_nothing(tmp_path: Path) -> None
 def test_keys_of_a_folder_without_any_are_not_changed(tmp_path: Path, act: tuple[str, ...]) -> None:
     refused = helper("keys", *act, "--data", tmp_path / "nowhere")
     assert refused.returncode == REFUSED
-    assert "keys.json: No such file or directory; restore it from the backup" in refused.stderr
+    assert "nowhere does not exist: --data is the folder in which `keygen` made" in refused.stderr
     assert not [*tmp_path.iterdir()]
+
+
+OF_A_FOLDER = (
+    ("serve", "--listen", "127.0.0.1:0"),
+    ("serve", "--listen", "127.0.0.1:0", "--insecure"),
+    ("status", "--address", "localhost:1"),
+    ("budget",),
+    ("audit", "list"),
+    ("audit", "export"),
+    ("audit", "verify"),
+    ("keys", "list"),
+    ("keys", "rotate"),
+    ("keys", "wrap", "--with", "file"),
+    ("certificate", "show"),
+    ("certificate", "renew"),
+    ("certificate", "renew", "--host", "helper.example"),
+    ("certificate", "activate"),
+    ("certificate", "wrap", "--with", "file"),
+)
+
+
+@pytest.mark.parametrize("words", OF_A_FOLDER, ids=" ".join)
+def test_a_wrong_data_folder_is_told_of_in_plain_words_and_gets_no_file(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    for name, said in (
+        ("missing", "does not exist"),
+        ("file", "is not a folder"),
+        ("empty", r"is empty|contains no|tls\.crt does not exist"),
+    ):
+        ended = CliRunner().invoke(app, [*words, "--data", str(tmp_path / name)], env={"COLUMNS": "300"})
+        told = f"{ended.output}{ended.exception}"
+        assert ended.exit_code != 0
+        assert isinstance(ended.exception, MaskedLarkError | SystemExit), told
+        assert re.search(f"{tmp_path / name} ({said})|{tmp_path / name}/({said})", told), told
+        assert "Not a directory" not in told
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_keys_are_not_made_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = helper("keygen", "--name", "north", "--data", tmp_path / "file")
+    assert refused.stderr == (
+        f"InvalidSetting: {tmp_path}/file is not a folder: choose another name with --data\n"
+    )
 
 
 def test_a_helper_whose_ledger_cannot_be_read_says_that_it_is_not_well(data: Path) -> None:

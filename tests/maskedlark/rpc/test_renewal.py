@@ -58,6 +58,9 @@ def test_a_renewal_is_not_made_twice_and_not_activated_before_it_is_made(
 
 
 def test_without_a_certificate_there_is_nothing_to_renew(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match=f"{tmp_path} is empty: --data is the folder"):
+        prepare(tmp_path, now=NOW, days=400, names=["helper.example"])
+    (tmp_path / "keys.json").touch()
     with pytest.raises(InvalidTask, match=r"tls\.crt does not exist: name with --host"):
         prepare(tmp_path, now=NOW, days=400)
 

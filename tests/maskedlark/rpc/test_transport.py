@@ -523,7 +523,7 @@ def test_a_certificate_of_another_key_and_a_missing_file_are_refused(tmp_path: P
     helper, adserver, _ = parties(tmp_path)
     with pytest.raises(InvalidTask, match="does not belong to"):
         replace(helper, certificate=adserver.certificate).read()
-    with pytest.raises(InvalidTask, match=f"cannot read {tmp_path / 'absent'}: No such file"):
+    with pytest.raises(InvalidTask, match=f"{tmp_path / 'absent'} does not exist: restore it"):
         replace(helper, certificate=tmp_path / "absent").read()
     assert "PRIVATE" not in repr(helper.read())
 
