@@ -12,7 +12,7 @@ column together show it.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum, unique
 from types import MappingProxyType
@@ -163,8 +163,9 @@ def wrong_dates(cells: Cells, order: DateOrder | None = None) -> dict[str, str]:
     """Return the cells that keep `parts` from reading the other ones, each with the reason.
 
     Besides cells that are no date these are the rarer of Unix seconds and written dates, and dates with
-    slashes that contradict the order or, without one, where nothing shows it. Where no cell is a date, the
-    reason has the forms that are read.
+    slashes that contradict the order or, without one, where nothing shows it. Where some contradict it and
+    none shows it, these are all dates with slashes. Where no cell is a date, the reason has the forms that
+    are read.
 
     Args:
         cells: A column's.
@@ -179,6 +180,10 @@ def wrong_dates(cells: Cells, order: DateOrder | None = None) -> dict[str, str]:
     rarer = min(unix, written, key=lambda form: sum(counts[cell] for cell in form))
     held, others = ("Unix seconds", "a written date") if rarer is unix else ("a written date", "Unix seconds")
     wrong |= dict.fromkeys(rarer, f"it holds {held}, where other rows hold {others}: write all in one way")
+    slashed = [cell for cell in counts if _SLASHED.fullmatch(cell) and is_date(cell)]
+    if order is not None and {*_find_orders(slashed)} == {_other(order)}:
+        # What can be read in the order would be read wrongly
+        wrong |= dict.fromkeys(slashed, _why_other(order))
     try:
         order or _order(counts.keys() - wrong.keys())
     except InvalidTask as error:
@@ -206,11 +211,29 @@ def _contradicts(cell: str, order: DateOrder) -> bool:
 
 
 def _why_contradicts(order: DateOrder) -> str:
-    (other,) = set(DateOrder) - {order}
     return (
-        f"it holds a date with the {other.first} first, but this column's dates with slashes have the "
-        f"{order.first} first ({order})"
+        f"it holds a date with the {_other(order).first} first, but this column's dates with slashes have "
+        f"the {order.first} first ({order})"
     )
+
+
+def _why_other(order: DateOrder) -> str:
+    return (
+        f"its dates with slashes have the {_other(order).first} first, and would be read with the "
+        f"{order.first} first ({order}): write 2026-11-28"
+    )
+
+
+def _other(order: DateOrder) -> DateOrder:
+    return DateOrder.MONTH_FIRST if order is DateOrder.DAY_FIRST else DateOrder.DAY_FIRST
+
+
+def _find_orders(slashed: Iterable[str]) -> Iterator[DateOrder]:
+    """Yield the order that each date with slashes shows by itself, if it shows one."""
+    for cell in slashed:
+        shown = [order for order in DateOrder if _moment(cell, order) is not None]
+        if len(shown) == 1:
+            yield shown[0]
 
 
 def parts(

@@ -357,7 +357,7 @@ def test_an_encoder_reads_later_dates_in_the_order_that_it_was_fitted_to(
     path.write_text(f"seen,y\n{'2026-03-04' if order == 'mdy' else '2026-04-03'},0\n")
     assert features(path, encoder).tolist() == day
     path.write_text(f"seen,y\n{'13/04/2026' if order == 'mdy' else '04/13/2026'},0\n03/04/2026,0\n")
-    with pytest.raises(InvalidSource, match=r"visits.csv, line 2, column 'seen': it holds a date with the"):
+    with pytest.raises(InvalidSource, match=r"visits.csv, line 2, column 'seen': its dates with slashes"):
         features(path, encoder)
     other = DateOrder.DAY_FIRST if order == "mdy" else DateOrder.MONTH_FIRST
     with pytest.raises(InvalidSource, match=f"reads the dates of column 'seen' as .*, not as {other}"):

@@ -122,7 +122,7 @@ def test_an_order_that_is_known_reads_dates_that_do_not_show_it(order: str, cell
 
 
 def test_dates_that_contradict_a_known_order_are_counted_and_never_swapped() -> None:
-    cells = ["03/04/2026", "04/13/2026", "04/13/2026", None, "13/13/2026"]
+    cells = ["13/04/2026", "04/13/2026", "04/13/2026", None, "13/13/2026"]
     why = (
         "it holds a date with the month first, but this column's dates with slashes have the day first (dmy)"
     )
@@ -132,8 +132,18 @@ def test_dates_that_contradict_a_known_order_are_counted_and_never_swapped() -> 
         parts({"seen": cells}, "seen", DateOrder.DAY_FIRST)
     told = f"column 'seen', row 2: {why} (2 more cells of the column cannot be read)"
     assert str(refused.value) == told
-    assert wrong_dates(["04/13/2026"], DateOrder.DAY_FIRST) == {"04/13/2026": why}
     assert in_one_form(cells, DateOrder.DAY_FIRST) == cells
+
+
+@pytest.mark.parametrize("order", [*DateOrder])
+def test_of_dates_in_the_other_order_none_is_read_though_some_could_be(order: DateOrder) -> None:
+    clear = "04/13/2026" if order is DateOrder.DAY_FIRST else "13/04/2026"
+    found = wrong_dates(["03/04/2026", clear, None, "2026-04-03", "soon"], order)
+    assert found.keys() == {"03/04/2026", clear, "soon"}
+    assert (
+        f"and would be read with the {order.first} first ({order}): write 2026-11-28" in found["03/04/2026"]
+    )
+    assert found[clear] == found["03/04/2026"]
 
 
 def test_the_order_is_found_and_named() -> None:
