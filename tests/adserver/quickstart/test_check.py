@@ -274,7 +274,7 @@ def test_the_order_of_a_tables_dates_is_a_setting_and_in_the_encoder(
     change(play, f"seen={order}", f"seen={other}")
     [problem] = check(Project.open(play)).problems
     assert re.match(
-        r"\[data\] dates names 'seen': visits.csv, line [0-9]+: it holds a date .*[0-9]+ more cells", problem
+        r"\[data\] dates names 'seen': visits.csv, line [0-9]+: its dates .*[0-9]+ more cells", problem
     )
 
 
