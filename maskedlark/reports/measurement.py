@@ -15,6 +15,7 @@ the label.
 Source: the paper, section 3.3 (Algorithm 1: additive sharing; 3.3.1: query and group by).
 """
 
+import unicodedata
 from bisect import bisect_right
 from itertools import pairwise
 from typing import Annotated, Final, NamedTuple, Self
@@ -150,8 +151,9 @@ class Key:
         if is_short and int(typed) <= (MAX_CODE if self.size is None else self.size - 1):
             return int(typed)
         if self.size is None and not typed.isdecimal():
-            # So a word has one code at every browser, without a list of words.
-            return int.from_bytes(digest("key code", typed.encode())[:4], "little")
+            # So a word has one code at every browser, without a list of words, however its accents are written
+            composed = unicodedata.normalize("NFC", typed)
+            return int.from_bytes(digest("key code", composed.encode())[:4], "little")
         raise InvalidTask(
             f"key {self.name} has no category {typed!r}: codes are below {self.size or MAX_CODE + 1}"
         )

@@ -10,7 +10,7 @@ import { isUnderPrivacyControl } from "./vault/consent.ts";
 import { Engine } from "./vault/engine.ts";
 import type { Reply, Request } from "./vault/messages.ts";
 import type { Send } from "./vault/network.ts";
-import { readConversion, readImpression, readOpen } from "./vault/options.ts";
+import { checkVault, readConversion, readImpression, readOpen } from "./vault/options.ts";
 import { keyOf, Store } from "./vault/store.ts";
 
 export { MaskedLarkError } from "./core/errors.ts";
@@ -41,6 +41,7 @@ export interface VaultOptions {
 
 /** Listen to the pages that embed this one, and do what is due. */
 export async function serveVault(options: VaultOptions): Promise<Engine> {
+  checkVault(options);
   const started = start(options);
   const allowances = new Map<string, Allowance>();
   addEventListener("message", ({ data, origin, ports: [port] }) => {

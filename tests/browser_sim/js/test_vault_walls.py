@@ -198,6 +198,39 @@ def test_an_unknown_option_opens_nothing_and_is_named(
 
 
 @pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"leastDelay": 5}, "serveVault: leastDelay is unknown; expected intake, origins, "),
+        ({"intake": "reports.example"}, "intake: expected "),
+        # Else every origin that is a part of it could call
+        ({"origins": "https://news.example.org"}, "origins: expected "),
+        ({"origins": ["https://news.example/"]}, "origins[0]: expected an origin"),
+        ({"trustedHelpers": ["F" * 64]}, "trustedHelpers[0]: expected "),
+        # Else all of `origins` could open it
+        ({"tasks": {"A" * 64: []}}, "tasks: expected "),
+        ({"tasks": {"a" * 64: "https://news.example"}}, "tasks: expected "),
+        ({"leastDelayS": "5"}, "leastDelayS: expected "),
+        ({"send": "relay"}, "send: expected "),
+        ({"worker": True}, "worker: expected "),
+    ],
+)
+def test_a_vault_with_mistyped_options_is_refused_and_answers_nobody(
+    scenes: Any, changes: dict[str, Any], told: str
+) -> None:
+    scene = scenes()
+    scene.page.goto(scene.sites.vault.origin + "/vault.html")
+    given = {"intake": "https://reports.example", "origins": [], "trustedHelpers": [], **changes}
+    refused = scene.page.evaluate(
+        """async (options) => {
+          const { serveVault } = await import("/dist/vault.js");
+          return serveVault(options).then(() => "", ({ kind, message }) => `${kind}: ${message}`);
+        }""",
+        given,
+    )
+    assert refused.startswith(f"InvalidExample: {told}")
+
+
+@pytest.mark.parametrize(
     ("call", "given", "unknown"),
     [
         ("saveImpression", impression(lifetime=7), "options: lifetime"),

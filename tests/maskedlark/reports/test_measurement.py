@@ -242,6 +242,8 @@ def test_what_people_type_becomes_a_code() -> None:
     assert language.code("3") == 3
     assert campaign.code("4294967295") == 2**32 - 1
     assert campaign.code("spring sale") == campaign.code("spring sale") != campaign.code("summer sale")
+    # An accent of its own, or of the letter
+    assert campaign.code("e\u0301te\u0301") == campaign.code("\u00e9t\u00e9")
     assert (place.label(1), language.label(3)) == ("oslo", "3")
     for key, typed in ((place, "rome"), (language, "4"), (campaign, "4294967296"), (language, "-1"),
                        (campaign, "9" * 5_000), (language, "0" * 5_000)):  # fmt: skip

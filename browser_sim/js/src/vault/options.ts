@@ -12,6 +12,7 @@ const DAY_S = 86_400;
 const MOST_DAYS = 366;
 const MOST_MATCH_VALUES = 100;
 const MOST_ORIGINS = 10;
+const MOST_CALLING_ORIGINS = 10_000;
 const MOST_HELPERS = 16;
 const MOST_REPORTS = 10_000;
 const MOST_POPULATION_ROWS = 10_000;
@@ -33,6 +34,7 @@ const IMPRESSION_OPTIONS = [
   "conversionOrigins",
   "priority",
 ] as const;
+const VAULT_OPTIONS = ["intake", "origins", "trustedHelpers", "tasks", "leastDelayS", "send", "worker"] as const;
 const CONVERSION_OPTIONS = ["label", "values", "matchValues", "lookbackDays", "impressionOrigins"] as const;
 
 type Given = Readonly<Record<string, unknown>>;
@@ -61,6 +63,22 @@ export interface ConversionRequest {
   readonly matchValues: readonly number[];
   readonly lookbackS: number;
   readonly impressionOrigins: readonly string[];
+}
+
+/** Refuse options of the vault's own site that are mistyped: a text would allow every origin that is a part of it. */
+export function checkVault(given: unknown): void {
+  const { intake, origins, trustedHelpers, tasks, leastDelayS, send, worker } = fields(given, "serveVault", VAULT_OPTIONS);
+  url(intake, "intake");
+  list(origins, "origins", MOST_CALLING_ORIGINS, origin);
+  list(trustedHelpers, "trustedHelpers", MOST_HELPERS, helperKey);
+  for (const [id, allowed] of Object.entries(object(tasks ?? {}, "tasks"))) {
+    // All origins may open a task that is not named
+    if (!/^[0-9a-f]{64}$/.test(id)) throw wrong("tasks", "tasks' ids: 32 bytes in lower-case hexadecimal");
+    list(allowed, "tasks", MOST_CALLING_ORIGINS, origin);
+  }
+  if (leastDelayS != null) number(leastDelayS, "leastDelayS", 0, MOST_DAYS * DAY_S);
+  if (send !== undefined && typeof send !== "function") throw wrong("send", "a function");
+  if (worker !== undefined && typeof worker !== "string") throw wrong("worker", "a script's URL");
 }
 
 export function readOpen(given: unknown): OpenRequest {
