@@ -151,7 +151,7 @@ class Key:
         if is_short and int(typed) <= (MAX_CODE if self.size is None else self.size - 1):
             return int(typed)
         if self.size is None and not typed.isdecimal():
-            # So a word has one code at every browser, without a list of words, however its accents are written
+            # So a word has one code at every browser without a list, however its accents are written
             composed = unicodedata.normalize("NFC", typed)
             return int.from_bytes(digest("key code", composed.encode())[:4], "little")
         raise InvalidTask(
