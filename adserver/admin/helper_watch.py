@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -16,6 +15,7 @@ from adserver.store.helper_keys import first_seen
 from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.runtime.periodic import IsStopped, Periodic
+from maskedlark.utc import format_utc
 
 EVERY_S: Final = 5.0
 # After so many intervals without an answer a helper is not well, though no look at it has failed yet
@@ -127,8 +127,7 @@ class HelperWatch:
         if not (is_silent and sight.is_well and sight.answered_at is not None):
             return sight
         # Without how long ago that is, so that pages stay the same
-        since = f"{datetime.fromtimestamp(sight.answered_at, UTC):%Y-%m-%d %H:%M:%S}"
-        cause = f"no answer from the helper at {sight.address} since {since} UTC"
+        cause = f"no answer from the helper at {sight.address} since {format_utc(sight.answered_at)}"
         return replace(sight, is_well=False, cause=cause)
 
     def _look_at(self, role: int, _is_stopped: IsStopped) -> None:

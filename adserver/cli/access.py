@@ -9,8 +9,9 @@ from adserver.cli.options import DatabaseOption, DataOption, JsonOption
 from adserver.cli.target import server_of
 from adserver.records.access import GrantKind, Scope
 from adserver.records.summaries import GrantSummary
-from adserver.views.printing import moment, print_json, print_table
+from adserver.views.printing import print_json, print_table
 from maskedlark.terminal.options import option, takes
+from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -83,5 +84,5 @@ def _revoke_command(
 
 
 def _row(grant: GrantSummary) -> tuple[str, ...]:
-    made, ends = moment(grant.created_at), moment(grant.expires_at)
+    made, ends = format_utc(grant.created_at), format_utc(grant.expires_at)
     return grant.grant_id, grant.kind.value, grant.scope.value, grant.name, made, ends

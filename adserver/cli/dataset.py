@@ -6,10 +6,11 @@ import typer
 
 from adserver.cli.options import JsonOption, OneTaskOption, TracesOption
 from adserver.cli.target import connected_server_of, server_of, trace
-from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
+from adserver.views.printing import print_json, print_table, sealing_bars, short
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, takes
 from maskedlark.terminal.plural import plural
+from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -67,7 +68,7 @@ def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
                 names[one.task_id],
                 short(one.task_id),
                 one.state.value,
-                moment(one.created_at),
+                format_utc(one.created_at),
                 one.received,
                 one.size,
             )

@@ -7,10 +7,11 @@ import typer
 
 from adserver.cli.options import JsonOption
 from adserver.cli.target import connected_server_of, trace
-from adserver.views.printing import moment, print_json, print_table, short
+from adserver.views.printing import print_json, print_table, short
 from maskedlark.errors import InvalidTask
 from maskedlark.escape import escape
 from maskedlark.terminal.options import option, takes
+from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -155,7 +156,7 @@ def _row(evidence: "Evidence") -> tuple[Any, ...]:
     is_final = "yes" if facts["is_final"] else "no"
     release = facts["release_id"][:12]
     by = len(evidence.statements)
-    when = moment(facts["charged_at"])
+    when = format_utc(facts["charged_at"])
     return facts["kind"], release, facts["answers"], is_final, noise, *spent, when, by
 
 

@@ -7,10 +7,11 @@ import typer
 
 from adserver.cli.options import JsonOption
 from adserver.cli.target import connected_server_of, server_of
-from adserver.views.printing import moment, print_json, print_table
+from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
 from maskedlark.terminal.exit_status import UNAVAILABLE
 from maskedlark.terminal.options import takes
+from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +53,7 @@ def _print_status(helpers: "Iterable[HelperSummary]", intake: "IntakeSummary | N
                 one.name or "",
                 one.version or "",
                 (one.numerics_digest or "")[:12],
-                moment(one.keys_not_after) if one.keys_not_after else "",
+                format_utc(one.keys_not_after) if one.keys_not_after else "",
             )
             for one in helpers
         ],
@@ -63,7 +64,7 @@ def _print_status(helpers: "Iterable[HelperSummary]", intake: "IntakeSummary | N
             typer.echo(escape(one.cause))
     if intake is not None:
         rows = [("accepted", intake.accepted), ("duplicates", intake.duplicates), *intake.rejected.items()]
-        print_table((f"reports since {moment(intake.since)}", ""), rows)
+        print_table((f"reports since {format_utc(intake.since)}", ""), rows)
 
 
 @takes(server=server_of)
@@ -80,7 +81,7 @@ def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
                 one.query_id,
                 one.kind,
                 one.dataset_id[:12],
-                moment(one.asked_at),
+                format_utc(one.asked_at),
                 "yes" if one.is_answered else "no",
                 one.about,
             )

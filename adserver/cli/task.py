@@ -8,9 +8,10 @@ import typer
 
 from adserver.cli.options import JsonOption
 from adserver.cli.target import connected_server_of, server_of
-from adserver.views.printing import moment, print_json, print_table
+from adserver.views.printing import print_json, print_table
 from maskedlark.terminal.options import takes
 from maskedlark.terminal.plural import plural
+from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -43,12 +44,12 @@ def _show_command(
             }
         )
         return
-    rows = [("task_id", found.task_id.hex()), ("created", moment(found.created_at))]
+    rows = [("task_id", found.task_id.hex()), ("created", format_utc(found.created_at))]
     rows += [(f"reports {state}", count) for state, count in counts.items()]
     # Popped, so that the rest are the settings that have no row of their own
     rows += [(f"helper {role}", helper["name"]) for role, helper in enumerate(task_settings.pop("helpers"))]
     rows += [(f"labels.{name}", value) for name, value in task_settings.pop("labels").items()]
-    rows += [(name, moment(task_settings.pop(name))) for name in ("starts_at", "expires_at")]
+    rows += [(name, format_utc(task_settings.pop(name))) for name in ("starts_at", "expires_at")]
     measurement = found.bundle.task.measurement
     if measurement is not None:
         del task_settings["measurement"]
@@ -78,7 +79,7 @@ def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
             [
                 (
                     row["task_id"][:12],
-                    *({**row, "expires_at": moment(row["expires_at"])}[column] for column in columns),
+                    *({**row, "expires_at": format_utc(row["expires_at"])}[column] for column in columns),
                 )
                 for row in rows
             ],

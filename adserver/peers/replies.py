@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -20,6 +19,7 @@ from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.protocols import check_spoken
+from maskedlark.utc import format_utc
 from protos import helper_pb2
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class HelperStatus:
             return self.not_well
         return (
             f"helper at {address} is not well: its list of HPKE keys ended at "
-            f"{datetime.fromtimestamp(ended_at, UTC):%Y-%m-%d %H:%M} UTC, so browsers seal no reports to it: "
+            f"{format_utc(ended_at)}, so browsers seal no reports to it: "
             "check both machines' clocks, and `lark-helper keys list` there"
         )
 

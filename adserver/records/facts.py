@@ -9,14 +9,13 @@ What would be longer than a line has its parts below it; a list of such is count
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from adserver.records.html_table import html_table
 from maskedlark.escape import escape
+from maskedlark.utc import format_utc
 
 _WIDTH: Final = 88
-_CALENDAR_ENDS_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 class Facts(dict[str, Any]):
@@ -62,8 +61,8 @@ def _entries(facts: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield name, f"{len(value)}, from [{name!r}][0] on"
         elif isinstance(value, list | tuple):
             yield from ((f"{name} {place}", one) for place, one in enumerate(value, 1))
-        elif name.endswith("_at") and isinstance(value, int | float) and 0 <= value < _CALENDAR_ENDS_S:
-            yield name, f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        elif name.endswith("_at") and isinstance(value, int | float):
+            yield name, format_utc(value)
         elif value not in (None, ""):
             yield name, value
 

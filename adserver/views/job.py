@@ -14,10 +14,11 @@ from adserver.records.round_figures import AS_GOOD, RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
 from adserver.views.federated import rows_of_devices
-from adserver.views.printing import moment, print_table, progress_on, short
+from adserver.views.printing import print_table, progress_on, short
 from maskedlark.escape import escape
 from maskedlark.terminal.interactive import may_be_seen
 from maskedlark.terminal.plural import plural
+from maskedlark.utc import format_utc
 
 _FIRST_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
@@ -39,7 +40,7 @@ def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
                 job.name,
                 job.task_name,
                 job.state.value,
-                moment(job.submitted_at_s),
+                format_utc(job.submitted_at_s),
                 job.updates if job.rounds is None else f"{job.rounds_done}/{job.rounds}",
                 job.stop.cause if job.stop else "",
             )

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -22,8 +21,6 @@ from maskedlark.terminal.whole_table import print_whole
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
-
-_LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 # What writes a file, and the extra that installs it
 _PARTS: Final = {".png": ("matplotlib", "pictures"), ".parquet": ("pyarrow", "parquet")}
@@ -107,11 +104,6 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
     lines.writerow(columns)
     lines.writerows(rows)
     return text.getvalue().encode()
-
-
-def moment(unix_s: float) -> str:
-    """Format a time in UTC; a time past the calendar's end becomes its last day, and one before 1970 that."""
-    return datetime.fromtimestamp(max(0.0, min(unix_s, _LAST_DAY_S)), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def short(identifier: bytes) -> str:

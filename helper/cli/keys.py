@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,6 +15,7 @@ from maskedlark.escape import escape
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.options import option
 from maskedlark.terminal.whole_table import print_whole
+from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
     from helper.ledger.ledger import Ledger
@@ -140,13 +140,11 @@ def _show(keys: "HelperKeys", as_json: bool) -> None:
     typer.echo(f"name           {escape(keys.name)}\nfingerprint    {fingerprint}")
     table = Table(*_COLUMNS, box=None, header_style="bold", pad_edge=False)
     for key_id, suite, state, *moments in rows:
-        table.add_row(
-            str(key_id), suite, state, *("" if moment is None else _day(moment) for moment in moments)
-        )
+        table.add_row(str(key_id), suite, state, *map(_moment, moments))
     print_whole(table)
 
 
-def _day(moment: int) -> str:
-    return (
-        datetime.fromtimestamp(moment, UTC).isoformat(sep=" ", timespec="minutes") if moment else "the start"
-    )
+def _moment(unix_s: int | None) -> str:
+    if unix_s is None:
+        return ""
+    return format_utc(unix_s) if unix_s else "the start"

@@ -22,6 +22,7 @@ from maskedlark.model.limits import Limits
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.rpc.trust import host_of
+from maskedlark.utc import format_utc
 
 Clock: TypeAlias = Callable[[], float]
 """The time now, in Unix seconds."""
@@ -165,7 +166,7 @@ class Tasks:
             JobRefused(TASK_EXPIRED)
         """
         if self._clock() >= task.expires_at:
-            raise JobRefused(JobReason.TASK_EXPIRED, f"the task expired at {task.expires_at} (Unix seconds)")
+            raise JobRefused(JobReason.TASK_EXPIRED, f"the task expired at {format_utc(task.expires_at)}")
 
     def _keep(self, kept: dict[_Key, _Value], key: _Key, value: _Value) -> None:
         """Keep what was read of a task, in place of what was kept first if there is too much."""

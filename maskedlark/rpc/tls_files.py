@@ -23,6 +23,7 @@ from maskedlark.errors import InvalidSetting
 from maskedlark.frozen import frozen
 from maskedlark.runtime.key_envelope import PLAIN, keeper_of, read_secret
 from maskedlark.runtime.ownership import check_not_writable, check_own, check_secret_file
+from maskedlark.utc import format_utc
 
 _LOG: Final = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
@@ -56,7 +57,7 @@ class TlsContents:
         if own.not_valid_after_utc - datetime.now(UTC) < _SOON:
             _LOG.warning(
                 "this party's TLS certificate ends %s (%s), then peers refuse it: `certificate renew`",
-                own.not_valid_after_utc.isoformat(sep=" ", timespec="minutes"),
+                format_utc(own.not_valid_after_utc.timestamp()),
                 time_left(own),
             )
 

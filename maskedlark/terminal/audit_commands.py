@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,6 +11,7 @@ import typer
 from maskedlark.errors import InvalidSetting
 from maskedlark.terminal.options import option
 from maskedlark.terminal.whole_table import print_whole
+from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
     from maskedlark.audit_log import AuditEntry
@@ -114,9 +114,15 @@ def _row(entry: "AuditEntry") -> tuple[Any, ...]:
     who = " ".join(filter(None, (actor.kind.value, actor.name, actor.identity[:12])))
     subject = " ".join(f"{name}={_shorten(value)}" for name, value in entry.subject.items())
     times = f" x {entry.count}" if entry.count > 1 else ""
-    # An export of somebody's may hold any number: the year 9999 is the last that Python can show.
-    when = datetime.fromtimestamp(min(entry.at, 253_402_300_799), UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return entry.sequence, when, entry.act.value, entry.outcome + times, who, actor.address, subject
+    return (
+        entry.sequence,
+        format_utc(entry.at),
+        entry.act.value,
+        entry.outcome + times,
+        who,
+        actor.address,
+        subject,
+    )
 
 
 def _shorten(value: str) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from maskedlark.utc import format_utc
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -122,8 +124,7 @@ def _show_trusted(files: "TlsFiles") -> None:
 def _end(certificate: "x509.Certificate") -> str:
     from maskedlark.rpc.tls_files import time_left
 
-    when = certificate.not_valid_after_utc.isoformat(sep=" ", timespec="minutes")
-    return f"{when}, {time_left(certificate)}"
+    return f"{format_utc(certificate.not_valid_after_utc.timestamp())}, {time_left(certificate)}"
 
 
 def _names(names: "Iterable[str]") -> str:

@@ -117,7 +117,7 @@ def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -
     own = certificates_in(files.certificate)[0]
     # By no word that means the helper's identity elsewhere
     assert sha256 == f"certificate sha256  {sha256_of(own)}"
-    assert end.startswith("ends                2026-12-22 00:00+00:00, ")
+    assert end.startswith("ends                2026-12-22 00:00 UTC, ")
     assert trusted.startswith("trusts              north (sha256 ")
     assert trusted.endswith(", in 90 days")
     assert gone.endswith(", expired")
