@@ -274,6 +274,10 @@ def parse_digest(text: str) -> bytes:
 
 
 def _read(line: bytes, place: int) -> AuditEntry:
+    if not line.startswith(b"{"):
+        raise InvalidSetting(
+            f"line {place + 1} of the log is no entry: expected a JSON object, as `audit export` writes it"
+        )
     try:
         return decode(AuditEntry, line)
     except InvalidTask as error:

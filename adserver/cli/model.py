@@ -82,8 +82,8 @@ def _create_command(
     A network over an encoder has a table of rows for each column, whose bytes pick a row, and each number is
     an input next to its table. Without --hidden it is linear in what the tables say.
     """
+    from adserver.collecting.task_settings import encoder_from
     from adserver.training.eval_set import read_eval_set
-    from maskedlark.encoding.encoder import read_encoder
     from maskedlark.model.dense import dense_network
     from maskedlark.model.table_network import table_network
     from maskedlark.runtime.durable_file import write_durably
@@ -91,14 +91,13 @@ def _create_command(
     if (layers is None) == (encoder is None):
         raise typer.BadParameter("expected exactly one of --layers and --encoder")
     centres = None if centred_on is None else read_eval_set(centred_on.read_bytes()).mean_bytes()
-    if encoder is None:
+    if (fitted := encoder_from(encoder)) is None:
         made = dense_network(
             _widths("--layers", layers or ""), activation, seed=seed, final=final, centres=centres
         )
     else:
         made = table_network(
-            # Canonical bytes have no line break at their end; files that people touched do
-            read_encoder(encoder.read_bytes().rstrip(b"\n")),
+            fitted,
             hidden=_widths("--hidden", hidden) if hidden else (),
             outputs=outputs,
             seed=seed,

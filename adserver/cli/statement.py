@@ -11,6 +11,7 @@ from adserver.views.printing import print_json, print_table, short
 from maskedlark.errors import InvalidTask
 from maskedlark.escape import escape
 from maskedlark.terminal.options import option, takes
+from maskedlark.terminal.plural import plural
 from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ def _export_command(
         name = one.statements[0].statement
         path = out / f"{short(name.task_id)}-{name.kind}-{name.release_id.hex()}.json"
         write_durably(path, one.encode() + b"\n")
-    typer.echo(f"{len(found)} files in {out}")
+    typer.echo(
+        f"{plural(len(found), 'file')} in {out}"
+        if found
+        else f"wrote no file to {out}: the helpers released nothing of this task yet"
+    )
 
 
 def _verify_command(
@@ -74,26 +79,41 @@ def _verify_command(
 
     Without --helper it shows the helpers' identities, for you to compare.
     """
-    from maskedlark.releases.statement import Evidence
-
     known = {one.lower() for one in helper or ()}
     found = []
     for path in files:
-        try:
-            evidence = Evidence.read(path.read_bytes())
-        except OSError as error:
-            raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
-        except InvalidTask as error:
-            raise InvalidTask(f"{path}: {error}") from None
+        evidence = _read(path)
         _check_helpers(path, evidence, known)
         found.append(evidence)
     if as_json:
         print_json([_facts(one) for one in found])
         return
     for one in found:
-        for name, value in _facts(one).items():
+        for name, value in (
+            _facts(one) | {"charged_at": format_utc(one.statements[-1].statement.at)}
+        ).items():
             typer.echo(f"{name:26}{escape(_text(value))}")
         typer.echo("the signatures hold\n")
+
+
+def _read(path: Path) -> "Evidence":
+    from maskedlark.releases.statement import Evidence
+
+    try:
+        content = path.read_bytes()
+    except IsADirectoryError:
+        raise InvalidTask(
+            f"{path} is a folder: give the files that `adserver statement export` wrote there, "
+            f"{path / '*.json'}"
+        ) from None
+    except OSError as error:
+        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
+    if not content.strip().startswith(b"{"):
+        raise InvalidTask(f"{path} is no statement: give a file that `adserver statement export` wrote")
+    try:
+        return Evidence.read(content)
+    except InvalidTask as error:
+        raise InvalidTask(f"{path}: {error}") from None
 
 
 def _check_helpers(path: Path, evidence: "Evidence", known: set[str]) -> None:

@@ -61,7 +61,15 @@ def _show_command(
 def _refresh_keys_command(*, server: "AdServer") -> None:
     """Fetch the helpers' HPKE keys now. A running server does so every minute."""
     with server:
-        typer.echo(f"refreshed the keys of {plural(server.refresh_keys(), 'task')}")
+        changed = server.refresh_keys()
+    if changed:
+        typer.echo(f"refreshed the keys of {plural(changed, 'task')}")
+    else:
+        # A helper that is away is only logged, at the server: its tasks keep the keys that they have
+        typer.echo(
+            "nothing to refresh: every task has the present keys of each helper that answers "
+            "(`adserver status` says which do)"
+        )
 
 
 @takes(server=server_of)

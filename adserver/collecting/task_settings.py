@@ -158,6 +158,10 @@ def encoder_from(path: Path | None) -> Encoder | None:
         return None if path is None else read_encoder(path.read_bytes().rstrip(b"\n"))
     except OSError as error:
         raise InvalidTask(f"cannot read the encoder {path}: {error.strerror}") from None
+    except InvalidTask as error:
+        raise InvalidTask(
+            f"{path} is no encoder: give a file that `browser-sim encode --fit` wrote ({error})"
+        ) from None
 
 
 def _num_classes(

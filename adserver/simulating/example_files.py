@@ -73,7 +73,10 @@ def _content(folder: Path, name: str) -> bytes:
     try:
         return unpack(packed.read_bytes(), name) if packed.exists() else (folder / name).read_bytes()
     except OSError as error:
-        raise InvalidTask(f"cannot read {name} in the folder: {type(error).__name__}") from None
+        raise InvalidTask(
+            f"cannot read {folder / name}: {error.strerror}; expected a folder with MNIST's four idx files "
+            "(plain or .gz), or a CSV file"
+        ) from None
 
 
 def _table_set(path: Path, label: str, user: str) -> ExampleSet:

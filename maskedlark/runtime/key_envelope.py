@@ -201,8 +201,14 @@ def _read_path(variable: str, what: str) -> Path:
     """Return the path that a variable names."""
     found = os.environ.get(variable)
     if not found:
-        raise InvalidSetting(f"a secret is wrapped, and {variable} is not set: name {what}")
-    return Path(found)
+        raise InvalidSetting(
+            f"the variable {variable} is not set, so keys can be neither wrapped nor read: "
+            f"export {variable}=/PATH/TO/FILE, {what}"
+        )
+    path = Path(found)
+    if not path.is_file():
+        raise InvalidSetting(f"{variable} is {found}, and no file is there: expected the path of {what}")
+    return path
 
 
 class _Command:
@@ -223,8 +229,16 @@ class _Command:
             done = subprocess.run(  # noqa: S603  the operator's own program, which nobody else may replace
                 [self._program, act], input=given, capture_output=True, timeout=_ANSWERS_WITHIN_S, check=False
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise InvalidSetting(f"{self._program} {act} does not answer: {type(error).__name__}") from None
+        except subprocess.TimeoutExpired:
+            raise InvalidSetting(
+                f"{self._program} {act} did not end within {_ANSWERS_WITHIN_S:.0f} s: run it as this user to "
+                "see why"
+            ) from None
+        except OSError as error:
+            raise InvalidSetting(
+                f"cannot run {self._program} {act} ({COMMAND_VARIABLE}): {error.strerror}; expected a "
+                "program that this user may run"
+            ) from None
         if done.returncode or not done.stdout:
             raise InvalidSetting(
                 f"{self._program} {act} ended with status {done.returncode} and {len(done.stdout)} bytes: "
@@ -253,7 +267,7 @@ class _Token:
             import pkcs11
         except ImportError:
             raise InvalidSetting(
-                "a secret is wrapped by a token: pip install 'masked-lark[pkcs11]'"
+                "a PKCS#11 token needs a library that is missing: pip install 'masked-lark[pkcs11]'"
             ) from None
         module = _read_path(MODULE_VARIABLE, "the token's PKCS#11 library")
         pin_file = _read_path(PIN_VARIABLE, "the file of the token's PIN")
@@ -272,6 +286,7 @@ class _Token:
         except (pkcs11.PKCS11Error, RuntimeError, OSError) as error:
             reason = type(error).__name__
             raise InvalidSetting(
-                f"the token {self._token!r} does not use its key {self._label!r} ({reason}): see that it is "
-                "there, and the PIN"
+                f"the token {self._token!r} does not use its key {self._label!r} ({reason}): see that "
+                f"{MODULE_VARIABLE} names the token's own library, that token and key have these labels, and "
+                f"that the PIN in {PIN_VARIABLE} is right"
             ) from None

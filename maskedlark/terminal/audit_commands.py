@@ -45,6 +45,8 @@ def read_lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as stream:
             yield from stream
+    except IsADirectoryError:
+        raise InvalidSetting(f"{path} is a folder: give the file that `audit export` wrote") from None
     except OSError as error:
         raise InvalidSetting(f"cannot read {path}: {error.strerror}") from None
 

@@ -30,7 +30,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.canonical import decode, encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidSetting, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.reports.task import TaskBundle
@@ -311,6 +311,34 @@ def test_a_dataset_that_is_stuck_can_be_given_up_and_a_committed_one_not(shell: 
     sealed = shell.json("dataset", "seal")
     with pytest.raises(JobRefused, match="cannot be abandoned"):
         shell.run("dataset", "abandon", sealed["dataset_id"])
+
+
+def test_keys_that_are_the_present_ones_are_said_to_be(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.create()
+    for changed, said in ((0, "nothing to refresh: every task has the present keys"), (1, "of 1 task")):
+        monkeypatch.setattr(
+            adserver.client.local.LocalAdServer, "refresh_keys", lambda _, changed=changed: changed
+        )
+        assert said in shell.run("task", "refresh-keys")
+
+
+def test_a_file_in_place_of_the_data_folder_is_said_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    for command in (["task", "list"], ["keygen", "--origin", "https://ads.example"]):
+        with pytest.raises(InvalidSetting, match="file is a file, or lies in one: give a folder"):
+            CliRunner().invoke(app, [*command, "--data", str(path)], catch_exceptions=False)
+
+
+def test_an_encoder_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "encoder.json"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(
+        InvalidTask, match=r"encoder\.json is no encoder: give a file that `browser-sim encode"
+    ):
+        CliRunner().invoke(
+            app, ["model", "create", str(tmp_path / "m.onnx"), "--encoder", str(path)], catch_exceptions=False
+        )
 
 
 def test_plaintext_has_to_be_asked_for_by_name(shell: Shell) -> None:

@@ -1,6 +1,7 @@
 """Evidence of releases through every step: asked for, exported, verified by somebody without a network."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -87,6 +88,7 @@ def test_evidence_is_listed_exported_and_verified_offline(
     assert "the signatures hold" in said
     assert keys[0] in said
     assert "collusion_epsilon_before  0.0\n" in said
+    assert re.search(r"\ncharged_at +20\d\d-\d\d-\d\d \d\d:\d\d UTC\n", said)
     assert "\x1b" not in said
     assert r"\x1b[2Jtask" in said
     with pytest.raises(InvalidTask, match="fingerprint"):
@@ -117,3 +119,21 @@ def test_a_helper_that_shows_the_other_ones_statements_is_not_believed(
 ) -> None:
     with HelperClient(addresses[0], None, 60.0) as first, refused(JobReason.BAD_ANSWER, "of role 0, not 1"):
         collect_evidence((first, first), scene.bundle)
+
+
+def test_what_is_no_statement_says_which_file_to_give(tmp_path: Path) -> None:
+    folder, empty, binary = (tmp_path / name for name in ("evidence", "empty", "binary"))
+    folder.mkdir()
+    empty.touch()
+    binary.write_bytes(bytes(range(256)))
+    for path, expected in (
+        (
+            folder,
+            r"is a folder: give the files that `adserver statement export` wrote there, .*/evidence/\*\.json",
+        ),
+        (empty, "is no statement: give a file that `adserver statement export` wrote"),
+        (binary, "is no statement: give a file that `adserver statement export` wrote"),
+        (tmp_path / "gone", "No such file"),
+    ):
+        with pytest.raises(InvalidTask, match=expected):
+            RUNNER.invoke(app, ["statement", "verify", str(path)], catch_exceptions=False)

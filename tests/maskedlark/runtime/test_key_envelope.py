@@ -310,8 +310,25 @@ def test_without_its_keeper_a_secret_is_refused(tmp_path: Path, monkeypatch: pyt
     wrap_file(path, "command")
     key_envelope._unwrap_once.cache_clear()
     monkeypatch.delenv(COMMAND_VARIABLE)
-    with pytest.raises(InvalidTask, match=COMMAND_VARIABLE):
-        read_secret(path)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for use in (lambda: read_secret(path), lambda: wrap_file(secret(plain), "command")):
+        key_envelope._refused.clear()
+        with pytest.raises(InvalidTask, match=f"{COMMAND_VARIABLE} is not set.*export {COMMAND_VARIABLE}=/"):
+            use()
+
+
+def test_a_variable_that_names_no_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, no_program = secret(tmp_path), tmp_path / "no-program"
+    no_program.touch(0o600)
+    for named, expected in (
+        (tmp_path / "gone", f"{COMMAND_VARIABLE} is .*gone, and no file is there"),
+        (tmp_path, f"{COMMAND_VARIABLE} is .*, and no file is there"),
+        (no_program, rf"cannot run .* wrap \({COMMAND_VARIABLE}\): Permission denied; expected a program"),
+    ):
+        monkeypatch.setenv(COMMAND_VARIABLE, str(named))
+        with pytest.raises(InvalidTask, match=expected):
+            wrap_file(path, "command")
 
 
 @pytest.mark.parametrize("field", ["format", "keeper", "data_key", "nonce", "ciphertext"])
