@@ -113,7 +113,6 @@ def _keygen_command(
     host: Annotated[list[str] | None, option("A host name or address of the server; repeatable.")] = None,
 ) -> None:
     """Create this server's TLS key and certificate in --data. Existing ones are never overwritten."""
-    from adserver.store.database import make_folder
     from maskedlark.reports.origin import SPELLING, split_origin
     from maskedlark.rpc.certificates import write_certificate
     from maskedlark.runtime.ownership import make_folder

@@ -15,7 +15,7 @@ from adserver.store.audit_log import LOG
 from adserver.store.migrations import MIGRATIONS
 from adserver.store.schema import metadata
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
-from maskedlark.errors import InvalidSetting, JobReason
+from maskedlark.errors import JobReason
 from maskedlark.runtime import database as storage
 from maskedlark.runtime.database import reading
 from maskedlark.runtime.ownership import make_folder
@@ -56,20 +56,6 @@ def open_store(data_dir: Path, database: str | None) -> Engine:
     engine = storage.open_database(database or default_url(data_dir))
     create_tables(engine)
     return engine
-
-
-def make_folder(data_dir: Path) -> None:
-    """Create a data folder for this user only, unless it is there.
-
-    Raises:
-        InvalidSetting: it cannot be created.
-    """
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise InvalidSetting(f"{data_dir} is a file, or lies in one: give a folder (--data)") from None
-    except OSError as error:
-        raise InvalidSetting(f"cannot create the folder {data_dir} (--data): {error.strerror}") from None
 
 
 def create_tables(engine: Engine) -> None:

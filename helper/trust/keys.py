@@ -134,10 +134,6 @@ class HelperKeys(NeverPickled):
         """
         path = folder / FILE_NAME
         encoded = encode(self._as_file())
-        if folder.exists() and not folder.is_dir():
-            raise InvalidSetting(
-                f"{folder} is a file: give a folder for the keys, which is made if it is missing"
-            )
         try:
             make_folder(folder)
             folder.chmod(_PRIVATE_FOLDER)

@@ -326,7 +326,7 @@ def test_a_file_in_place_of_the_data_folder_is_said_to_be_one(tmp_path: Path) ->
     path = tmp_path / "file"
     path.touch()
     for command in (["task", "list"], ["keygen", "--origin", "https://ads.example"]):
-        with pytest.raises(InvalidSetting, match="file is a file, or lies in one: give a folder"):
+        with pytest.raises(InvalidSetting, match="is not a folder"):
             CliRunner().invoke(app, [*command, "--data", str(path)], catch_exceptions=False)
 
 

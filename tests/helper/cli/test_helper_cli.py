@@ -136,13 +136,6 @@ def test_keygen_refuses_to_overwrite_with_one_line(data: Path) -> None:
     assert "never overwritten" in refused.stderr
 
 
-def test_keygen_for_a_file_asks_for_a_folder(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    refused = helper("keygen", "--data", path, "--name", "north")
-    assert "file is a file: give a folder" in refused.stderr
-
-
 def test_keygen_for_a_host_makes_a_certificate_too(tmp_path: Path) -> None:
     shown = CliRunner().invoke(
         app,
