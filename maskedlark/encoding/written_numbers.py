@@ -1,8 +1,8 @@
 """Numbers and amounts as people and spreadsheets write them.
 
 With decimal commas, with commas, points or spaces between thousands, with a currency or %, and negative ones
-in brackets. What the cells of a column mean is told from all of them, and in points between thousands from
-the other columns of the file.
+in brackets. What the cells of a column mean is told from all of them, and in points and commas between
+thousands from the other columns of the file.
 
 >>> read_numbers({"a": ["1.745", "950"], "b": ["74,2", "1,5"]}, are_commas_parting=False).columns
 {'a': ['1745', '950'], 'b': ['74.2', '1.5']}
@@ -109,17 +109,18 @@ def read_numbers(as_written: Mapping[str, Cells], *, are_commas_parting: bool) -
         are_commas_parting: Whether commas part the cells, so that there are no decimal commas.
     """
     columns, written = {**as_written}, list[str]()
-    with_points = {} if are_commas_parting else dict(_with_points(columns))
+    are_thousands = _show_commas_of_thousands(as_written)
+    with_points = {} if are_commas_parting else dict(_with_points(columns, are_thousands))
     if with_points:
         columns |= with_points
         written.append("decimal commas")
-    without_thousands = dict(_without_thousands(columns))
+    without_thousands = dict(_without_thousands(columns, are_thousands))
     if without_thousands:
         columns |= without_thousands
         written.append("commas between thousands")
-    amounts = {one: found for one, cells in columns.items() if (found := _read_amounts(cells))}
+    amounts = {one: found for one, cells in columns.items() if (found := _read_amounts(cells, are_thousands))}
     signed = dict(_with_hyphens(as_written))
-    amounts |= _read_signed(signed, are_commas_parting=are_commas_parting)
+    amounts |= _read_signed(signed, are_thousands, are_commas_parting=are_commas_parting)
     written += _describe_amounts(amounts, signed)
     have_commas = any(found.have_commas for found in amounts.values()) and not are_commas_parting
     if with_points or have_commas:
@@ -260,7 +261,21 @@ def read_each_amount(
     )
 
 
-def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str | None]]]:
+def _show_commas_of_thousands(columns: Mapping[str, Cells]) -> bool:
+    """Return whether a column shows that commas part thousands, as 1,234.50, and no cell the contrary."""
+    is_shown = False
+    for cells in columns.values():
+        with_comma = {cell for cell in cells if cell is not None and "," in cell}
+        amounts = {cell: one for cell in with_comma if (one := _AMOUNT.fullmatch(cell))}
+        figures = [_figures(amounts[cell]) if cell in amounts else cell for cell in with_comma]
+        if any(have_decimal_commas([one]) for one in figures):
+            return False
+        found = _read_amounts(cells) if amounts else None
+        is_shown = is_shown or bool(_parted_by_commas(cells) if found is None else with_comma)
+    return is_shown
+
+
+def _with_points(columns: Mapping[str, Cells], are_thousands: bool) -> Iterator[tuple[str, list[str | None]]]:
     """Yield the columns of numbers with decimal commas, with points instead."""
     for name, cells in columns.items():
         filled = [cell for cell in cells if cell is not None]
@@ -269,7 +284,7 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
         if (
             numbers > _MOSTLY * len(filled)
             and any("," in cell and _DECIMAL_COMMA.fullmatch(cell) for cell in filled)
-            and not _parted_by_commas(cells)
+            and not _parted_by_commas(cells, are_thousands)
         ):
             yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
 
@@ -291,18 +306,21 @@ def _with_hyphens(columns: Mapping[str, Cells]) -> Iterator[tuple[str, Cells]]:
             yield name, [None if cell is None else written[cell] for cell in cells]
 
 
-def _read_signed(signed: Mapping[str, Cells], *, are_commas_parting: bool) -> Iterator[tuple[str, Amounts]]:
+def _read_signed(
+    signed: Mapping[str, Cells], are_thousands: bool, *, are_commas_parting: bool
+) -> Iterator[tuple[str, Amounts]]:
     """Yield the columns with hyphens as numbers; none of those of several units, or with and without one.
 
     Args:
         signed: The columns.
+        are_thousands: As of `_parted_by_commas`.
         are_commas_parting: Whether commas part the cells, so that there are no decimal commas.
     """
-    with_points = {} if are_commas_parting else dict(_with_points(signed))
+    with_points = {} if are_commas_parting else dict(_with_points(signed, are_thousands))
     read: dict[str, Cells] = {**signed, **with_points}
-    read |= dict(_without_thousands(read))
+    read |= dict(_without_thousands(read, are_thousands))
     for name, cells in read.items():
-        if found := _read_amounts(cells):
+        if found := _read_amounts(cells, are_thousands):
             yield name, found
         elif not any(_AMOUNT.fullmatch(cell) for cell in set(cells) if cell is not None):
             yield name, Amounts(unit="", cells=cells, have_commas=name in with_points)
@@ -329,26 +347,32 @@ def _is_number_or_amount(cell: str) -> bool:
     return is_number_as_written(cell) or bool(_DECIMAL_POINT.fullmatch(cell) or _AMOUNT.fullmatch(cell))
 
 
-def _without_thousands(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str | None]]]:
+def _without_thousands(
+    columns: Mapping[str, Cells], are_thousands: bool
+) -> Iterator[tuple[str, list[str | None]]]:
     """Yield the columns of numbers with commas between thousands, without these."""
     for name, cells in columns.items():
-        if parted := _parted_by_commas(cells):
+        if parted := _parted_by_commas(cells, are_thousands):
             yield name, [cell.replace(",", "") if cell in parted else cell for cell in cells]
 
 
-def _parted_by_commas(cells: Cells) -> frozenset[str]:
+def _parted_by_commas(cells: Cells, are_thousands: bool = False) -> frozenset[str]:
     """Return the numbers of a column with commas between thousands: 1,234 too, if one is like 5,001.23.
 
     None where none is like that, where one is like 0,5, or where numbers are not most cells.
+
+    Args:
+        cells: The column.
+        are_thousands: Whether the file shows that of commas, so that no number need be like that.
     """
     counts = Counter(cell for cell in cells if cell is not None)
     parted = frozenset(cell for cell in counts if "," in cell and _DECIMAL_POINT.fullmatch(cell))
-    if not any("." in cell for cell in parted):
+    if not are_thousands and not any("." in cell for cell in parted):
         return frozenset()
     numbers = [cell for cell in counts if cell in parted or is_number_as_written(cell)]
     if sum(counts[cell] for cell in numbers) <= _MOSTLY * counts.total():
         return frozenset()
-    return parted if have_decimal_commas(numbers) is False else frozenset()
+    return parted if all(map(_DECIMAL_POINT.fullmatch, numbers)) else frozenset()
 
 
 def _without_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str | None]]]:
@@ -378,11 +402,15 @@ def _join_thousands(cell: str) -> str:
     return cell.replace(".", "") if _POINTS_OF_THOUSANDS.fullmatch(cell) else cell
 
 
-def _read_amounts(cells: Cells) -> Amounts | None:
+def _read_amounts(cells: Cells, are_thousands: bool = False) -> Amounts | None:
     """Read a column whose numbers all have one and the same unit; None for others.
 
     As of decimal commas, a stray word stays one. Numbers without a unit, or points and commas that may part
     thousands as well as decimals, are not guessed at: the column stays as it is.
+
+    Args:
+        cells: The column.
+        are_thousands: Whether the file shows that commas part thousands.
     """
     first = next((cell for cell in cells if cell is not None), None)
     if first is None or is_number_as_written(first):  # most columns, without a look at each cell
@@ -396,7 +424,9 @@ def _read_amounts(cells: Cells) -> Amounts | None:
     figures = {cell: _figures(one) for cell, one in found.items()}
     are_commas_decimal = have_decimal_commas(figures.values())
     if are_commas_decimal is None:
-        return None
+        if not are_thousands or not all(map(_DECIMAL_POINT.fullmatch, figures.values())):
+            return None
+        are_commas_decimal = False
     read = {cell: _write_with_point(one, are_commas_decimal) for cell, one in figures.items()}
     return Amounts(
         unit=units.pop(),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from maskedlark.encoding.cells import number
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, NumberColumn, ValueLabel
 from maskedlark.encoding.table import append_columns, parse_table
 from maskedlark.encoding.written_numbers import doubts_points, have_decimal_commas, read_each_amount
@@ -412,6 +413,37 @@ def test_points_part_thousands_where_a_file_has_decimal_commas(
     table = parse_table(content.encode(), "t.csv")
     assert table.numbers("a") == read
     assert ("points between thousands" in table.written) == (read[0] == "1745")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize(
+    ("cells", "other", "read"),
+    [
+        (["1,234", "950", "-12,345,678"], "1,234.50", ["1234", "950", "-12345678"]),
+        (["1,234", "950.25"], "1,234.50", ["1234", "950.25"]),
+        (["1,234", "(5,678)"], "1,234.50", ["1234", "-5678"]),
+        (["$1,234", "$5,678"], "1,234.50", ["1234", "5678"]),
+        (["1,234", "950"], "$1,234.50", ["1234", "950"]),
+        (["1.234 €", "5.678 €"], "1,234.50", ["1.234", "5.678"]),
+        # These are lists, and no thousands
+        (["1,2", "3,4"], "1,234.50", None),
+        (["12,34", "1,234"], "1,234.50", None),
+    ],
+)
+def test_commas_part_thousands_where_a_file_shows_that_they_do(
+    cells: list[str], other: str, read: list[str] | None, delimiter: str
+) -> None:
+    content = "\n".join([f"a{delimiter}b", *(f'"{cell}"{delimiter}"{other}"' for cell in cells)])
+    table = parse_table(content.encode(), "t.csv")
+    assert read is None or table.numbers("a") == read
+    assert [*map(number, filter(None, table.numbers("b")))] == [1234.5] * len(cells)
+    if read is None and delimiter == ",":
+        assert table.numbers("a") == cells
+
+
+def test_commas_that_are_decimal_somewhere_part_no_thousands_elsewhere() -> None:
+    content = 'a,b,c\n"1,234","1,234.50","1,5"\n"950","2,000.25","2,5"'
+    assert parse_table(content.encode(), "t.csv").numbers("a") == ["1,234", "950"]
 
 
 def test_points_that_may_part_thousands_are_doubted() -> None:
