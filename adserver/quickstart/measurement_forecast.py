@@ -99,6 +99,11 @@ class GroupForecast:
         """Return whether the interval reaches further than the typical sum."""
         return self.half_width > abs(self.typical)
 
+    @property
+    def known_quantiles(self) -> dict[str, float]:
+        """The sizes, without a sign, of the quantiles that will have an interval."""
+        return {name: abs(of.value) for name, of in self.quantiles.items() if of.no_interval is None}
+
 
 def forecast_groups(
     table: Table,
@@ -420,8 +425,20 @@ def _warn_of_quantiles(forecasts: Sequence[GroupForecast], measure: MeasureSetti
                 f"[measure] at this noise nothing will be known of {', '.join(unknown)} in a typical group: "
                 f"raise [measure] epsilon{' or use fewer keys' if measure.keys else ''}"
             )
-        beyond = [name for name, of in one.quantiles.items() if abs(of.value) >= value.bound]
-        if beyond:
+        cut = one.clipping
+        # Where the bound is to be lowered for the sums, quantiles above the lower one are beyond it too
+        is_lowered = (
+            cut is not None and cut.best_most < value.bound and advise_most(one.name, cut) is not None
+        )
+        bound = cut.best_most if cut is not None and is_lowered else value.bound
+        beyond = {name: size for name, size in one.known_quantiles.items() if size >= bound}
+        if beyond and cut is not None and max(beyond.values()) >= cut.best_most:
+            yield (
+                f"[measure] most = {cut.best_most:g}, the best for sums of {one.name!r}, is at most "
+                f"{', '.join(beyond)} of a typical group of your own table: leave the quantile out, or write "
+                f"a most above {shorten(max(beyond.values()))}, for which intervals of sums are wider"
+            )
+        elif beyond:
             yield (
                 f"[measure] most = {value.bound:g} is at most {', '.join(beyond)} of a typical group of your "
                 "own table, and a row counts no more: raise most, or leave the quantile out"
@@ -438,6 +455,8 @@ def _warn_of_sums(forecasts: Sequence[GroupForecast], measure: MeasureSettings) 
         if one.is_too_wide
         and one.clipping is not None
         and one.clipping.levels[-1].best_most < one.clipping.most
+        # A lower bound would cut these off
+        and one.clipping.levels[-1].best_most > max(one.known_quantiles.values(), default=0.0)
     ]
     remedies = ["raise [measure] epsilon"]
     remedies += ["use fewer keys"] if measure.keys else []

@@ -99,6 +99,30 @@ def test_quantiles_that_nothing_will_be_known_of_or_that_a_row_may_not_reach_are
         assert any(why in one for one in warn_of_forecasts(forecasts, asked))
 
 
+@pytest.mark.parametrize("most", [200.0, 20.0])
+def test_a_bound_that_sums_and_quantiles_want_otherwise_is_the_owners_choice(most: float) -> None:
+    asked = with_quantiles(0.5, 0.9, most=most)
+    paid, count = forecast_groups(shop(), DATA, asked, TASK, reported=3_200)
+    assert paid.clipping is not None
+    levels = tuple(replace(one, best_most=15.0) for one in paid.clipping.levels)
+    cut = replace(paid.clipping, best_most=15.0, times_best=5.0, levels=levels)
+    told = warn_of_forecasts([replace(paid, clipping=cut, half_width=1e9), count], asked)
+    [least] = [one for one in told if "leave the quantile out" in one]
+    assert least.startswith(
+        "[measure] most = 15, the best for sums of 'paid', is at most quantile 0.9 of paid of a typical group"
+    )
+    assert not [one for one in told if "raise most" in one or "lower most" in one]
+
+
+def test_where_nothing_will_be_known_of_a_quantile_no_bound_is_advised_for_it() -> None:
+    asked = replace(with_quantiles(0.9, most=5.0), epsilon=0.02)
+    told = warn_of_forecasts(forecast_groups(shop(), DATA, asked, TASK, reported=3_200), asked)
+    assert [one for one in told if "quantile" in one] == [
+        "[measure] at this noise nothing will be known of quantile 0.9 of paid in a typical group: raise "
+        "[measure] epsilon or use fewer keys"
+    ]
+
+
 @pytest.mark.parametrize("keys", [(), ("region",)])
 def test_the_bound_has_the_least_squared_error_of_the_sums_asked_for(keys: tuple[str, ...]) -> None:
     visits = shop()
