@@ -98,7 +98,7 @@ class Floors:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
                 raise InvalidSetting(
                     f"{one!r} is not a fingerprint: expected {_FINGERPRINT_DIGITS} hexadecimal digits, as "
-                    "`lark-helper keygen` and `lark-helper status` print"
+                    "`lark-helper keygen` and `lark-helper keys list` print"
                 )
 
     def check(self, task: "Task") -> None:

@@ -46,19 +46,11 @@ _NO_TALK: Final = (
     ("errors resolving|Domain name not found", "its host name has no address: check its spelling, and DNS"),
     ("Deadline Exceeded", "no answer within the deadline"),
 )
-_NOT_TRUSTED: Final = (
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "its certificate is none of those that are trusted here: compare it with the one that its operator "
-        "gives you, and trust that",
-    ),
-    # All that a client sees whose certificate the server does not trust
-    (
-        "Socket closed|[Hh]andshake|SSL|Connection reset",
-        "the connection was closed: check that the server is running, that both sides use TLS or neither, "
-        "that neither's certificate has expired, and that each trusts the other's",
-    ),
-)
+_NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+# Also all that a client sees whose certificate the server does not trust
+_CLOSED: Final = re.compile("Socket closed|[Hh]andshake|SSL|Connection reset")
+# What our own servers say before a call's body runs: as they start or end, and of a certificate
+_OUR_WORDS: Final = re.compile("the (server is|client's certificate is) ")
 _GRPC_PREFIX: Final = "failed to connect to all addresses; last error: "
 _NOBODY_LISTENS: Final = re.compile(r"(?:ipv6:(\S+): .*)?Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
@@ -194,11 +186,19 @@ def _explain(code: grpc.StatusCode, details: str, trust_advice: str) -> str:
     for pattern, meaning in _NO_TALK:
         if re.search(pattern, details):
             return meaning
+    if _NOT_TRUSTED in details:
+        return (
+            "its certificate is none of those that are trusted here: compare it with the one that its "
+            f"operator gives you, and trust that{trust_advice}"
+        )
     raw = details.removeprefix(_GRPC_PREFIX)
-    for pattern, meaning in _NOT_TRUSTED:
-        if re.search(pattern, details):
-            return f"{meaning}{trust_advice} (gRPC: {raw})"
-    return f"{raw or 'no answer'} (gRPC: {code.name.lower()})"
+    if _CLOSED.search(details):
+        return (
+            "the connection was closed: check that the server is running, that both sides use TLS or "
+            "neither, that neither's certificate has expired, and that each trusts the other's"
+            f"{trust_advice} (gRPC: {raw})"
+        )
+    return raw if _OUR_WORDS.match(raw) else f"{raw or 'no answer'} (gRPC: {code.name.lower()})"
 
 
 def _read_exhaustion(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:

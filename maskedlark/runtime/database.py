@@ -74,6 +74,8 @@ _WHY_NOT: Final = {
     "authentication failed": "the server refuses the user or the password",
     "no password supplied": "the server wants a password",
     "does not exist": "the server has no such user or database",
+    "file is not a database": "it is not of SQLite, or damaged: restore it from its backup",
+    "malformed": "it is damaged: restore it from its backup",
 }
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least
@@ -137,7 +139,10 @@ def open_database(url: str) -> Engine:
             connect_args=_silence_noticed(parsed),
         )
     except (ArgumentError, SQLAlchemyError, ImportError, ValueError) as error:  # the last of a port
-        raise InvalidSetting(f"cannot use the database URL: {type(error).__name__}") from None
+        raise InvalidSetting(
+            f"cannot use the database URL ({type(error).__name__}): expected sqlite:///PATH or "
+            "postgresql://USER@HOST/DATABASE"
+        ) from None
     if dialect == "sqlite":
         _make_private(engine.url.database)
         event.listen(engine, "connect", _configure_sqlite)

@@ -130,4 +130,4 @@ def _end(certificate: "x509.Certificate") -> str:
 def _names(names: "Iterable[str]") -> str:
     from maskedlark.escape import escape
 
-    return escape(", ".join(sorted(names)))
+    return escape(", ".join(sorted(names))) or "(no names)"

@@ -57,7 +57,8 @@ def run(app: Callable[[], Any]) -> None:
         if error.filename is None and error.errno not in _FULL:  # not about a file of the user's: a bug
             _end_with_traceback()
         about = "" if error.filename is None else f"{error.filename}: "
-        _end(f"{about}{error.strerror}")
+        what = "; run this as the owner of the file and its folder" if error.errno == errno.EACCES else ""
+        _end(f"{about}{error.strerror}{what}")
     except Exception:  # noqa: BLE001  Python would print its message as it is
         _end_with_traceback()
 

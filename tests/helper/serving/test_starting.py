@@ -88,7 +88,7 @@ def test_a_starting_helper_answers_health_and_refuses_calls_until_it_is_ready(
     with starting(settings, monkeypatch) as (warming, _):
         assert health(settings.listen) == NOT_SERVING
         assert healthz(settings) == (503, b"starting\n")
-        with pytest.raises(HelperUnavailable, match="the server is starting: retry later"):
+        with pytest.raises(HelperUnavailable, match=r"the server is starting: retry later$"):
             fetch_status(settings.listen, None, deadline_s=GRACE_S)
         assert settings.port_file is not None
         assert not settings.port_file.exists()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from alembic.operations import Operations
@@ -98,6 +99,21 @@ def test_a_password_that_is_not_escaped_is_refused_and_not_shown(password: str) 
     with pytest.raises(InvalidSetting) as refused:
         open_database(f"postgresql://nobody:{password}@127.0.0.1:1/x")
     assert "secret" not in str(refused.value)
+
+
+def test_a_file_that_is_no_database_is_to_be_restored(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite3").write_bytes(b"no database")
+    (tmp_path / "ledger.sqlite3").chmod(0o600)
+    with pytest.raises(
+        InvalidSetting, match=r"ledger\.sqlite3\): .*: it is not of SQLite, or damaged: restore"
+    ):
+        open_as(open_database(f"sqlite:///{tmp_path}/ledger.sqlite3"), 1, {})
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nothing"])
+def test_a_url_without_a_file_is_refused_with_what_was_expected(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="expected sqlite:///PATH"):
+        open_database(url)
 
 
 def test_a_step_that_fails_leaves_the_older_version_as_it_was(engine: Engine) -> None:

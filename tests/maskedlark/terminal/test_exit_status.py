@@ -36,7 +36,11 @@ def refuse(error: BaseException) -> Callable[[], object]:
     [
         (InvalidTask("no task"), REFUSED, "InvalidTask: no task"),
         (HelperUnavailable("away"), UNAVAILABLE, "HelperUnavailable: away"),
-        (PermissionError(13, "Permission denied", "/keys"), REFUSED, "/keys: Permission denied"),
+        (
+            PermissionError(13, "Permission denied", "/keys"),
+            REFUSED,
+            "/keys: Permission denied; run this as the owner of the file and its folder",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), REFUSED, "No space left on device"),
         (
             ModuleNotFoundError("none", name="prometheus_client.core"),
