@@ -13,7 +13,7 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.run_lock import only_run
 from adserver.quickstart.run_states import jobs_of
-from adserver.quickstart.running import RunningFleet
+from adserver.quickstart.running import RunningFleet, require_installed
 from adserver.quickstart.runs import NOTHING_ASKED, RunOptions, RunResult, describe_next
 from adserver.quickstart.settings import Settings
 from adserver.records.job_state import JobState
@@ -37,6 +37,8 @@ def run_project(
             the project; nothing was started.
     """
     check_label(options.name, options.note)
+    # Servers take up to a minute to start, and the browsers come after them
+    require_installed("helper", "adserver", "browser")
     checked = check(project)
     checked.require()
     if options.compare_plain and project.settings.is_measured_alone:

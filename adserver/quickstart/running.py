@@ -25,6 +25,7 @@ from adserver.quickstart.project import Project
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.escape import escape
 from maskedlark.frozen import frozen
+from maskedlark.terminal.exit_status import find_missing, how_to_install
 
 _POLL_S: Final = 0.05
 # A first start compiles for up to a minute, and for many on a machine that is busy with others.
@@ -42,6 +43,16 @@ _LOG_LINES: Final = 10
 # Locked by the one command that starts servers, or decides whether they stay
 _LOCK: Final = ".starting"
 _DASHBOARD_PARTS: Final = ("fastapi", "jinja2", "starlette")
+
+
+def require_installed(*extras: str) -> None:
+    """Refuse to start what lacks a package of these extras.
+
+    Raises:
+        InvalidTask: one is missing; the message says how to install all that a project needs.
+    """
+    if missing := find_missing(extras):
+        raise InvalidTask(how_to_install(missing, "adserver.cli.quickstart", needs="a project's run"))
 
 
 @frozen
@@ -169,8 +180,10 @@ class RunningFleet:
             is_held: Whether the servers stay until `down`, also if a run has started them.
 
         Raises:
-            InvalidTask: one ended before it answered; the message has the end of its log.
+            InvalidTask: a package is missing, or one ended before it answered; the message has the end of
+                its log.
         """
+        require_installed("helper", "adserver")
         with self._alone():
             # Addresses in `lark.toml` may be others than those of `new`, and the folder another
             self._project.write_environment()

@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NoReturn
 
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
@@ -112,6 +112,19 @@ def how_to_install(missing: str, needed_by: str, needs: str = "this command") ->
         return f"{told} '{wanted}'"
     version = next((version for name, _, version in known if name == top), "")
     return f"{told} {top}{version} {_TORCH_FOR_CPUS}; or, 5 GB on Linux with CUDA, pip install '{wanted}'"
+
+
+def find_missing(extras: Collection[str]) -> str | None:
+    """Return the first package of some of our extras that is not installed; None if all are."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name, extra, _ in _extras():
+        if extra in extras:
+            try:
+                version(name)
+            except PackageNotFoundError:
+                return name
+    return None
 
 
 def _same(one: str, other: str) -> bool:

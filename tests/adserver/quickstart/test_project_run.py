@@ -19,6 +19,7 @@ from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
 from maskedlark.errors import InvalidTask
+from maskedlark.terminal import exit_status
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.adserver.quickstart.test_project import SETTINGS
 
@@ -42,6 +43,18 @@ def test_a_name_or_note_that_no_job_takes_is_refused_before_anything_is_started(
     said = f"the job's {what} has {most + 1} characters: at most {most} are kept"
     with pytest.raises(InvalidTask, match=said):
         run_project(project, pytest.fail, asked)
+
+
+@pytest.mark.parametrize("extra", ["helper", "adserver", "browser"])
+def test_a_missing_extra_is_told_before_anything_is_started(
+    extra: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [("lark-part-that-nobody-has", extra, ""), ("lark-part-that-nobody-has", "quickstart", "")]
+    monkeypatch.setattr(exit_status, "_extras", lambda: parts)
+    told = r"lark-part-that-nobody-has is not installed, .*: pip install 'masked-lark\[quickstart\]'"
+    with pytest.raises(InvalidTask, match=told):
+        run_project(project, pytest.fail)
+    assert not project.parties.exists()
 
 
 def interrupt() -> None:
