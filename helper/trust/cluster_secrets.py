@@ -145,6 +145,10 @@ def worker_tls(folder: Path) -> TlsFiles:
 def _authority(folder: Path, prefix: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Read the key and the certificate of an authority in a folder."""
     key_file, certificate_file = folder / (prefix + AUTHORITY_KEY), folder / (prefix + AUTHORITY)
+    if not key_file.exists():
+        raise InvalidSetting(
+            f"{key_file} does not exist: --secrets is the folder that `lark-helper cluster init` made"
+        )
     check_secret_file(key_file)
     check_own(key_file)
     try:
@@ -172,6 +176,14 @@ def _check_host(host: str) -> None:
             ) from None
 
 
+def _make_folders(*folders: Path) -> None:
+    for folder in folders:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError:
+            raise InvalidSetting(f"{folder} is not a folder: choose another name") from None
+
+
 def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write new files; where one is there already, none is written."""
     for name in contents:
@@ -183,8 +195,7 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     for name, content in contents.items():
         path = folder / name
         try:
-            for parent in (folder, path.parent):
-                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folders(folder, path.parent)
             mode = _PUBLIC if path.suffix == ".crt" else _PRIVATE
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
                 stream.write(content)

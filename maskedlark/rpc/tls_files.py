@@ -169,14 +169,22 @@ class TlsFiles:
 class Reloaded(Generic[_Made]):
     """Something made of TLS files, made anew when they change. Safe to share between threads."""
 
-    def __init__(self, files: TlsFiles, make: Callable[[TlsContents], _Made]) -> None:
+    def __init__(
+        self, files: TlsFiles, make: Callable[[TlsContents], _Made], *, warns_of_end: bool = True
+    ) -> None:
         """Make it once.
+
+        Args:
+            files: What it is made of.
+            make: Makes it.
+            warns_of_end: Whether the log warns that the own certificate ends; for one of a server's several.
 
         Raises:
             InvalidSetting: the files do not fit together.
         """
         self._files = files
         self._make = make
+        self._warns_of_end = warns_of_end
         self._lock = Lock()
         self._stamp: _Stamp = ()
         with suppress(OSError):  # then `read` says which file
@@ -184,7 +192,8 @@ class Reloaded(Generic[_Made]):
             self._stamp = files.stamp()
         contents = files.read()
         self._made = make(contents)
-        contents.warn_of_end()
+        if warns_of_end:
+            contents.warn_of_end()
 
     def current(self) -> _Made:
         """Return the newest usable value."""
@@ -209,7 +218,8 @@ class Reloaded(Generic[_Made]):
             return False
         self._stamp = stamp
         _LOG.info("reloaded the TLS files")
-        contents.warn_of_end()
+        if self._warns_of_end:
+            contents.warn_of_end()
         return True
 
 

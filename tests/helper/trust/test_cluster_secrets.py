@@ -102,6 +102,15 @@ def test_a_file_that_appears_while_others_are_written_is_not_overwritten(
     assert (tmp_path / "ca.key").read_text() == "before"
 
 
+def test_a_wrong_folder_is_told_of_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidTask, match="file is not a folder: choose another name"):
+        write_cluster_secrets(tmp_path / "file", now=NOW)
+    with pytest.raises(InvalidTask, match=r"missing/ca\.key does not exist: --secrets is the folder"):
+        write_machine_certificate(tmp_path / "missing", tmp_path / "out", hosts=("a",), now=NOW)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidTask, match=r"cannot write .*a/.*: File name too long"):
         write_cluster_secrets(tmp_path / ("a" * 300), now=NOW)
@@ -214,7 +223,7 @@ def test_an_authority_that_cannot_be_read_is_refused_without_its_bytes(
         made(authority, tmp_path / "machine", "10.0.0.2")
     assert "CANARY" not in str(refused.value)
     (authority / broken).unlink()
-    with pytest.raises(InvalidTask, match="cannot read"):
+    with pytest.raises(InvalidTask, match=r"cannot read|does not exist"):
         made(authority, tmp_path / "machine", "10.0.0.2")
 
 

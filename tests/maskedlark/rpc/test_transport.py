@@ -368,6 +368,7 @@ def test_an_expired_certificate_is_not_let_in_and_its_owner_is_warned(
     trust(answerer, caller)
     trust(caller, answerer)
     server, secure = serve(answerer)
+    assert caplog.text.count("(expired), then peers refuse it") == (who == "server")
     try:
         with pytest.raises(HelperUnavailable, match=said):
             secure.call(caller)
