@@ -75,11 +75,14 @@ def _list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 @takes(server=server_of)
 def _revoke_command(
     *,
-    token: Annotated[str, typer.Argument(help="The start of the id of a token or session.")],
+    # Not `token`: that is the option with which the command logs in at a remote ad server
+    grant_id: Annotated[
+        str, typer.Argument(help="The start of the id of a token or session.", metavar="TOKEN")
+    ],
     server: "AdServer",
 ) -> None:
     """Revoke a token or log a browser out, with immediate effect."""
-    ended = server.revoke_token(token)
+    ended = server.revoke_token(grant_id)
     typer.echo(f"{ended.kind} {ended.grant_id} ({ended.name}) is revoked")
 
 

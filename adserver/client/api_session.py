@@ -60,6 +60,8 @@ _CANONICAL: Final = frozenset({"bundle", "plan"})
 _WRONG_URL: Final = (
     "the ad server's URL is not valid: expected https://HOST[:PORT], or http on loopback, and nothing else"
 )
+_WHICH_PORT: Final = "the URL is that of `adserver serve --dashboard-listen`"
+_NO_API: Final = f"is not an ad server's admin API: check the URL ({_WHICH_PORT})"
 _BY_WHICH_OPTION: Final = " as --token, or ADSERVER_TOKEN (`token` of a Client)"
 _WRONG_FORMS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _MessageT = TypeVar("_MessageT", bound=Message)
@@ -183,9 +185,18 @@ class ApiSession:
         said = _parse(content)
         # Every answer of the API is an object: anything else is some proxy's or another server's
         if not isinstance(said, dict) or status in _MOVED:
-            told = f"the server at {self.url} is not an ad server's admin API: check the URL"
+            told = f"the server at {self.url} {_NO_API}"
             raise HelperUnavailable(told + ("" if is_once else _MAY_BE_DONE))
+        if status >= _REFUSED_FROM and not said.get("error"):
+            # Every refusal of the API names its error; an intake's answers do not
+            raise HelperUnavailable(f"the server at {self.url} {_NO_API}" + ("" if is_once else _MAY_BE_DONE))
         if status >= _REFUSED_FROM:
+            if status == HTTPStatus.UNAUTHORIZED and not self.token:
+                raise JobRefused(
+                    JobReason.UNAUTHORIZED,
+                    "no token was given: make one at the ad server with `adserver token create` and give it"
+                    + _BY_WHICH_OPTION,
+                )
             raise _refusal(status, said)
         return _read(kind, said)
 
@@ -260,7 +271,9 @@ def _connect(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
     try:
         trusting = ssl.create_default_context(cafile=None if ca is None else str(ca))
     except OSError as error:
-        raise InvalidSetting(f"cannot read a certificate in {ca}: {error.strerror}") from None
+        # What OpenSSL says of a file without one names its own source
+        why = "it holds none, expected PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        raise InvalidSetting(f"cannot read a certificate in {ca} (--url-ca): {why}") from None
     return HTTPSConnection(host, port, timeout=timeout_s, context=trusting)
 
 
@@ -306,9 +319,13 @@ def _cause(error: Exception, url: str) -> str:
         )
     # A server with TLS hangs up on a request without, and one without answers no handshake
     if url.startswith("http:") and isinstance(error, ConnectionResetError | BadStatusLine):
-        return f"{error} (if it speaks TLS, as one off loopback does, its URL begins with https://)"
+        # A port for gRPC answers with bytes that mean nothing to people
+        said = "it does not speak HTTP" if isinstance(error, BadStatusLine) else str(error)
+        return f"{said} ({_WHICH_PORT}; if it speaks TLS, as one off loopback does, its URL begins with https://)"
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         return f"it does not speak TLS ({error.reason}): if it is on loopback, its URL begins with http://"
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens there: {_WHICH_PORT}"
     return str(error)
 
 

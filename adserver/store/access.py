@@ -21,6 +21,7 @@ from maskedlark.errors import InvalidSetting
 from maskedlark.escape import escape
 from maskedlark.frozen import pick_attributes
 from maskedlark.runtime.database import reading
+from maskedlark.terminal.plural import plural
 
 LOGIN_S: Final = 600.0
 """How long a login link waits to be used."""
@@ -117,9 +118,14 @@ class AccessStore:
             InvalidSetting: none does, or several do.
         """
         found = [one for one in self.all(kinds) if one.grant_id.startswith(grant_id)]
-        if len(found) != 1 or not grant_id:
+        if not found:
             raise InvalidSetting(
-                f"{len(found)} tokens have an id that starts with {grant_id!r}: see `adserver token list`"
+                f"no token or session has an id that starts with {grant_id!r}: see `adserver token list`"
+            )
+        if len(found) > 1 or not grant_id:
+            raise InvalidSetting(
+                f"{plural(len(found), 'token or session has', 'tokens and sessions have')} an id that starts "
+                f"with {grant_id!r}: give more digits, see `adserver token list`"
             )
         self._end(found[0], AuditAct.REVOKE_TOKEN)
         return found[0]

@@ -236,6 +236,25 @@ def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None
     assert refused.value.reason is JobReason.UNAUTHORIZED
 
 
+def test_a_token_is_revoked_from_afar_by_the_id_that_was_typed(served: tuple[Painted, str]) -> None:
+    of, url = served
+    token = of.grant(GrantKind.TOKEN, Scope.TOKENS)
+    at = ["--url", url, "--token", token]
+    for typed, said in (("0" * 32, "no token or session has an id"), ("", "expected hexadecimal digits")):
+        with pytest.raises(InvalidTask, match=said):
+            CliRunner().invoke(app, ["token", "revoke", typed, *at], catch_exceptions=False)
+    name = "leaked by somebody"
+    RemoteAdServer(url=url, token=token).create_token(Scope.READ, name=name, days=0.01)
+    (made,) = (one for one in RemoteAdServer(url=url, token=token).tokens() if one.name == name)
+    outcome = CliRunner().invoke(app, ["token", "revoke", made.grant_id, *at], catch_exceptions=False)
+    assert f"token {made.grant_id} ({name}) is revoked" in outcome.output
+
+
+def test_without_a_token_the_command_says_that_none_was_given(served: tuple[Painted, str]) -> None:
+    with pytest.raises(JobRefused, match="no token was given: make one"):
+        RemoteAdServer(url=served[1], token="").tasks()
+
+
 def test_the_wrong_scheme_is_hinted_at(served: tuple[Painted, str]) -> None:
     of, url = served
     far = RemoteAdServer(
@@ -296,7 +315,7 @@ def test_a_certificate_that_cannot_be_read_is_named(content: str | None, tmp_pat
     ca = tmp_path / "ca.crt"
     if content is not None:
         ca.write_text(content)
-    with pytest.raises(InvalidTask, match=r"ca\.crt"):
+    with pytest.raises(InvalidTask, match=r"ca\.crt \(--url-ca\): (No such|it holds none)"):
         RemoteAdServer(url="https://127.0.0.1:1", token="", ca=ca).tasks()
 
 
@@ -307,7 +326,9 @@ def test_a_client_is_beside_an_ad_server_or_elsewhere_and_not_both(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("status", "content"), [(200, "[" * 200_000), (302, "{}"), (200, "[]")], ids=["nested", "moved", "a list"]
+    ("status", "content"),
+    [(200, "[" * 200_000), (302, "{}"), (200, "[]"), (404, '{"reason": "not_found"}')],
+    ids=["nested", "moved", "a list", "an intake's"],
 )
 def test_what_answers_as_no_ad_server_does_is_refused(status: int, content: str) -> None:
     answer = f"HTTP/1.1 {status} OK\r\ncontent-length: {len(content)}\r\n\r\n{content}".encode()
@@ -316,8 +337,16 @@ def test_what_answers_as_no_ad_server_does_is_refused(status: int, content: str)
 
 
 def test_nobody_at_the_url_is_unavailable() -> None:
-    with pytest.raises(HelperUnavailable, match="does not answer"):
+    with pytest.raises(HelperUnavailable, match=r"does not answer: nothing listens there: .*-listen"):
         RemoteAdServer(url="http://127.0.0.1:1", token="").tasks()
+
+
+def test_a_port_that_does_not_speak_http_is_said_to_be_another() -> None:
+    with (
+        hanging_up(b"\0\0\x18\4\0\r\n") as url,
+        pytest.raises(HelperUnavailable, match=r"it does not speak HTTP \(the URL is that of"),
+    ):
+        RemoteAdServer(url=url, token="").tasks()
 
 
 @pytest.mark.parametrize(
