@@ -4,6 +4,7 @@ levels = sums_by_level(numbers_by_level(table, plan, value), errors)
 most = suggest_most(list(levels.values()), share=0.8, limit=largest_bound(table, value.column))
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -28,6 +29,8 @@ _FEW: Final = 5
 _OF_ROWS: Final = 20
 # They decide the best bound if it is so many times what it is without them
 _DECISIVE: Final = 2.0
+# A total may be of numbers that were rounded
+_AS_ADDED_UP: Final = 1e-6
 
 
 @frozen
@@ -240,6 +243,13 @@ def suggest_most(levels: Sequence[LevelSums], share: float, limit: float) -> flo
     middle = median(filled)
     least = max(filled) if max(filled) <= _SHORT_SCALE * middle else middle
     return min(round_up(max(high, least)), limit)
+
+
+def find_total(numbers: Sequence[float]) -> float | None:
+    """Return the number that all others add up to, as in a row of totals; None if none is so."""
+    largest = max(numbers, key=abs, default=0.0)
+    is_total = math.isclose(largest, math.fsum(numbers) - largest, rel_tol=_AS_ADDED_UP)
+    return largest if is_total and sum(map(bool, numbers)) > _OF_ROWS else None
 
 
 def _find_few(levels: Sequence[LevelSums], share: float, limit: float, best: float) -> FewRows | None:

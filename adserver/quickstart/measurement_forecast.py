@@ -21,6 +21,7 @@ from adserver.quickstart.clipping import (
     Clipping,
     advise_most,
     find_clipping,
+    find_total,
     name_level,
     shorten,
     suggest_most,
@@ -82,6 +83,7 @@ class GroupForecast:
             the interval that it will have at that noise.
         level_widths: Half of the interval in a group of each level, by its keys, the coarsest first.
         few: The lines and cells of the few rows that decide the best bound, by the table's order.
+        is_total: Whether there is one such row, and all others add up to it.
     """
 
     name: str
@@ -93,6 +95,7 @@ class GroupForecast:
     quantiles: Mapping[str, Estimate] = field(default_factory=dict)
     level_widths: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     few: tuple[tuple[int, str], ...] = ()
+    is_total: bool = False
 
     @property
     def is_too_wide(self) -> bool:
@@ -170,6 +173,7 @@ def forecast_groups(
             group = sorted(groups, key=lambda group: len(groups[group]))[len(groups) // 2]
             rows = [of for of in _filled_rows(table, plan, one.column, finest) if of[0] == group]
             quantiles = _forecast_quantiles(plan, value, [of[1] for of in rows], errors[-1][finest], share)
+        few = () if one is None or clipping is None else _list_few(table, one.column, clipping)
         found.append(
             GroupForecast(
                 name=name,
@@ -184,7 +188,8 @@ def forecast_groups(
                     for place, (level, error) in enumerate(zip(levels, by_level, strict=True))
                     if level
                 },
-                few=() if one is None or clipping is None else _list_few(table, one.column, clipping),
+                few=few,
+                is_total=len(few) == 1 and find_total(levels[0][()]) is not None,
             )
         )
     return tuple(found)
@@ -293,7 +298,12 @@ def advise_bounds(forecasts: Sequence[GroupForecast]) -> tuple[str, ...]:
     told = list[str | None]()
     for one in forecasts:
         if one.clipping is not None:
-            told += [advise_most(one.name, one.clipping), _describe_few(one, one.clipping)]
+            few = one.clipping.few
+            is_best = one.is_total and few is not None and few.best_most == one.clipping.most
+            told += [
+                None if is_best else advise_most(one.name, one.clipping),
+                _describe_few(one, one.clipping),
+            ]
     return tuple(one for one in told if one is not None)
 
 
@@ -302,6 +312,12 @@ def _describe_few(forecast: GroupForecast, cut: Clipping) -> str | None:
     few = cut.few
     if few is None:
         return None
+    if forecast.is_total:
+        ((line, cell),) = forecast.few
+        return (
+            f"{forecast.name!r}: line {line} seems to be a row of totals, as all others add up to its {cell}"
+            f": remove it from the table. Without it most = {few.best_most:g} is the best"
+        )
     rows = plural(few.rows, "row decides", "rows decide")
     above = plural(few.above, "row is", "rows are")
     cells = ", ".join(f"{cell} in line {line}" for line, cell in forecast.few)
@@ -521,7 +537,14 @@ def suggest_bounds(
         if one.word:
             found.append(one)
             continue
-        of = sums_by_level(numbers_by_level(table, plan, one), by_level)
+        levels = numbers_by_level(table, plan, one)
+        # Rows of totals are advised to be removed
+        total = find_total(levels[0][()])
+        if total is not None:
+            levels = [
+                {group: [x for x in of if x != total] for group, of in level.items()} for level in levels
+            ]
+        of = sums_by_level(levels, by_level)
         most = suggest_most(list(of.values()), reported / len(table), largest_bound(table, one.column))
         found.append(replace(one, most=most))
     return tuple(found)

@@ -323,6 +323,19 @@ def test_a_bound_that_was_advised_is_not_advised_against(
         assert [one.best_most for one in again.levels] == [one.best_most for one in cut.levels]
 
 
+def test_a_row_of_totals_is_named_and_decides_no_bound() -> None:
+    total = sum(float(cell or 0) for row, cell in enumerate(orders().columns["paid"]) if row != 1_000)
+    measure = MeasureSettings(keys=("shop",), epsilon=2)
+    [ordinary] = suggest_values(orders(), DATA, ["paid"], measure)
+    [suggested] = suggest_values(orders(f"{total:.2f}"), DATA, ["paid"], measure)
+    assert suggested.bound == pytest.approx(ordinary.bound, rel=0.05)
+    _, _, told = advice_on(orders(f"{total:.2f}"), suggested)
+    assert told == (
+        f"'paid': line 1002 seems to be a row of totals, as all others add up to its {total:.2f}: remove it "
+        f"from the table. Without it most = {ordinary.bound:g} is the best",
+    )
+
+
 def test_the_few_rows_that_decide_the_best_bound_are_named_with_their_lines() -> None:
     _, ordinary, told = advice_on(orders(), replace(PAID, most=290))
     assert (ordinary.few, told) == (None, ())
