@@ -11,13 +11,14 @@ from tests.browser_sim.js.chromium import chromium
 
 OUT: Final = Path(__file__).parents[2] / "docs" / "img"
 PICTURES: Final = {
-    "overview": ("overview", "light", 900),
-    "job": ("job", "light", 760),
-    "job-dark": ("job", "dark", 760),
-    "budget": ("budget", "light", 760),
-    "evaluation": ("evaluation", "dark", 760),
+    "overview": ("overview", "light", "main section:last-of-type"),
+    "job": ("job", "light", "#charts"),
+    "job-dark": ("job", "dark", "#charts"),
+    "budget": ("budget", "light", "section:has(#forecast)"),
+    "evaluation": ("evaluation", "dark", "#answer"),
 }
-"""The name of each file, the page on it, its theme and its height."""
+"""The name of each file, the page on it, its theme, and the last part of the page that is whole on it."""
+_MARGIN: Final = 12
 
 
 def main() -> None:
@@ -29,14 +30,19 @@ def main() -> None:
             try:
                 server.wait_until_started()
                 shown = Shown(of=of, browser=browser, server=server)
-                for name, (page, theme, height) in PICTURES.items():
+                for name, (page, theme, last) in PICTURES.items():
                     context = browser.new_context(
                         color_scheme="dark" if theme == "dark" else "light",
-                        viewport={"width": 1200, "height": height},
+                        viewport={"width": 1200, "height": 760},
                     )
                     visit = shown.visit(context)
                     visit.open(PATHS[page])
                     visit.page.wait_for_load_state("load")
+                    box = visit.page.locator(last).last.bounding_box()
+                    assert box is not None
+                    height = round(box["y"] + box["height"]) + _MARGIN
+                    # The bar at the side is as high as the window
+                    visit.page.set_viewport_size({"width": 1200, "height": height})
                     visit.page.screenshot(path=str(OUT / f"dashboard-{name}.png"))
                     context.close()
             finally:
