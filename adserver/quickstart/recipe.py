@@ -4,6 +4,7 @@ From the user's table to a trained model: encode, task, browsers, dataset, job, 
 """
 
 import json
+from collections import Counter
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adserver.quickstart.base_recipe import BaseRecipe, TableDescription
+from adserver.quickstart.column_check import feature_columns
 from adserver.quickstart.commands import describe_refusal
 from adserver.quickstart.finishing import ModelFinisher
 from adserver.quickstart.model_check import choose_loss, usual_outputs
@@ -25,6 +27,8 @@ from adserver.training.defaults import (
     choose_network,
     creation_options,
 )
+from maskedlark.encoding.cells import number
+from maskedlark.encoding.identifiers import why_identifiers
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss
@@ -215,7 +219,7 @@ class Recipe(BaseRecipe[Trained]):
         secret = self._measured.table_options if self._measured else ()
         if self._settings.person:
             secret = (*secret, "--ignore", self._settings.person)
-        options = (*_options_of(data), *secret, *self._planning(data), "-o", str(encoder))
+        options = (*_options_of(data), *self._kept(data), *secret, *self._planning(data), "-o", str(encoder))
         told = self._commands.read("browser-sim", "encode", "--fit", table, *options)
         words = told["categories"] + told["ids"]
         self._tell(
@@ -223,6 +227,17 @@ class Recipe(BaseRecipe[Trained]):
             f"{plural(told['features'], 'feature')} ({plural(words, 'column')} of words)"
         )
         return told
+
+    def _kept(self, data: DataSettings) -> tuple[str, ...]:
+        """Return the options that keep columns of numbers that name rows, which `[data]` does not ignore."""
+        answered = {*data.date_orders(), *data.codes, *data.publish, *data.vocabularies()}
+        options = list[str]()
+        for name in feature_columns(self._table, self._settings):
+            counts = Counter(cell for cell in self._table.numbers(name) if cell is not None)
+            are_numbers = name not in answered and all(number(cell) is not None for cell in counts)
+            if are_numbers and why_identifiers(name, counts):
+                options += ["--type", f"{name}=number"]
+        return tuple(options)
 
     def _planning(self, data: DataSettings) -> tuple[str, ...]:
         """Return the options that say what vocabularies are planned for, if any is."""

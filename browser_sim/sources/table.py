@@ -128,7 +128,11 @@ def load_table(settings: TableSettings) -> Source:
     _check_columns(whole, (label, *settings.ignore, *settings.dates, *columns.values(), *settings.people))
     _check_person(settings.person, {label, *columns.values()}, "the label, or measured")
     table, rows, people = _select_named(*_select_labelled(whole, label, settings), settings.person)
-    encoder = settings.encoder or _fit(table, settings, label)
+    encoder, left_out = settings.encoder, dict[str, str]()
+    if encoder is None:
+        others = {label, *columns.values()}
+        left_out = _find_row_numbers(table, settings, others) | _find_row_words(table, settings, others)
+        encoder = _fit(table, _without(settings, left_out), label)
     measured = {columns[name] for name in settings.values}
     # The label may be measured too: encoders keep it apart from the features.
     _check_secret(encoder, measured - {label})
@@ -154,7 +158,7 @@ def load_table(settings: TableSettings) -> Source:
         # own.
         default_label=0 if len(classes) == 2 else None,
         scaling=_scaling(settings),
-        notes=_notes(encoder, whole),
+        notes=(*_notes(encoder, whole), *_describe_left_out(left_out)),
         cells=_measured_cells(table, settings),
         rows=rows,
     )
@@ -237,10 +241,57 @@ def fit_counting(settings: TableSettings) -> _FittedEncoder:
     values = [_column(of, whole) for of in settings.values.values()]
     _check_columns(whole, (*needed, *settings.ignore, *settings.dates, *settings.publish, *values))
     table, rows = _select_labelled(whole, settings.label, settings)
-    encoder = _fit(table, settings, settings.label)
+    # Words that name rows are refused below, as their owner may want to publish them
+    left_out = _find_row_numbers(table, settings, {settings.label, *values})
+    encoder = _fit(table, _without(settings, left_out), settings.label)
     _check_public(encoder, table, settings.publish)
-    notes = (*_describe_others(encoder, table), *_describe_ids(encoder, table, settings))
+    notes = (
+        *_describe_left_out(left_out),
+        *_describe_others(encoder, table),
+        *_describe_ids(encoder, table, settings),
+    )
     return _FittedEncoder(encoder=encoder, rows=rows, notes=notes)
+
+
+def _find_row_numbers(
+    table: Table, settings: TableSettings, others: Collection[str | None]
+) -> dict[str, str]:
+    """Return the columns whose numbers name rows, of which nobody said what they hold, and why."""
+    found = dict[str, str]()
+    for name in _unanswered(table, settings, others):
+        counts = Counter(cell for cell in table.numbers(name) if cell is not None)
+        if all(number(cell) is not None for cell in counts) and (why := why_identifiers(name, counts)):
+            found[name] = f"{why}; --type {quote(f'{name}=number')} says that they are amounts"
+    return found
+
+
+def _find_row_words(table: Table, settings: TableSettings, others: Collection[str | None]) -> dict[str, str]:
+    """Return the columns whose words name rows or people, of which nobody said what they hold, and why.
+
+    Columns of dates are none: another option reads them.
+    """
+    found = dict[str, str]()
+    for name in _unanswered(table, settings, others):
+        cells = table.columns[name]
+        if (why := why_private(name, cells)) and not _holds_dates(cells):
+            found[name] = f"looks like identifiers ({why}); --publish {quote(name)} makes it a feature"
+    return found
+
+
+def _unanswered(table: Table, settings: TableSettings, others: Collection[str | None]) -> list[str]:
+    """Return the columns of which nobody said what they hold."""
+    answered = {*others, *settings.ignore, *settings.people, *settings.dates, *settings.publish}
+    answered |= {*settings.kinds, *settings.words, *settings.hashed}
+    return [name for name in table.columns if name not in answered]
+
+
+def _without(settings: TableSettings, left_out: Collection[str]) -> TableSettings:
+    return replace(settings, ignore=(*settings.ignore, *left_out))
+
+
+def _describe_left_out(left_out: Mapping[str, str]) -> Iterator[str]:
+    """Say which columns were left out, why, and how to keep each."""
+    return (f"{name!r} is left out: {why}" for name, why in left_out.items())
 
 
 def _describe_ids(encoder: Encoder, table: Table, settings: TableSettings) -> Iterator[str]:
@@ -266,11 +317,6 @@ def _describe_ids(encoder: Encoder, table: Table, settings: TableSettings) -> It
             yield (
                 f"{name!r} holds dates, each a word of its own: --date {quote(name)} makes weekday, day and "
                 f"hour of them; {is_fine} that they are words"
-            )
-        elif is_number and (why := why_identifiers(name, counts)):
-            yield (
-                f"{name!r} is read as numbers, and seems to hold {why}: {ignore}; {is_fine} that they are "
-                "amounts"
             )
         elif is_number and counts.total() >= FEWEST_ROWS and (why := why_codes(name, counts)):
             asked = f"; if they name people, {ignore}" if name in people.asked else ""
@@ -482,7 +528,10 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
         elif name not in left_out:
             columns[name] = cells
     if not columns.keys() - {label}:
-        raise InvalidSource(f"{table.name} has no feature columns: leave out fewer columns (--ignore)")
+        raise InvalidSource(
+            f"{table.name} has no feature columns: leave out fewer columns (--ignore); of a column that "
+            "seems to name its rows, say with --type COLUMN=number or --publish what it holds"
+        )
 
     def of_features(named: Mapping[str, _T]) -> dict[str, _T]:
         # A column that is no feature may still be named as one of words, as it may among the dates

@@ -154,7 +154,7 @@ def test_the_options_fake_rate_overrides_the_tasks(tmp_path: Path) -> None:
 def test_a_csv_of_words_and_classes_is_reported(tmp_path: Path) -> None:
     ours = world(num_features=2, labels={"kind": "classes", "size": 3})
     path = tmp_path / "table.csv"
-    path.write_text("a,b,y\n" + "".join(f"{n},{'xyz'[n % 3]},{'uvw'[n % 3]}\n" for n in range(30)))
+    path.write_text("a,b,y\n" + "".join(f"{n % 20},{'xyz'[n % 3]},{'uvw'[n % 3]}\n" for n in range(30)))
     intake = Intake()
     with grpc_sink(intake) as address:
         summary = run(tmp_path, ours, address, "--source", "csv", "--csv", path, "--label", "y", "--bins", 10)
@@ -165,7 +165,7 @@ def test_a_csv_of_words_and_classes_is_reported(tmp_path: Path) -> None:
 def test_the_browser_of_each_person_of_a_table_keeps_to_the_tasks_cap(tmp_path: Path) -> None:
     ours, intake = world(num_features=1, unit="user", reports_per_user=2), Intake()
     table = tmp_path / "visits.csv"
-    table.write_text("who,pages,y\n" + "".join(f"u{row % 7},{row},{row % 2}\n" for row in range(30)))
+    table.write_text("who,pages,y\n" + "".join(f"u{row % 7},{row % 20},{row % 2}\n" for row in range(30)))
     options = ("--source", "csv", "--csv", table, "--label", "y", "--user", "who")
     with grpc_sink(intake) as address:
         summary = run(tmp_path, ours, address, *options)
@@ -176,7 +176,7 @@ def test_the_browser_of_each_person_of_a_table_keeps_to_the_tasks_cap(tmp_path: 
 def test_with_an_encoder_without_a_label_a_table_is_reported_to_be_measured_alone(tmp_path: Path) -> None:
     table = tmp_path / "visits.csv"
     table.write_text(
-        "pages,device,paid\n" + "".join(f"{row},{'ab'[row % 2]},{row % 9}\n" for row in range(30))
+        "pages,device,paid\n" + "".join(f"{row % 20},{'ab'[row % 2]},{row % 9}\n" for row in range(30))
     )
     fitted = tmp_path / "encoder.json"
     assert invoke("encode", "--fit", table, "--value", "paid", "-o", fitted).exit_code == 0
@@ -200,7 +200,7 @@ def test_with_an_encoder_without_a_label_a_table_is_reported_to_be_measured_alon
 def test_real_valued_labels_are_reported_as_quantised_values(tmp_path: Path) -> None:
     ours = world(num_features=1, labels={"kind": "values", "size": 101, "num_buckets": 4})
     path = tmp_path / "table.csv"
-    path.write_text("a,y\n" + "".join(f"{n},{n / 2}\n" for n in range(200)))
+    path.write_text("a,y\n" + "".join(f"{n % 100},{n / 2}\n" for n in range(200)))
     intake = Intake()
     with grpc_sink(intake) as address:
         run(

@@ -37,6 +37,10 @@ LABELS = ("no", "1.0", "", "later")
 """One that is learned, a class as a number, none, and one that is no class."""
 
 
+# Else they seem to be row numbers
+KINDS = {"pages": ColumnKind.NUMBER}
+
+
 def visits(rows: int = 400) -> str:
     """People of many rows and of few, and rows of nobody."""
     made = [
@@ -160,14 +164,16 @@ def test_rows_are_left_out_as_devices_leave_them_out(
 ) -> None:
     (tmp_path / "visits.csv").write_text(visits())
     settings = TableSettings(
-        path=tmp_path / "visits.csv", label="bought", classes=DATA.classes, ignore=("who",)
+        path=tmp_path / "visits.csv", label="bought", classes=DATA.classes, ignore=("who",), kinds=KINDS
     )
     held = table_by_user(settings, "who", least=1)
     assert held.rows is not None
     assert held.rows.left_out == division.left_out
     (tmp_path / "devices.csv").write_bytes(write_table(division.reported))
     devices = table_by_user(
-        TableSettings(path=tmp_path / "devices.csv", label="bought", ignore=("who",)), "who", least=1
+        TableSettings(path=tmp_path / "devices.csv", label="bought", ignore=("who",), kinds=KINDS),
+        "who",
+        least=1,
     )
     assert devices.rows is not None
     assert devices.rows.left_out == {}
@@ -177,7 +183,7 @@ def test_rows_are_left_out_as_devices_leave_them_out(
 def test_rows_that_are_reported_are_those_that_browsers_report(table: Table, tmp_path: Path) -> None:
     (tmp_path / "visits.csv").write_text(visits())
     settings = TableSettings(
-        path=tmp_path / "visits.csv", label="bought", classes=DATA.classes, ignore=("who",)
+        path=tmp_path / "visits.csv", label="bought", classes=DATA.classes, ignore=("who",), kinds=KINDS
     )
     split = load_table(settings).split_panel(DATA.panel, Draws(seed=1))
     assert split.panel is not None

@@ -923,6 +923,18 @@ def asked(commands: Commands, name: str) -> str:
     return " ".join(last)
 
 
+def test_numbers_that_name_rows_stay_features_where_settings_keep_them(
+    at_home: Project, commands: Commands
+) -> None:
+    table = at_home.folder / "home.csv"
+    head, *rows = table.read_text().splitlines()
+    numbered = [f"{head},visit", *(f"{row},{place}" for place, row in enumerate(rows))]
+    table.write_text("\n".join(numbered) + "\n")
+    DeviceRecipe(at_home, lambda _: None).run()
+    assert "--type visit=number" in " ".join(commands.asked[0])
+    assert "pages=number" not in " ".join(commands.asked[0])
+
+
 def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, commands: Commands) -> None:
     told: list[str] = []
     trained = DeviceRecipe(at_home, told.append).run()
