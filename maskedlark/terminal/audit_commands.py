@@ -10,6 +10,7 @@ import typer
 
 from maskedlark.errors import InvalidSetting
 from maskedlark.terminal.options import option
+from maskedlark.terminal.plural import plural
 from maskedlark.terminal.whole_table import print_whole
 from maskedlark.utc import format_utc
 
@@ -107,7 +108,9 @@ def print_verified(lines: Iterable[bytes], *, after: str, as_json: bool) -> None
         found = {"entries": verified.num_entries, "first": verified.first, "head": verified.head.hex()}
         typer.echo(json.dumps(found))
         return
-    typer.echo(f"{verified.num_entries} entries, from number {verified.first}: the chain holds")
+    typer.echo(
+        f"{plural(verified.num_entries, 'entry', 'entries')}, from number {verified.first}: the chain holds"
+    )
     typer.echo(f"head  {verified.head.hex()}")
 
 

@@ -11,6 +11,7 @@ from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 _T = TypeVar("_T")
 ADDRESS: Final = "HOST:PORT"
@@ -66,6 +67,16 @@ def making(made: type[_T], **options: Any) -> Callable[..., _T]:
     return maker
 
 
+def _require_an_option(command: Callable[..., Any], shared: Parameter) -> None:
+    """Refuse an argument by position that a maker would take for its option of the same name."""
+    declared = getattr(shared.annotation, "__metadata__", ())
+    if any(isinstance(one, ArgumentInfo) for one in declared):
+        raise TypeError(
+            f"{shared.name!r} of {command.__qualname__} is an argument, and a maker has an option of that "
+            "name: rename the argument's parameter"
+        )
+
+
 def takes(
     *, without: Collection[str] = (), **makers: Callable[..., Any]
 ) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
@@ -81,6 +92,9 @@ def takes(
     Args:
         without: Parameters of makers that are no option of this command: they have their defaults.
         makers: By the name of the parameter.
+
+    Raises:
+        TypeError: an argument of the command has the name of a maker's option: what is typed would be both.
     """
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
@@ -90,6 +104,8 @@ def takes(
             name: {one: p for one, p in signature(maker).parameters.items() if one not in without}
             for name, maker in makers.items()
         }
+        for name in own & {one for each in needed.values() for one in each}:
+            _require_an_option(command, said.parameters[name])
         parameters: list[Parameter] = []
         for name, one in said.parameters.items():
             made = list(needed[name].values()) if name in needed else [one]

@@ -35,6 +35,15 @@ def test_a_value_is_made_of_options_with_its_own_types_and_defaults() -> None:
     assert given.output == "Limits(rounds=7, seconds=0.25)!\n"
 
 
+def test_an_argument_with_the_name_of_an_option_of_a_maker_is_refused() -> None:
+    # What is typed for the argument would be taken for the option as well, such as an id for a token
+    with pytest.raises(TypeError, match=r"'rounds' of .*revoke is an argument, .* rename"):
+
+        @takes(limits=making(Limits, rounds=option("Most.")))
+        def revoke(rounds: Annotated[int, typer.Argument(help="Which.")], *, limits: Limits) -> None:
+            raise AssertionError((rounds, limits))
+
+
 def test_what_stands_in_brackets_in_a_help_text_is_shown() -> None:
     made = typer.Typer()
 
