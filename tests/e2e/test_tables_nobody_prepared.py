@@ -99,7 +99,7 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
 
 def check_later_dates(model: str, folder: Path) -> None:
     """Dates that do not show their order are read in that of the table that the encoder was fitted to."""
-    seen = ("03/04/2026", "2026-04-03", "04/13/2026")
+    seen = ("03/04/2026", "2026-04-03", "04/13/2026", "13/04/2026")
     (folder / "later.csv").write_text(
         "device,minutes,pages,seen\n" + "".join(f"phone,9.5,3,{one}\n" for one in seen)
     )
@@ -112,7 +112,7 @@ def check_later_dates(model: str, folder: Path) -> None:
     )  # fmt: skip
     assert scored.returncode == 0, scored.stderr
     with (folder / "scored.csv").open(encoding="utf-8", newline="") as file:
-        day_first, iso, month_first = csv.DictReader(file)
+        day_first, iso, month_first, _ = csv.DictReader(file)
     assert day_first == {**iso, "seen": seen[0]}
     assert 0 < float(iso["chance of yes"]) < 1
     assert month_first["not scored because"].startswith(
