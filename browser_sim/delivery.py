@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, is_url, read_limited, without_credentials
+from browser_sim.endpoint import (
+    REQUEST_TIMEOUT_S,
+    TRUST_ADVICE,
+    Protection,
+    is_url,
+    read_limited,
+    without_credentials,
+)
 from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
+from maskedlark.rpc.certificate_faults import refuse_rejected
 from maskedlark.rpc.faults import calling, retry_hint_s
 from maskedlark.rpc.transport import make_channel
 from protos import ingest_pb2, ingest_pb2_grpc
@@ -72,7 +80,7 @@ class Sender(ABC):
 
     @abstractmethod
     def send(self, batch: SealedBatch) -> Delivered:
-        """Upload one batch; HelperUnavailable if it may be sent again, JobRefused if not."""
+        """Upload one batch; HelperUnavailable if it may be sent again, another error if not."""
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +130,7 @@ class _HttpSender(Sender):
         except httpx.HTTPError as error:
             # A URL may hold a password, and errors are printed.
             shown = without_credentials(self._url)
+            refuse_rejected(error, shown, TRUST_ADVICE)
             raise HelperUnavailable(f"{shown} does not answer: {type(error).__name__}") from None
         return _parse_reply(reply)
 
@@ -152,6 +161,7 @@ def deliver(
         HelperUnavailable: the ad server stayed away for all attempts of one batch (about half a minute,
             besides the time each attempt takes, and what an ad server that is full asks for).
         JobRefused: the ad server refused a whole batch.
+        InvalidSetting: its certificate is not accepted, over HTTPS.
     """
     total = Delivered()
     for batch in batches:

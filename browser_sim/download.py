@@ -17,6 +17,7 @@ from browser_sim.source import InvalidSource
 from maskedlark.encoding.idx import MAX_IDX_BYTES, TEST, TRAIN, unpack
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.rpc.certificate_faults import explain_rejection
 
 _CONNECT_S: Final = 5.0
 MIRRORS: Final = (
@@ -105,11 +106,16 @@ def fetch_file(
     failures = []
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{name}"
-        body = _fetch(client, url, most)
+        why = "no answer"
+        try:
+            body = _fetch(client, url, most)
+        except httpx.HTTPError as error:
+            body, why = None, explain_rejection(error, " (SSL_CERT_FILE)") or why
         kept = None if body is None else right(body)
         if kept is not None:
             return kept
-        why = "no answer" if body is None else f"the file does not have the expected SHA-256 {digest}"
+        if body is not None:
+            why = f"the file does not have the expected SHA-256 {digest}"
         failures.append(f"{url}: {why}")
     raise InvalidSource("; ".join(failures))
 
@@ -123,11 +129,8 @@ def session() -> httpx.Client:
 
 def _fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
     """Return the body; None if the mirror does not have it, or it exceeds `most` bytes."""
-    try:
-        with client.stream("GET", url) as response:
-            return read_limited(response, most) if response.status_code == 200 else None
-    except httpx.HTTPError:
-        return None
+    with client.stream("GET", url) as response:
+        return read_limited(response, most) if response.status_code == 200 else None
 
 
 def _right(wanted: IdxFile, packed: bytes) -> bytes | None:

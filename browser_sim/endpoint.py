@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 60.0
 """For each step of an answer: a connection, the next bytes."""
+TRUST_ADVICE = " with --tls-ca, or the authority that signed it"
+"""How a browser trusts a server's certificate, for `maskedlark.rpc.certificate_faults`."""
 
 
 @frozen

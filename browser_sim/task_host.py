@@ -29,10 +29,11 @@ from urllib.request import (
 )
 
 from browser_sim import time_limits
-from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, is_url
+from browser_sim.endpoint import REQUEST_TIMEOUT_S, TRUST_ADVICE, Protection, is_url
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.rpc.certificate_faults import refuse_rejected
 
 if TYPE_CHECKING:
     from maskedlark.encoding.encoder import Encoder
@@ -52,7 +53,8 @@ def load_bundle(
         now: Unix seconds on this machine's clock; not the simulated one.
 
     Raises:
-        InvalidTask: not a bundle, a signature is wrong, a key list is over, or a helper is not trusted.
+        InvalidTask: not a bundle, a signature is wrong, a key list is over, a helper is not trusted, or the
+            task host's certificate is not accepted.
         HelperUnavailable: the task host does not answer.
     """
     encoded = (
@@ -194,6 +196,7 @@ def _fetch(url: str, protection: Protection, *, remedy: str, limit: int = canoni
         status, body = error.code, b""
         error.close()
     except (OSError, HTTPException, ValueError) as error:  # the last of an answer that makes no sense
+        refuse_rejected(error, "the task host", TRUST_ADVICE)
         raise HelperUnavailable(f"the task host does not answer: {_cause(error, url)}") from None
     if status >= 500:
         raise HelperUnavailable(f"the task host answered {status}")
@@ -233,8 +236,6 @@ def _cause(error: Exception, url: str) -> str:
     """Describe why a task host does not answer, without its words."""
     cause = error.reason if isinstance(error, URLError) else error
     name = type(cause).__name__
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "its certificate is not trusted: give the authority that signed it with --tls-ca"
     # A server with TLS hangs up on a request without
     if url.startswith("http:") and isinstance(cause, ConnectionResetError | BadStatusLine):
         return f"{name} (if it speaks TLS, as one off loopback does, its URL begins with https://)"

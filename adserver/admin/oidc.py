@@ -28,6 +28,7 @@ from adserver.store.database import Clock
 from maskedlark.audit_log import clean_name
 from maskedlark.errors import HelperUnavailable, InvalidSetting
 from maskedlark.frozen import frozen
+from maskedlark.rpc.certificate_faults import explain_rejection
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.ownership import check_secret_file
@@ -400,7 +401,7 @@ class OidcProvider:
             finally:
                 answer.close()
         except httpx.HTTPError as error:
-            reason = type(error).__name__
+            reason = explain_rejection(error, " (SSL_CERT_FILE)") or type(error).__name__
             raise HelperUnavailable(f"the sign-in provider {self.host} does not answer ({reason})") from None
         except (ValueError, RecursionError):
             found = None

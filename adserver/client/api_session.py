@@ -3,8 +3,9 @@
 session = ApiSession(url="https://ads.example:8443", token=token)
 session.get(DatasetItem, "/datasets/3f")
 
-Every failure is one of three: `HelperUnavailable` if no answer arrives, `JobRefused(BAD_ANSWER)` if it is not
-an answer of the API, and otherwise the error that the ad server refused with.
+Every failure is one of four: `InvalidSetting` if the server's certificate is not accepted,
+`HelperUnavailable` if no answer arrives, `JobRefused(BAD_ANSWER)` if it is not an answer of the API, and
+otherwise the error that the ad server refused with.
 """
 
 import json
@@ -35,6 +36,7 @@ from maskedlark.errors import (
 )
 from maskedlark.escape import escape_values
 from maskedlark.frozen import frozen
+from maskedlark.rpc.certificate_faults import refuse_rejected
 from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
@@ -51,6 +53,7 @@ MOST_PAGES: Final = 1_000
 MOST_PAGE_BYTES: Final = 16 << 20
 MOST_LIST_BYTES: Final = 256 << 20
 """The limit of all pages of one list: a million rounds have 200 MB."""
+_TRUST_ADVICE: Final = " with --url-ca (`ca` of a Client), or the authority that signed it"
 # Characters of a refusal's explanation that are shown
 _MOST_DETAIL: Final = 4_000
 # Characters of a wrong form's description: a remote server's names may be as long as its answer
@@ -222,6 +225,7 @@ class ApiSession:
             if len(content) <= most and left:
                 raise IncompleteRead(content, left)
         except (OSError, HTTPException) as error:
+            refuse_rejected(error, f"the ad server at {self.url}", _TRUST_ADVICE)
             told = f"the ad server at {self.url} does not answer: {_cause(error, self.url)}"
             raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
         finally:
@@ -311,12 +315,7 @@ def reading_answer() -> Iterator[None]:
 
 
 def _cause(error: Exception, url: str) -> str:
-    """Say why no answer came; of a certificate that is not trusted, or a wrong scheme, what to do."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"its certificate is not trusted ({error.verify_message}): name it, or its authority, with "
-            "--url-ca (`ca` of a Client)"
-        )
+    """Say why no answer came; of a wrong port or scheme, what to do."""
     # A server with TLS hangs up on a request without, and one without answers no handshake
     if url.startswith("http:") and isinstance(error, ConnectionResetError | BadStatusLine):
         # A port for gRPC answers with bytes that mean nothing to people

@@ -6,9 +6,10 @@ from typing import Final
 
 import httpx
 
-from browser_sim.endpoint import read_limited
+from browser_sim.endpoint import TRUST_ADVICE, read_limited
 from maskedlark.errors import HelperUnavailable, JobReason, ReportReason
 from maskedlark.frozen import frozen
+from maskedlark.rpc.certificate_faults import refuse_rejected
 
 _ATTEMPTS: Final = 8
 # Twice as long after each attempt: an ad server may be away for 25 seconds.
@@ -40,6 +41,7 @@ class HttpClient:
 
     Raises:
         HelperUnavailable: by each method, after eight attempts.
+        InvalidSetting: by each method, at once, if the ad server's certificate is not accepted.
     """
 
     def __init__(self, client: httpx.Client, address: str, pause: Callable[[float], None]) -> None:
@@ -66,6 +68,7 @@ class HttpClient:
                     if response.status_code < 500:
                         break
             except httpx.HTTPError as error:
+                refuse_rejected(error, "the ad server", TRUST_ADVICE)
                 said = f"does not answer: {type(error).__name__}"
             self._pause(_FIRST_PAUSE_S * 2**attempt)
         raise HelperUnavailable(f"the ad server {said}")
@@ -78,8 +81,8 @@ class HttpClient:
                 with self._client.stream("POST", url, content=body, headers=headers) as response:
                     if response.status_code < 500:
                         return _reply(response.status_code, read_limited(response, _MOST_REPLY_BYTES))
-            except httpx.HTTPError:
-                pass
+            except httpx.HTTPError as error:
+                refuse_rejected(error, "the ad server", TRUST_ADVICE)
             self._pause(_FIRST_PAUSE_S * 2**attempt)
         raise HelperUnavailable("the ad server rejected an upload")
 

@@ -19,6 +19,7 @@ import grpc
 
 from maskedlark.errors import REFUSALS, HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
+from maskedlark.rpc.certificate_faults import EXPIRED, NOT_FOR_HOST, NOT_TRUSTED
 
 _LOG = logging.getLogger(__name__)
 _KIND: Final = "maskedlark-kind"
@@ -30,14 +31,8 @@ _GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
 _ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message larger than max")
 # What gRPC itself says of a connection that never carried a call, and what it means; the first that matches
 _NO_TALK: Final = (
-    (
-        "certificate has expired",
-        "its certificate has expired: it must renew it, and you must trust the new one",
-    ),
-    (
-        "Hostname Verification Check failed",
-        "its certificate is not for this host name: call it by a name that is in its certificate",
-    ),
+    ("certificate has expired", EXPIRED),
+    ("Hostname Verification Check failed", NOT_FOR_HOST),
     (
         "WRONG_VERSION_NUMBER",
         "what answers there does not use TLS: check the port, and that both sides use TLS or neither",
@@ -46,7 +41,7 @@ _NO_TALK: Final = (
     ("errors resolving|Domain name not found", "its host name has no address: check its spelling, and DNS"),
     ("Deadline Exceeded", "no answer within the deadline"),
 )
-_NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+_VERIFY_FAILED: Final = "CERTIFICATE_VERIFY_FAILED"
 # Also all that a client sees whose certificate the server does not trust
 _CLOSED: Final = re.compile("Socket closed|[Hh]andshake|SSL|Connection reset")
 # What our own servers say before a call's body runs: as they start or end, and of a certificate
@@ -186,11 +181,8 @@ def _explain(code: grpc.StatusCode, details: str, trust_advice: str) -> str:
     for pattern, meaning in _NO_TALK:
         if re.search(pattern, details):
             return meaning
-    if _NOT_TRUSTED in details:
-        return (
-            "its certificate is none of those that are trusted here: compare it with the one that its "
-            f"operator gives you, and trust that{trust_advice}"
-        )
+    if _VERIFY_FAILED in details:
+        return NOT_TRUSTED + trust_advice
     raw = details.removeprefix(_GRPC_PREFIX)
     if _CLOSED.search(details):
         return (

@@ -17,7 +17,7 @@ from browser_sim.endpoint import Protection
 from browser_sim.sealed_batch import SealedBatch
 from browser_sim.task_host import load_bundle
 from maskedlark import canonical
-from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidSetting, InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import NOW, examples, reports, world
@@ -94,7 +94,7 @@ def test_a_server_of_an_unknown_authority_gets_nothing(tmp_path: Path, browser: 
     with (
         http_sink(intake, tls=server_context(stranger)) as url,
         connect(url, browser) as sender,
-        pytest.raises(HelperUnavailable),
+        pytest.raises(InvalidSetting, match="none of those"),
     ):
         sender.send(some)
     assert not intake.order
@@ -112,7 +112,7 @@ def test_without_files_https_trusts_the_systems_authorities_only(
 ) -> None:
     with (
         http_sink(files={"/task": b"{}"}, tls=server_context(server_tls)) as url,
-        pytest.raises(HelperUnavailable),
+        pytest.raises(InvalidSetting, match="none of those"),
     ):
         load_bundle(f"{url}/task", Protection(), now=NOW)
     assert browser.tls is not None

@@ -20,7 +20,7 @@ from adserver.ingest.http_server import HttpServer
 from adserver.peers.retrying import ONCE
 from adserver.records.access import GrantKind, Scope
 from adserver.records.server_settings import DashboardSettings
-from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidSetting, InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from tests.adserver.painted import Painted, painted
@@ -121,7 +121,7 @@ def test_a_far_client_trusts_the_certificate_that_it_is_given_and_no_other(over:
     token = over.of.grant()
     with Client(url=over.origin, token=token, ca=over.tls.certificate) as far:
         assert [one.job_id for one in far.jobs()] == [one.job_id for one in over.of.client.jobs()]
-    with pytest.raises(HelperUnavailable, match=r"not trusted.*--url-ca") as refusal:
+    with pytest.raises(InvalidSetting, match=r"none of those that are trusted.*--url-ca") as refusal:
         RemoteAdServer(url=over.origin, token=token).tasks()
     assert token not in str(refusal.value)
 
