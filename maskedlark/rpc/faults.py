@@ -47,7 +47,7 @@ _CLOSED: Final = re.compile("Socket closed|[Hh]andshake|SSL|Connection reset")
 # What our own servers say before a call's body runs: as they start or end, and of a certificate
 _OUR_WORDS: Final = re.compile("the (server is|client's certificate is) ")
 _GRPC_PREFIX: Final = "failed to connect to all addresses; last error: "
-_NOBODY_LISTENS: Final = re.compile(r"(?:ipv6:(\S+): .*)?Connection refused")
+_NOBODY_LISTENS: Final = re.compile(r"(?:ipv[46]:(\S+): .*)?Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0  # else a hostile peer could have its callers wait for days
 # INTERNAL without a kind is the transport's (a broken stream), not the server's body, unless it says
@@ -101,7 +101,7 @@ def calling(peer: str, trust_advice: str = "") -> Iterator[None]:
     """Run a client's call; a failed one raises the domain error that the server answered with.
 
     Args:
-        peer: Names the server in the error.
+        peer: Names the server in the error, by the address that is called if it is known.
         trust_advice: What the error adds where one of the two may not trust the other's certificate.
 
     Raises:
@@ -163,7 +163,7 @@ def _domain_error(error: grpc.RpcError, peer: str, trust_advice: str) -> MaskedL
             )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _read_exhaustion(peer, details, trailing.get(_RETRY_AFTER))
-    what = f"{peer}: {_explain(code, details, trust_advice)}"
+    what = f"{peer}: {_explain(peer, code, details, trust_advice)}"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
     return (
         HelperUnavailable(what)
@@ -172,12 +172,17 @@ def _domain_error(error: grpc.RpcError, peer: str, trust_advice: str) -> MaskedL
     )
 
 
-def _explain(code: grpc.StatusCode, details: str, trust_advice: str) -> str:
+def _explain(peer: str, code: grpc.StatusCode, details: str, trust_advice: str) -> str:
     """Say what the transport's own words mean; those come last, and only where they add something."""
     if refused := _NOBODY_LISTENS.search(details):
-        # Of a name's addresses gRPC tells of the last that it tried: here one that a server may not have.
-        last = f" (tried last: {unquote(refused[1])})" if refused[1] else ""
-        return f"no server is listening there{last}"
+        # Of a name's addresses gRPC reports only the last that it tried, which the server may not have
+        last = unquote(refused[1] or "")
+        return (
+            "no server is listening there"
+            if last in peer
+            else f"no server is listening at {last}, the last of its addresses that was tried; any other one "
+            "failed too: check that the server is running, and what its log says"
+        )
     for pattern, meaning in _NO_TALK:
         if re.search(pattern, details):
             return meaning
