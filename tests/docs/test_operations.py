@@ -81,6 +81,12 @@ def test_each_alert_has_a_section_of_its_name_that_it_links_to() -> None:
     assert sections == [rule["alert"] for rule in RULES]
 
 
+def test_each_way_in_which_a_ledger_is_refused_has_a_row() -> None:
+    said = re.findall(r'"(the ledger (?:is|can)[a-z ]+)', (ROOT / "helper/ledger/check.py").read_text())
+    assert len(said) == 3
+    assert [one for one in said if f"`{one.strip()}`" not in SYMPTOMS] == []
+
+
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 def test_a_panel_shows_metrics_and_labels_that_exist(panel: dict[str, Any]) -> None:
     on_the_page = labels_on_the_page()
