@@ -2,4 +2,4 @@
 
 from maskedlark.terminal.certificate_commands import certificate_app as commands_for
 
-certificate_app = commands_for("HELPER_DATA")
+certificate_app = commands_for("HELPER_DATA", "HELPER_JSON")

@@ -71,15 +71,24 @@ class Trust:
 
     @classmethod
     def read(cls, contents: TlsContents) -> Self:
-        """Read the trusted certificates and names.
+        """Read the trusted certificates and names. Raises as `parse`."""
+        return cls.parse(contents.trusted_authorities, contents.authority_names, contents.trusted_file)
+
+    @classmethod
+    def parse(cls, trusted: bytes, authority_names: bytes, file: Path) -> Self:
+        """Read the trusted certificates and names from the contents of `trusted.crt` and `trusted.names`.
+
+        Args:
+            trusted: The certificates in PEM; may be empty.
+            authority_names: What `trusted.names` says; empty if there is none.
+            file: Of the certificates, for messages.
 
         Raises:
             InvalidSetting: a certificate can sign others and no names are written down for it, or the names
                 cannot be read.
         """
-        trusted = contents.trusted_authorities
         found = x509.load_pem_x509_certificates(trusted) if trusted.strip() else []
-        named = _parse_names(contents.authority_names)
+        named = _parse_names(authority_names)
         authorities = []
         for certificate in filter(_can_sign, found):
             names = named.get(sha256_of(certificate))
@@ -92,7 +101,7 @@ class Trust:
                 )
             authorities.append(_Authority(certificate=certificate, names=names))
         pinned = frozenset(found) - {one.certificate for one in authorities}
-        return cls(pinned, tuple(authorities), contents.trusted_file)
+        return cls(pinned, tuple(authorities), file)
 
     @property
     def is_empty(self) -> bool:

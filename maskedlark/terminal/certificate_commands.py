@@ -1,11 +1,13 @@
 """`lark-helper certificate` and `adserver certificate`: TLS certificates and their renewal."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from maskedlark.errors import InvalidSetting
 from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
@@ -19,9 +21,15 @@ HELP: Final = "Show the TLS certificate that peers pin, or renew it in two steps
 _DAYS: Final = 825
 
 
-def certificate_app(envvar: str) -> typer.Typer:
-    """Create a party's commands; --data, or an environment variable, names its data folder."""
+def certificate_app(envvar: str, json_envvar: str | None = None) -> typer.Typer:
+    """Create a party's commands; --data, or an environment variable, names its data folder.
+
+    Args:
+        envvar: The variable of --data.
+        json_envvar: The variable of --json, if the party's other commands have one.
+    """
     folder: Any = typer.Option(..., "--data", envvar=envvar, help="Folder of this party's own files.")
+    json_option: Any = typer.Option(False, "--json", envvar=json_envvar, help="Print JSON for programs.")
     lifetime: Any = typer.Option(
         _DAYS, "--days", min=1, max=3_650, help="Days that the new certificate is valid."
     )
@@ -41,14 +49,16 @@ def certificate_app(envvar: str) -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, help=HELP)
 
     @app.command("show")
-    def show_command(data: Path = folder) -> None:
-        """Show the names in this party's certificate, its SHA-256 and end, and those that it trusts."""
+    def show_command(data: Path = folder, as_json: bool = json_option) -> None:
+        """Show the names in this party's certificate, its SHA-256 and end, and those that it trusts.
+
+        Ends with 1 if a server would not use the trusted ones, and says why.
+        """
         from maskedlark.rpc.tls_files import TlsFiles
 
         files = TlsFiles.in_folder(data)
         _check_there(files.certificate)
-        _show(files)
-        _show_trusted(files)
+        _show_all(files, as_json=as_json)
 
     @app.command("renew")
     def renew_command(
@@ -90,7 +100,6 @@ def certificate_app(envvar: str) -> typer.Typer:
 
 
 def _check_there(path: Path) -> None:
-    from maskedlark.errors import InvalidSetting
     from maskedlark.runtime.ownership import check_is_folder
 
     check_is_folder(path.parent)
@@ -111,14 +120,51 @@ def _show(files: "TlsFiles") -> None:
     typer.echo(f"ends                {_end(certificate)}")
 
 
-def _show_trusted(files: "TlsFiles") -> None:
-    """Print a line for each certificate in trusted.crt: names, SHA-256, and end."""
+def _show_all(files: "TlsFiles", *, as_json: bool) -> None:
+    """Print this party's certificate, then each in trusted.crt.
+
+    Raises:
+        InvalidSetting: a server would not use those in trusted.crt, after they were printed.
+    """
     from maskedlark.rpc.renewal import certificates_in
     from maskedlark.rpc.trust import names_in, sha256_of
 
-    path = files.trusted_authorities
-    for one in certificates_in(path) if path.is_file() and path.read_bytes().strip() else []:
-        typer.echo(f"trusts              {_names(names_in(one))} (sha256 {sha256_of(one)}), ends {_end(one)}")
+    own, path = certificates_in(files.certificate)[0], files.trusted_authorities
+    trusted = certificates_in(path) if path.is_file() and path.read_bytes().strip() else []
+    fault = _fault_in_trust(files) if trusted else ""
+    if as_json:
+        listed = [_as_json(one) for one in trusted]
+        typer.echo(json.dumps({**_as_json(own), "trusted": listed, "fault": fault}))
+    else:
+        _show(files)
+        # A server that runs keeps to what it read before, and one that starts ends
+        begins = "not used" if fault else "trusts"
+        for one in trusted:
+            typer.echo(f"{begins:<20}{_names(names_in(one))} (sha256 {sha256_of(one)}), ends {_end(one)}")
+    if fault:
+        raise InvalidSetting(f"no server uses {path} as it is: {fault}")
+
+
+def _fault_in_trust(files: "TlsFiles") -> str:
+    """Return why a server would not use the trusted certificates; empty if it would."""
+    from maskedlark.rpc.trust import Trust
+
+    trusted, names = files.trusted_authorities, files.authority_names
+    try:
+        Trust.parse(trusted.read_bytes(), names.read_bytes() if names.exists() else b"", trusted)
+    except InvalidSetting as error:
+        return str(error)
+    return ""
+
+
+def _as_json(certificate: "x509.Certificate") -> dict[str, Any]:
+    from maskedlark.rpc.trust import names_in, sha256_of
+
+    return {
+        "names": sorted(names_in(certificate)),
+        "sha256": sha256_of(certificate),
+        "ends_at": certificate.not_valid_after_utc.timestamp(),
+    }
 
 
 def _end(certificate: "x509.Certificate") -> str:

@@ -1,3 +1,4 @@
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -6,12 +7,12 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from helper.cli.certificate import certificate_app
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidSetting, InvalidTask
 from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.renewal import RENEWAL_FOLDER, activate, certificates_in, prepare
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
-from maskedlark.rpc.trust import names_in, sha256_of
+from maskedlark.rpc.trust import Trust, names_in, sha256_of
 from tests.forged import holder
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -125,6 +126,45 @@ def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -
     new = certificates_in(tmp_path / RENEWAL_FOLDER / "tls.crt")[0]
     assert str(new.not_valid_after_utc.date()) in run("activate")
     assert certificates_in(files.certificate)[0] == new
+
+
+def test_trust_that_a_server_would_not_use_is_shown_as_such(files: TlsFiles, tmp_path: Path) -> None:
+    authority, north = holder(is_authority=True), holder("north")
+    files.trusted_authorities.write_bytes(north.pem + authority.pem)
+    for options in ([], ["--json"]):
+        shown = CliRunner().invoke(certificate_app, ["show", *options, "--data", str(tmp_path)])
+        assert isinstance(shown.exception, InvalidSetting)
+        with pytest.raises(InvalidSetting) as refused:
+            Trust.read(files.read())  # as a server does
+        assert str(shown.exception) == f"no server uses {files.trusted_authorities} as it is: {refused.value}"
+        if options:
+            assert json.loads(shown.output)["fault"] == str(refused.value)
+        else:
+            assert [line[:20].strip() for line in shown.output.splitlines()[3:]] == ["not used", "not used"]
+    files.authority_names.write_text(f"{authority.fingerprint} ads.example\n")
+    shown = CliRunner().invoke(certificate_app, ["show", "--data", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert [line[:20].strip() for line in shown.output.splitlines()[3:]] == ["trusts", "trusts"]
+
+
+def test_the_certificates_are_shown_to_programs(files: TlsFiles, tmp_path: Path) -> None:
+    north = holder("north", days=90)
+    files.trusted_authorities.write_bytes(north.pem)
+    shown = CliRunner().invoke(certificate_app, ["show", "--json", "--data", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert json.loads(shown.output) == {
+        "names": sorted((ORIGIN, "ads.example", "127.0.0.1")),
+        "sha256": sha256_of(certificates_in(files.certificate)[0]),
+        "ends_at": (NOW + timedelta(days=30)).timestamp(),
+        "trusted": [
+            {
+                "names": ["north"],
+                "sha256": north.fingerprint,
+                "ends_at": north.certificate.not_valid_after_utc.timestamp(),
+            }
+        ],
+        "fault": "",
+    }
 
 
 def test_a_file_of_trust_that_is_no_certificate_is_named(files: TlsFiles, tmp_path: Path) -> None:
