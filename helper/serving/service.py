@@ -5,7 +5,7 @@ No decision is taken here.
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, field
 from functools import partial
 from threading import Event
 from typing import Final, TypeVar
@@ -23,9 +23,11 @@ from helper.trust.tasks import Caller
 from maskedlark.audit_log import Actor, AuditAct
 from maskedlark.canonical import MAX_BYTES, decode, encode
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
+from maskedlark.frozen import frozen
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareColumns, as_told
+from maskedlark.reports.task import task_id_of
 from maskedlark.rpc.callers import actor_of, client_names, peers_of
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import answering
@@ -39,9 +41,28 @@ from protos import helper_pb2_grpc
 
 DEFAULT_HEAVY_CALLS: Final = 12
 BODY_S: Final = 60.0
+_MOST_ID: Final = 32
 _NO_ROOM: Final = "the disk is full: its operator must make room"
 
 _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
+
+
+@frozen
+class _Attempt:
+    """A call that acts on the ledger, as the audit log names it.
+
+    Attributes:
+        actor: The caller.
+        subject: The ids that the call has named so far, in hexadecimal.
+    """
+
+    actor: Actor
+    subject: dict[str, str] = field(default_factory=dict)
+
+    def name(self, **ids: bytes) -> None:
+        """Keep ids, for the entry of a refusal."""
+        # A caller may send an id of any length.
+        self.subject.update({name: value[:_MOST_ID].hex() for name, value in ids.items()})
 
 
 class HelperService(helper_pb2_grpc.HelperServicer):
@@ -76,19 +97,19 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self._is_over = is_over or Event()
 
     @contextmanager
-    def _acting(self, context: grpc.ServicerContext, act: AuditAct) -> Iterator[Actor]:
+    def _acting(self, context: grpc.ServicerContext, act: AuditAct) -> Iterator["_Attempt"]:
         """Wrap every call that acts on the ledger; yield how the audit log names the caller.
 
         Refused if the ledger was rolled back; errors become a status, and refusals entries of the log.
         """
         with answering(context), database_at_hand("the helper"):
-            actor = actor_of(context)
+            attempt = _Attempt(actor=actor_of(context))
             try:
                 # Before anything is done: a ledger that was rolled back charges anew what it has forgotten.
                 self._core.witness.check(find_receipt(context.invocation_metadata()))
-                yield actor
+                yield attempt
             except MaskedLarkError as error:
-                self._core.refused.add(act, actor, error)
+                self._core.refused.add(act, attempt.actor, error, attempt.subject)
                 raise
 
     def _call(self, context: grpc.ServicerContext, actor: Actor) -> Call:
@@ -143,17 +164,19 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext
     ) -> pb.RegisterTaskReply:
         """Sign a task."""
-        with self._acting(context, AuditAct.SIGN_TASK) as actor:
+        with self._acting(context, AuditAct.SIGN_TASK) as attempt:
+            attempt.name(task=task_id_of(request.task))
             return pb.RegisterTaskReply(
-                signature=self._core.tasks.register(request.task, client_names(context), actor)
+                signature=self._core.tasks.register(request.task, client_names(context), attempt.actor)
             )
 
     def PrepareDataset(  # noqa: N802 (gRPC's name)
         self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.PrepareReply]:
         """Open shares: one reply for each chunk, then the totals."""
-        with self._acting(context, AuditAct.PREPARE_DATASET):
+        with self._acting(context, AuditAct.PREPARE_DATASET) as attempt:
             header, caller = _first(requests, "header").header, client_names(context)
+            attempt.name(task=header.task_id)
             self._core.tasks.authorize(header.task_id, caller)
             with (
                 self._admission.enter(*peers_of(context)),
@@ -191,7 +214,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
         """Make the chosen reports a dataset."""
-        with self._acting(context, AuditAct.COMMIT_DATASET) as actor:
+        with self._acting(context, AuditAct.COMMIT_DATASET) as attempt:
+            attempt.name(task=request.task_id, dataset=request.dataset_id)
             caller = client_names(context)
             self._core.tasks.authorize(request.task_id, caller)
             with self._admission.enter(*peers_of(context)):
@@ -201,7 +225,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                     request.chosen,
                     request.dataset_id,
                     caller,
-                    actor=actor,
+                    actor=attempt.actor,
                 )
             self._give_receipt(context)
             return pb.CommitReply(dataset_id=request.dataset_id, size=size)
@@ -210,16 +234,18 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext
     ) -> pb.StartJobReply:
         """Check a job and reserve its budget."""
-        with self._acting(context, AuditAct.OPEN_JOB) as actor:
+        with self._acting(context, AuditAct.OPEN_JOB) as attempt:
             job = _first(requests, "job").job
             if len(job) > MAX_BYTES:
                 raise JobRefused(JobReason.TOO_LARGE, f"the job is over the limit of {MAX_BYTES} bytes")
             caller = client_names(context)
             # Before a place is taken or the model is read: a caller of another task gets neither.
-            self._core.tasks.authorize(decode(JobSpec, job).task_id, caller)
+            spec = decode(JobSpec, job)
+            attempt.name(task=spec.task_id, job=spec.job_id)
+            self._core.tasks.authorize(spec.task_id, caller)
             with self._admission.enter(*peers_of(context)):
                 model = self._rest("model", requests, context, self._core.tasks.model_limits.max_bytes)
-                started = self._core.jobs.start(job, model, self._call(context, actor))
+                started = self._core.jobs.start(job, model, self._call(context, attempt.actor))
             self._give_receipt(context)
             return pb.StartJobReply(**asdict(started))
 
@@ -227,23 +253,26 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.RoundReply]:
         """Answer a round, in chunks."""
-        with self._acting(context, AuditAct.ANSWER_ROUND) as actor:
+        with self._acting(context, AuditAct.ANSWER_ROUND) as attempt:
             header, caller = _first(requests, "header").header, client_names(context)
+            attempt.name(task=header.task_id, job=header.job_id)
             key = ReleaseKey(header.task_id, header.job_id)
             # The same for a round: nothing is computed or held for a job that is not the caller's.
             self._core.jobs.check_known(key, caller)
             with self._admission.enter(*peers_of(context)):
                 job = self._core.jobs.at_work(key, caller)  # after a restart it is made again
                 weights = self._rest("weights", requests, context, job.running.weights_length)
-                answer = job.answer(header.round, weights, self._call(context, actor))
+                answer = job.answer(header.round, weights, self._call(context, attempt.actor))
                 self._give_receipt(context)
                 for chunk in chunks(answer):
                     yield pb.RoundReply(chunk=chunk)
 
     def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
         """End a job."""
-        with self._acting(context, AuditAct.CLOSE_JOB) as actor:
-            call = self._call(context, actor)
+        with self._acting(context, AuditAct.CLOSE_JOB) as attempt:
+            call = self._call(context, attempt.actor)
+            spec = decode(JobSpec, request.job)
+            attempt.name(task=spec.task_id, job=spec.job_id)
             rounds_answered = self._core.jobs.close(request.job, call.caller, call.check_awaited, call.actor)
             self._give_receipt(context)
             return pb.CloseJobReply(rounds_answered=rounds_answered)
@@ -252,8 +281,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.QueryReply]:
         """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
-        with self._acting(context, AuditAct.ANSWER_QUERY) as actor:
-            call = self._call(context, actor)
+        with self._acting(context, AuditAct.ANSWER_QUERY) as attempt:
+            call = self._call(context, attempt.actor)
             # A stream without a message has no part either, and is refused below.
             asked = next(requests, pb.QueryRequest())
             kind = asked.WhichOneof("part")
@@ -262,6 +291,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                     JobReason.MALFORMED, "the stream must begin with a query, discovery, evaluation or update"
                 )
             spec = decode_query(kind, getattr(asked, kind))
+            attempt.name(task=spec.task_id, query=spec.query_id)
             self._core.tasks.authorize(spec.task_id, call.caller)
             with self._admission.enter(*peers_of(context)):
                 beside = partial(self._rest, BESIDE.get(kind, ""), requests, context)
@@ -279,8 +309,9 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, request: pb.StatementsRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.StatementsReply]:
         """Say what was charged for each job and query of a task, signed."""
-        with self._acting(context, AuditAct.READ_STATEMENTS) as actor:
-            call = self._call(context, actor)
+        with self._acting(context, AuditAct.READ_STATEMENTS) as attempt:
+            attempt.name(task=request.task_id)
+            call = self._call(context, attempt.actor)
             self._core.tasks.authorize(request.task_id, call.caller)
             with self._admission.enter(*peers_of(context)):
                 for one in self._core.statements.of_task(request.task_id, call):

@@ -123,6 +123,11 @@ class HelperIdentity:
         return digest("helper identity", self.verify_key, self.agreement_key).hex()
 
 
+def task_id_of(encoded: bytes) -> bytes:
+    """Return the id of an encoded task, 32 bytes."""
+    return digest("task", encoded)
+
+
 @canonical
 class Task:
     """The public settings of one measurement or training purpose.
@@ -246,7 +251,7 @@ class Task:
     @property
     def task_id(self) -> bytes:
         """SHA-256 of the canonical bytes, 32 bytes."""
-        return digest("task", encode(self))
+        return task_id_of(encode(self))
 
     def signing_bytes(self) -> bytes:
         """Return the bytes that a helper signs to accept the task."""

@@ -1,6 +1,7 @@
 """What `lark-helper audit` and `adserver audit` share: how a log is printed, exported and verified."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ FileArgument = Annotated[
     typer.Argument(help="An export to verify, without the database.", show_default="the database"),
 ]
 _COLUMNS: Final = ("entry", "when", "act", "outcome", "who", "from", "what")
+_ID: Final = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -132,4 +134,4 @@ def _row(entry: "AuditEntry") -> tuple[Any, ...]:
 
 def _shorten(value: str) -> str:
     """Return the start of an id or digest, and anything else as it is."""
-    return value[:12] if len(value) in (32, 64) else value
+    return value[:12] if _ID.fullmatch(value) else value

@@ -1,5 +1,6 @@
 """An audit log that somebody changed is noticed, and nobody fills the disk with refusals."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from maskedlark.errors import (
 )
 from maskedlark.runtime.audit_table import AuditTable, audit_table_of
 from maskedlark.runtime.database import open_database
-from maskedlark.runtime.refused_acts import MOST_AN_HOUR, MOST_OF_ONE, RefusedActs
+from maskedlark.runtime.refused_acts import MOST_ALIKE, MOST_AN_HOUR, MOST_OF_ONE, RefusedActs
 
 METADATA = MetaData()
 LOG = AuditTable(audit_table_of(METADATA))
@@ -169,8 +170,14 @@ class Hours:
         self.written: list[Deed] = []
         self.acts = RefusedActs(self.written.append, lambda: self.now_s)
 
-    def refuse(self, actor: Actor = ALICE, reason: JobReason = JobReason.UNKNOWN_TASK) -> None:
-        self.acts.add(AuditAct.OPEN_JOB, actor, JobRefused(reason, ""))
+    def refuse(
+        self,
+        actor: Actor = ALICE,
+        reason: JobReason = JobReason.UNKNOWN_TASK,
+        why: str = "",
+        **subject: str,
+    ) -> None:
+        self.acts.add(AuditAct.OPEN_JOB, actor, JobRefused(reason, why), subject)
 
 
 def test_the_first_refusal_is_an_entry_and_those_like_it_are_one_entry_an_hour() -> None:
@@ -186,6 +193,33 @@ def test_the_first_refusal_is_an_entry_and_those_like_it_are_one_entry_an_hour()
     hours.refuse()
     hours.acts.flush(is_over=True)
     assert [one.count for one in hours.written] == [1, 999, 1]
+
+
+def test_a_refusals_entry_and_line_say_which_task_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    hours = Hours()
+    for _ in range(3):
+        hours.refuse(reason=JobReason.TASK_REFUSED, why="epsilon is 6", task="ab12")
+    hours.acts.flush(is_over=True)
+    assert [(one.subject, one.count) for one in hours.written] == [
+        ((("task", "ab12"), ("why", "epsilon is 6")), 1),
+        ((("task", "ab12"), ("why", "epsilon is 6")), 2),
+    ]
+    assert caplog.messages == ["refused open_job of alice, task ab12: task_refused: epsilon is 6"]
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_texts_that_a_caller_chooses_fill_neither_the_disk_nor_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hours = Hours()
+    for number in range(1_000):
+        hours.refuse(why=f"\x1b[2J{number}\nforged: line" + "x" * 1_000, job=f"{number:x}")
+    hours.refuse(reason=JobReason.UNDECLARED, why="of another reason")
+    assert [dict(one.subject).get("job") for one in hours.written] == ["0", "1", "2", "3", None, None]
+    assert len(caplog.messages) == MOST_ALIKE + 2
+    assert all(one.isprintable() and len(one) < 400 for one in caplog.messages)
+    hours.acts.flush(is_over=True)
+    assert (hours.written[-1].count, hours.written[-1].subject) == (1_000 - MOST_ALIKE - 1, ())
 
 
 def test_refusals_fill_no_disk_and_one_caller_leaves_room_for_others() -> None:

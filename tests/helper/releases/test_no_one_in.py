@@ -190,10 +190,14 @@ def test_the_audit_log_says_whose_certificate_was_refused_and_from_where(door: D
         address=entries[0].actor.address,
     )
     assert who.address in ("127.0.0.1", "::1")
+    what = {
+        "task": door.scene.task_id.hex(),
+        "why": "the client's certificate does not name the task's origin",
+    }
     found = [(one.act, one.actor, one.outcome, one.count, one.subject) for one in entries]
     assert found == [
-        (AuditAct.SIGN_TASK, who, "unauthorized", 1, {}),
-        (AuditAct.SIGN_TASK, who, "unauthorized", 2, {}),
+        (AuditAct.SIGN_TASK, who, "unauthorized", 1, what),
+        (AuditAct.SIGN_TASK, who, "unauthorized", 2, what),
     ]
 
 

@@ -24,11 +24,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.ledger.audit_report import AuditReport
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import key_of
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from maskedlark import canonical
+from maskedlark.audit_log import AuditAct
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.limits import HELPER_PARAMETERS, Limits
 from maskedlark.model.weights import QuantisedTensor
@@ -46,7 +48,7 @@ from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.builders import share_to_message, shares_for
 from tests.helper.datasets.test_sealing_a_dataset import hostile_shares
-from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS, FakeEngine, Scene
+from tests.helper.parties import FLOORS, MODEL, NUM_VALUES, WEIGHTS, FakeEngine, Scene
 from tests.helper.served import stub_of
 from tests.patience import HANGS_S
 from tests.refusals import refused
@@ -259,6 +261,40 @@ def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> No
             .rounds_answered
             == 1
         )
+
+
+def test_the_operator_sees_which_floor_refused_a_task_and_stopped_a_job(
+    scene: Scene, wires: tuple[Wire, Wire], caplog: pytest.LogCaptureFixture
+) -> None:
+    replies = wires[0].prepare(scene.task_id, [shares_for(scene.reports(30), 0)])
+    admitted = np.frombuffer(replies[0].is_admitted, np.uint8).astype(np.bool_)
+    dataset = scene.id_of(scene.reports(30), admitted)
+    wires[0].commit(scene.task_id, np.packbits(admitted, bitorder="little").tobytes(), dataset)
+    spec = scene.job(dataset)
+    wires[0].start(canonical.encode(spec))
+    too_much = replace(scene.task, epsilon=6.0, collusion_epsilon=12.0)
+    scene.restart(floors=replace(FLOORS, max_epsilon=min(5.0, scene.task.epsilon / 2)))
+    caplog.clear()
+    told = []
+    with stub_of(scene.cores[0]) as stub:
+        with pytest.raises(JobRefused) as refused, calling("helper"):
+            stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(too_much)), timeout=HANGS_S)
+        told.append(str(refused.value).removeprefix("helper: "))
+        with pytest.raises(JobRefused) as refused:
+            Wire(stub=stub).round(spec, 0)
+        told.append(str(refused.value).removeprefix("helper: "))
+    signing, answering = AuditReport(scene.cores[0].ledger.engine).newest(2)
+    assert (signing.act, answering.act) == (AuditAct.SIGN_TASK, AuditAct.ANSWER_ROUND)
+    assert signing.subject == {"task": too_much.task_id.hex(), "why": told[0]}
+    job = {"task": scene.task_id.hex(), "job": spec.job_id.hex()}
+    assert answering.subject == job | {"why": told[1]}
+    assert "epsilon is" in told[0]
+    assert "this helper allows at most" in told[1]
+    lines = [one for one in caplog.messages if one.startswith("refused ")]
+    assert lines == [
+        f"refused sign_task of loopback, task {too_much.task_id.hex()}: task_refused: {told[0]}",
+        f"refused answer_round of loopback, task {job['task']}, job {job['job']}: task_refused: {told[1]}",
+    ]
 
 
 def test_status_needs_no_task_and_shows_signed_keys(scene: Scene, wires: tuple[Wire, Wire]) -> None:
