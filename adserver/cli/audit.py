@@ -1,5 +1,6 @@
 """`adserver audit`: the log of acts at an ad server, with their actors."""
 
+from collections import deque
 from collections.abc import Iterator
 from functools import wraps
 from itertools import islice
@@ -10,11 +11,13 @@ import typer
 from adserver.cli.options import JsonOption
 from adserver.cli.target import server_of
 from maskedlark.terminal.audit_commands import (
+    ActsOption,
     AfterOption,
     FileArgument,
     FromOption,
     LimitOption,
     OutOption,
+    parse_acts,
     print_entries,
     print_verified,
     read_lines,
@@ -28,8 +31,15 @@ if TYPE_CHECKING:
 
 
 @takes(server=server_of)
-def _list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonOption = False) -> None:
+def _list_command(
+    *, server: "AdServer", limit: LimitOption = 50, act: ActsOption = None, as_json: JsonOption = False
+) -> None:
     """Show the newest entries of the audit log, oldest first."""
+    if acts := parse_acts(act):
+        # Over the whole log, which has an entry for each act of a person and none for a round
+        asked_for = (one for one in _entries(server, 0) if one.act in acts)
+        print_entries(list(deque(asked_for, maxlen=limit)), as_json=as_json)
+        return
     # The log is read forwards, by number: the newest entry, which is always there, says where its end begins
     (newest,) = server.audit_log(limit=1, is_newest=True)
     found = _entries(server, max(0, newest.sequence - limit + 1))

@@ -7,11 +7,13 @@ import typer
 
 from helper.cli.options import DatabaseOption, DataOption, JsonOption, OptionalDataOption
 from maskedlark.terminal.audit_commands import (
+    ActsOption,
     AfterOption,
     FileArgument,
     FromOption,
     LimitOption,
     OutOption,
+    parse_acts,
     print_entries,
     print_verified,
     read_lines,
@@ -26,10 +28,15 @@ audit_app = typer.Typer(no_args_is_help=True, help="Show, export and verify the 
 
 @audit_app.command("list")
 def _list_command(
-    data: DataOption, database: DatabaseOption = None, limit: LimitOption = 50, as_json: JsonOption = False
+    data: DataOption,
+    database: DatabaseOption = None,
+    limit: LimitOption = 50,
+    act: ActsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the newest entries of the audit log, oldest first. Works while the helper serves."""
-    print_entries(_report(data, database).newest(limit), as_json=as_json)
+    acts = parse_acts(act)
+    print_entries(_report(data, database).newest(limit, acts), as_json=as_json)
 
 
 @audit_app.command("export")

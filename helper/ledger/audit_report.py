@@ -1,13 +1,13 @@
 """The audit log of a ledger, read for the operator: it only reads, also while the helper serves."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
 from helper.ledger.statements import LOG
-from maskedlark.audit_log import AuditEntry
+from maskedlark.audit_log import AuditAct, AuditEntry
 from maskedlark.errors import InvalidSetting
 
 
@@ -17,13 +17,15 @@ class AuditReport:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def newest(self, most: int) -> list[AuditEntry]:
-        """Return the newest entries, oldest first.
+    def newest(self, most: int, acts: Collection[AuditAct] = ()) -> list[AuditEntry]:
+        """Return the newest entries, of some acts or of all, oldest first.
 
         Raises:
             InvalidSetting: the database is no ledger, or a row was changed.
         """
         with _as_refusal():
+            if acts:
+                return LOG.newest_of(self._engine, acts, most=most)
             return LOG.page(self._engine, most=most, is_newest=True)
 
     def lines(self, first: int) -> Iterator[bytes]:

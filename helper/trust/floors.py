@@ -94,6 +94,23 @@ class Floors:
                     f"--{name.replace('_', '-')} is {getattr(self, name):g}, which would refuse everything: "
                     "expected more than 0"
                 )
+        # A delta is a probability, below 1 in every task
+        if self.max_delta >= 1:
+            raise InvalidSetting(
+                f"--max-delta is {self.max_delta:g}, which would allow every task: expected less than 1"
+            )
+        # Here, for the command's help does without
+        from maskedlark.reports.task import MAX_CANDIDATES, MAX_DATASET_SIZE
+
+        for option, least, most, limit in (
+            ("min-batch-size-floor", self.min_batch_size, self.max_dataset_size, "--max-dataset-size"),
+            ("min-batch-size-floor", self.min_batch_size, MAX_DATASET_SIZE, "the most of any task"),
+            ("min-decoys", self.min_decoys, MAX_CANDIDATES - 1, "the most of any task"),
+        ):
+            if least > most:
+                raise InvalidSetting(
+                    f"--{option} is {least}, which would refuse everything: expected at most {most} ({limit})"
+                )
         for one in self.peers:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
                 raise InvalidSetting(

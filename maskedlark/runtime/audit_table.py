@@ -7,7 +7,7 @@ at a time anyway, and on PostgreSQL the first row is locked.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from getpass import getuser
 from typing import Any, Final
 
@@ -155,6 +155,25 @@ class AuditTable:
             with reading(engine) as connection:
                 after = max(after, self.newest(connection).sequence - most)
         return [decode(AuditEntry, line) for _, line in self._read_page(engine, after, most)]
+
+    def newest_of(self, engine: Engine, acts: Collection[AuditAct], *, most: int) -> list[AuditEntry]:
+        """Return up to `most` of the newest entries of some acts, in order.
+
+        Raises:
+            InvalidSetting: a row does not fit its own entry.
+        """
+        columns = self._table.c
+        newest = (
+            select(columns.sequence, columns.head, columns.act, columns.is_done, columns.entry)
+            .where(columns.act.in_([one.value for one in acts]))
+            .order_by(columns.sequence.desc())
+            .limit(most)
+        )
+        with reading(engine) as connection:
+            rows = connection.execute(newest).all()
+        for row in rows:
+            _check_row(row)
+        return [decode(AuditEntry, bytes(row.entry)) for row in reversed(rows)]
 
     def lines(self, engine: Engine, *, after: int = -1) -> Iterator[bytes]:
         """Yield the entries of numbers above `after`, encoded, in order.

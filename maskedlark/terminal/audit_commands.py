@@ -16,9 +16,18 @@ from maskedlark.terminal.whole_table import print_whole
 from maskedlark.utc import format_utc
 
 if TYPE_CHECKING:
-    from maskedlark.audit_log import AuditEntry
+    from maskedlark.audit_log import AuditAct, AuditEntry
 
 LimitOption = Annotated[int, option("Number of newest entries to show.", "--limit", min=1, max=10_000)]
+ActsOption = Annotated[
+    list[str] | None,
+    option(
+        "Show only entries of this act, such as sign_task; repeatable.",
+        "--act",
+        metavar="ACT",
+        show_default="every act",
+    ),
+]
 AfterOption = Annotated[
     str,
     option(
@@ -37,6 +46,21 @@ FileArgument = Annotated[
 ]
 _COLUMNS: Final = ("entry", "when", "act", "outcome", "who", "from", "what")
 _ID: Final = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
+
+
+def parse_acts(names: list[str] | None) -> "tuple[AuditAct, ...]":
+    """Return the acts that a person named; none for every act.
+
+    Raises:
+        InvalidSetting: there is no such act.
+    """
+    from maskedlark.audit_log import AuditAct
+
+    known = {one.value: one for one in AuditAct}
+    for name in names or ():
+        if name not in known:
+            raise InvalidSetting(f"--act {name}: no such act; expected one of {', '.join(sorted(known))}")
+    return tuple(known[name] for name in names or ())
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

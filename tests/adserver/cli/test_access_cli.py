@@ -77,6 +77,22 @@ def test_the_newest_entries_of_the_audit_log_are_shown(
     assert [one["sequence"] for one in listed] == shown
 
 
+def test_the_acts_that_are_asked_for_are_shown_alone(tmp_path: Path, store: AccessStore) -> None:
+    for name in "abc":
+        ran(tmp_path, "token", "create", "--name", name)
+    newest = json.loads(
+        ran(tmp_path, "audit", "list", "--act", "create_token", "--act", "log_in", "--limit", "2", "--json")
+    )
+    assert [(one["act"], one["subject"]["name"]) for one in newest] == [
+        ("create_token", "b"),
+        ("create_token", "c"),
+    ]
+    assert json.loads(ran(tmp_path, "audit", "list", "--act", "log_in", "--json")) == []
+    done = RUNNER.invoke(app, ["audit", "list", "--act", "token", "--data", str(tmp_path)])
+    assert isinstance(done.exception, InvalidTask)
+    assert "expected one of abandon_dataset" in str(done.exception)
+
+
 def test_a_revoked_token_is_over(tmp_path: Path, store: AccessStore) -> None:
     kept, ended = (ran(tmp_path, "token", "create", "--name", name) for name in ("kept", "ended"))
     grant = store.find(ended, [GrantKind.TOKEN])

@@ -233,6 +233,20 @@ def test_the_commands_export_and_verify_what_the_ledger_holds(tmp_path: Path) ->
     assert "answer_round" in run_cli("audit", "list", "--data", data)
 
 
+def test_the_list_shows_the_acts_that_are_asked_for_alone(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    run_a_job(scene)
+    listed = ["audit", "list", "--data", str(scene.parties[0].data), "--json"]
+    signed_or_closed = json.loads(run_cli(*listed, "--act", "sign_task", "--act", "close_job"))
+    assert [one["act"] for one in signed_or_closed] == ["sign_task", "close_job"]
+    newest = json.loads(run_cli(*listed, "--act", "answer_round", "--limit", "2"))
+    assert [one["subject"]["round"] for one in newest] == ["1", "2"]
+    assert json.loads(run_cli(*listed, "--act", "answer_query")) == []
+    refused = CliRunner().invoke(app, [*listed, "--act", "sign"]).exception
+    assert isinstance(refused, InvalidTask)
+    assert "--act sign: no such act; expected one of abandon_dataset, answer_query" in str(refused)
+
+
 def test_a_restored_ledger_that_went_on_does_not_hold_what_was_noted(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     file = scene.parties[0].data / "ledger.sqlite3"

@@ -150,6 +150,27 @@ def test_a_limit_that_allows_nothing_is_noticed_when_the_helper_starts(limit: st
         replace(FLOORS, **never)
 
 
+@pytest.mark.parametrize("value", [1.0, 2.0, float("inf")])
+def test_a_delta_that_is_no_probability_is_noticed_when_the_helper_starts(value: float) -> None:
+    with pytest.raises(InvalidTask, match=f"--max-delta is {value:g}.* less than 1"):
+        replace(FLOORS, max_delta=value)
+
+
+def test_a_batch_that_no_dataset_can_hold_is_noticed_when_the_helper_starts() -> None:
+    size = FLOORS.max_dataset_size
+    replace(FLOORS, min_batch_size=size)
+    with pytest.raises(InvalidTask, match=f"--min-batch-size-floor is {size + 1}.* at most {size} "):
+        replace(FLOORS, min_batch_size=size + 1)
+    with pytest.raises(InvalidTask, match="expected at most 33000000"):
+        replace(FLOORS, min_batch_size=33_000_001, max_dataset_size=1 << 40)
+
+
+def test_decoys_that_no_task_can_have_are_noticed_when_the_helper_starts() -> None:
+    replace(FLOORS, min_decoys=1_023)
+    with pytest.raises(InvalidTask, match="--min-decoys is 1024, which would refuse everything"):
+        replace(FLOORS, min_decoys=1_024)
+
+
 def test_split_noise_is_refused_unless_the_operator_allows_it(parties: tuple[Party, Party]) -> None:
     split = task(parties, noise="split")
     with refused(JobReason.TASK_REFUSED, "--allow-split-noise"):
@@ -171,7 +192,7 @@ def test_a_task_without_proofs_is_refused_where_the_operator_requires_them(
         "max_dataset_size": 1 << 40,
         "max_epsilon": 1e9,
         "max_collusion_epsilon": 1e9,
-        "max_delta": 1.0,
+        "max_delta": 0.5,
     }
     replace(strict, **lenient).check(update_world().task)  # updates have no such proofs
     FLOORS.check(task(parties))
