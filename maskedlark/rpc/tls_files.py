@@ -166,25 +166,28 @@ class TlsFiles:
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
+# Each server and channel of a process reads the files for itself; the log says each thing once of each change
+_LOGGED: Final[dict[tuple[TlsFiles, str], _Stamp]] = {}
+_LOGGED_LOCK: Final = Lock()
+_END: Final = "end"
+_RELOADED: Final = "reloaded"
+
+
 class Reloaded(Generic[_Made]):
     """Something made of TLS files, made anew when they change. Safe to share between threads."""
 
-    def __init__(
-        self, files: TlsFiles, make: Callable[[TlsContents], _Made], *, warns_of_end: bool = True
-    ) -> None:
+    def __init__(self, files: TlsFiles, make: Callable[[TlsContents], _Made]) -> None:
         """Make it once.
 
         Args:
             files: What it is made of.
             make: Makes it.
-            warns_of_end: Whether the log warns that the own certificate ends; for one of a server's several.
 
         Raises:
             InvalidSetting: the files do not fit together.
         """
         self._files = files
         self._make = make
-        self._warns_of_end = warns_of_end
         self._lock = Lock()
         self._stamp: _Stamp = ()
         with suppress(OSError):  # then `read` says which file
@@ -192,7 +195,7 @@ class Reloaded(Generic[_Made]):
             self._stamp = files.stamp()
         contents = files.read()
         self._made = make(contents)
-        if warns_of_end:
+        if _is_news(files, _END, self._stamp):
             contents.warn_of_end()
 
     def current(self) -> _Made:
@@ -217,10 +220,19 @@ class Reloaded(Generic[_Made]):
             _LOG.warning("cannot use the new TLS files; the previous ones stay in use: %s", error)
             return False
         self._stamp = stamp
-        _LOG.info("reloaded the TLS files")
-        if self._warns_of_end:
+        if _is_news(self._files, _RELOADED, stamp):
+            _LOG.info("reloaded the TLS files")
+        if _is_news(self._files, _END, stamp):
             contents.warn_of_end()
         return True
+
+
+def _is_news(files: TlsFiles, what: str, stamp: _Stamp) -> bool:
+    """Return whether the log has not said `what` of these contents yet; from now on it has."""
+    with _LOGGED_LOCK:
+        is_news = _LOGGED.get((files, what)) != stamp
+        _LOGGED[files, what] = stamp
+        return is_news
 
 
 def nobody_trusted(file: Path) -> InvalidSetting:

@@ -286,7 +286,7 @@ class _StillTrusted(Interceptor):
         # Emptied later it takes the trust in all away; a server does not begin so, which is a mistake
         if Trust.read(files.read()).is_empty:
             raise nobody_trusted(files.trusted_authorities)
-        self._trust = Reloaded(files, _read_trust, warns_of_end=False)  # the server's configuration does
+        self._trust = Reloaded(files, _read_trust)
 
     def intercept(self, handler: Handler, method: str) -> Handler:
         """Look at the client's certificate, then let the call through."""

@@ -479,6 +479,25 @@ def test_why_no_call_was_made_begins_with_plain_words(
     assert told.endswith("; trust advice") is ("none of those" in said)
 
 
+def test_a_change_of_the_files_is_logged_once_for_all_that_read_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    helper, adserver, other = parties(tmp_path)
+    trust(helper, adserver)
+    trust(adserver, helper)
+    server, secure = serve(helper)
+    caplog.set_level("INFO", "maskedlark.rpc.tls_files")
+    try:
+        secure.call(adserver)
+        assert "reloaded" not in caplog.text
+        trust(helper, adserver, other)
+        for _ in range(2):  # each a handshake and a call, which both read the files
+            secure.call(adserver)
+        assert caplog.text.count("reloaded the TLS files") == 1
+    finally:
+        server.stop(0).wait()
+
+
 def test_trust_that_is_emptied_lets_nobody_in_and_a_file_that_cannot_be_read_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
