@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
+from cryptography import x509
 from sqlalchemy.exc import SQLAlchemyError
 
 from helper.core import HelperCore
@@ -39,8 +40,9 @@ from maskedlark.observability.metrics_access import MetricsAccess
 from maskedlark.observability.otlp_metrics import sending_metrics
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.fair_quota import FairQuota
-from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.tls_files import TlsContents, TlsFiles
 from maskedlark.rpc.transport import MOST_CONNECTIONS, is_loopback
+from maskedlark.rpc.trust import sha256_of
 from maskedlark.runtime import gc_tuning
 from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.database import open_database
@@ -266,7 +268,18 @@ def _check_files(settings: HelperSettings) -> None:
     check_own(settings.data / FILE_NAME)
     if settings.tls is not None:
         settings.tls.check_own()
-        settings.tls.read()
+        _check_peers(settings.floors.peers, settings.tls.read())
+
+
+def _check_peers(peers: frozenset[str], contents: TlsContents) -> None:
+    """Refuse a certificate's SHA-256 in place of a fingerprint, which has the same form."""
+    for whose, pem in (("this helper's", contents.certificate), ("a trusted", contents.trusted_authorities)):
+        for one in x509.load_pem_x509_certificates(pem) if pem.strip() else []:
+            if sha256_of(one) in peers:
+                raise InvalidSetting(
+                    f"--peer {sha256_of(one)} is the SHA-256 of {whose} TLS certificate: give the "
+                    "fingerprint of the other helper's keys, which its `lark-helper keys list` prints"
+                )
 
 
 def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt) -> HelperCore:

@@ -62,7 +62,8 @@ def check_is_folder(folder: Path) -> None:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise InvalidSetting(
-            f"{folder} {what}: --data is the folder in which `keygen` made this party's keys"
+            f"{folder} {what}: --data is the folder in which `keygen` made this party's keys; correct it, or "
+            "run `lark-helper keygen` or `adserver keygen` first"
         )
 
 

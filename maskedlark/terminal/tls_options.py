@@ -11,7 +11,9 @@ def _missing_of(files: TlsFiles) -> str:
     folder = files.certificate.parent
     if folder.exists() and not folder.is_dir():
         return f"{folder} is not a folder"
-    return f"{files.missing if folder.exists() else folder} does not exist"
+    if not folder.exists():
+        return f"{folder} does not exist: correct it, or run `lark-helper keygen` or `adserver keygen` first"
+    return f"{files.missing} does not exist"
 
 
 def tls_files(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.core import TyperOption
 from typer.testing import CliRunner
@@ -32,8 +33,10 @@ from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel, make_server
+from maskedlark.rpc.trust import sha256_of
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE
 from maskedlark.terminal.tls_options import tls_files
+from tests.forged import holder
 from tests.patience import HANGS_S, connect
 
 HELPER = [sys.executable, "-c", "from helper.cli.main import main; main()"]
@@ -271,6 +274,31 @@ def test_a_helper_is_not_its_own_peer(data: Path) -> None:
     refused = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure", "--peer", own.upper())
     assert (refused.returncode, "this helper's own fingerprint" in refused.stderr) == (REFUSED, True)
     assert refused.stderr.startswith("InvalidSetting: ")
+
+
+@pytest.mark.parametrize("whose", ["this helper's", "a trusted"])
+def test_a_certificate_is_not_taken_for_the_peers_fingerprint(data: Path, tmp_path: Path, whose: str) -> None:
+    (tmp_path / "tls").mkdir()
+    files = write_certificate(tmp_path / "tls", name="localhost", now=datetime.now(UTC))
+    trusted = holder("ads.example")
+    files.trusted_authorities.write_bytes(trusted.pem)
+    own = sha256_of(x509.load_pem_x509_certificate(files.certificate.read_bytes()))
+    shown = own if whose == "this helper's" else trusted.fingerprint
+    named = ("--tls-cert", files.certificate, "--tls-key", files.private_key)
+    trusting = ("--tls-ca", files.trusted_authorities, "--peer", shown)
+    refused = helper("serve", "--data", data, "--listen", "127.0.0.1:0", *named, *trusting)
+    assert refused.returncode == REFUSED
+    assert f"--peer {shown} is the SHA-256 of {whose} TLS certificate: give the" in refused.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--insecure"]])
+def test_a_missing_folder_is_told_of_with_the_command_that_makes_it(
+    tmp_path: Path, options: list[str]
+) -> None:
+    refused = helper("serve", "--data", tmp_path / "none", "--listen", "127.0.0.1:0", *options)
+    told = " ".join(re.sub(r"[│\s]+", " ", refused.stderr).split())
+    assert "does not exist" in told
+    assert "run `lark-helper keygen`" in told
 
 
 def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> None:
