@@ -97,6 +97,7 @@ def _rotate_command(
 
     The audit log of its ledger, if there is one yet, names the operator.
     """
+    from helper.trust.key_ring import LIST_LIFE_S
     from helper.trust.keys import HelperKeys, log_keys, rotate
     from maskedlark.runtime.audit_table import local_user
 
@@ -110,6 +111,16 @@ def _rotate_command(
         )
         if ledger is not None:
             log_keys(ledger, ring, local_user())
+    if overlap_days * _DAY_S < LIST_LIFE_S:
+        active_from = max(ring, key=lambda key: key.key_id).active_from
+        ends, cached = active_from + int(overlap_days * _DAY_S), active_from + LIST_LIFE_S
+        typer.echo(
+            f"warning: older keys open reports until {_moment(ends)}, but browsers that cached them seal to "
+            f"them until {_moment(cached)}: such a report that is in no dataset when they end is lost "
+            "(unknown_key). --overlap-days 3, and more by the days that reports wait, loses none; 0 is for a "
+            "leaked key, which it erases at once",
+            err=True,
+        )
     _show(HelperKeys.read(data), as_json)
 
 

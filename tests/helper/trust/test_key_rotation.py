@@ -23,6 +23,7 @@ from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer
+from maskedlark.utc import format_utc
 from tests.builders import NOW, shares_for
 from tests.helper.parties import Scene
 
@@ -183,7 +184,7 @@ def test_the_command_line_rotates_and_lists(tmp_path: Path) -> None:
     done = runner.invoke(app, ["keys", "rotate", "--data", str(tmp_path), "--overlap-days", "0", "--json"])
     assert done.exit_code == 0
     listed = json.loads(runner.invoke(app, ["keys", "list", "--data", str(tmp_path), "--json"]).output)
-    assert listed.keys() == json.loads(done.output).keys() == {"name", "fingerprint", "keys"}
+    assert listed.keys() == json.loads(done.stdout).keys() == {"name", "fingerprint", "keys"}
     assert [(row["key_id"], row["state"]) for row in listed["keys"]] == [(1, "expired"), (2, "active")]
     shown = runner.invoke(app, ["keys", "list", "--data", str(tmp_path)]).output
     assert "active" in shown
@@ -192,6 +193,19 @@ def test_the_command_line_rotates_and_lists(tmp_path: Path) -> None:
     assert listed["fingerprint"] == fingerprint
     assert f"fingerprint    {fingerprint}" in shown.splitlines()
     assert HelperKeys.read(tmp_path).ring()[1].secret.hex() not in shown + str(listed) + done.output
+
+
+def test_a_rotation_warns_where_browsers_may_seal_to_a_key_that_opens_no_longer(tmp_path: Path) -> None:
+    HelperKeys.generate(name="north", suite=SUITE).write(tmp_path)
+    command = ["keys", "rotate", "--data", str(tmp_path), "--active-in-hours", "1", "--overlap-days"]
+    assert CliRunner().invoke(app, [*command, "3"]).stderr == ""
+    warned = CliRunner().invoke(app, [*command, "1"])
+    assert warned.exit_code == 0
+    active_from = HelperKeys.read(tmp_path).ring()[-1].active_from
+    assert f"until {format_utc(active_from + DAY)}, but browsers" in warned.stderr
+    assert f"seal to them until {format_utc(active_from + 3 * DAY)}" in warned.stderr
+    assert "0 is for a leaked key" in warned.stderr
+    assert "warning" in CliRunner().invoke(app, [*command, "0"]).stderr
 
 
 def test_a_rotation_keeps_the_suite_unless_another_is_named(tmp_path: Path) -> None:
