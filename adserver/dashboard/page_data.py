@@ -79,7 +79,7 @@ from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.runtime.database import database_at_hand
-from maskedlark.terminal.budget_view import budget_json, forecast_line, next_line
+from maskedlark.terminal.budget_view import budget_json, forecast_line, next_line, stopped_lines
 
 ROWS: Final = 25
 RECENT: Final = 6
@@ -667,7 +667,8 @@ def _statistics_in(result: AggregateResult) -> tuple[Statistic, ...]:
 
 
 def _describe_budget(budget: DatasetBudget) -> Values:
-    return {**budget_json(budget), "next_line": next_line(budget), "as_of": None}
+    stopped = stopped_lines(budget)
+    return {**budget_json(budget), "next_line": next_line(budget), "stopped_lines": stopped, "as_of": None}
 
 
 def _share(job: JobRecord) -> float:

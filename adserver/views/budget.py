@@ -9,6 +9,7 @@ from maskedlark.terminal.budget_view import (
     forecast_line,
     next_line,
     standing_table,
+    stopped_lines,
     title_line,
     use_lines,
     use_table,
@@ -30,7 +31,11 @@ class ShownBudget(DatasetBudget):
         above = html_table(*standing_table(self)) if self.is_noisy else html_note(NO_NOISE)
         lines = [LABEL_FROM_LABEL] if self.is_noisy and self.labels is not None else []
         uses = html_table(*use_table(self)) if self.uses else ""
-        below = [*use_lines(self), *([] if self.forecast is None else [forecast_line(self.forecast)])]
+        below = [
+            *stopped_lines(self),
+            *use_lines(self),
+            *([] if self.forecast is None else [forecast_line(self.forecast)]),
+        ]
         lines += filter(None, [next_line(self)])
         return "".join(
             (html_note(title_line(self)), above, *map(html_note, lines), uses, *map(html_note, below))

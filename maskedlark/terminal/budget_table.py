@@ -16,6 +16,7 @@ from maskedlark.terminal.budget_view import (
     forecast_line,
     next_line,
     standing_table,
+    stopped_lines,
     title_line,
     use_lines,
     use_table,
@@ -41,6 +42,7 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
         for row in rows:
             table.add_row(*row)
         parts.append(table)
+    parts += map(Text, stopped_lines(budget))
     parts += [Text(line, "dim") for line in use_lines(budget)]
     if budget.forecast is not None:
         parts.append(Text(forecast_line(budget.forecast), "bold"))

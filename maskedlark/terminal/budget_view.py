@@ -112,6 +112,18 @@ def use_lines(budget: DatasetBudget) -> list[str]:
     return [*([DISCOVERY] if is_seen else []), *([NOT_ADDITIVE] if len(budget.uses) > 1 else [])]
 
 
+def stopped_lines(budget: DatasetBudget) -> list[str]:
+    """Say of each job that stopped, and that a person may resume, that it still reserves budget."""
+    # States of an ad server's jobs: at a helper such a job is open
+    stopped = [one.use for one in budget.uses if one.use.state in ("refused", "failed")]
+    return [
+        f"job {name} is {use.state} and still reserves {plural(left, 'round')}: `adserver job resume {name}` "
+        f"goes on with it, `adserver job cancel {name}` releases that"
+        for use in stopped
+        if (left := use.rounds_held - use.rounds_answered) and (name := use.use_id.hex()[:_ID_DIGITS])
+    ]
+
+
 def next_line(budget: DatasetBudget) -> str:
     """Say what a next job or query may ask for, and why where it is more than is left.
 

@@ -136,11 +136,17 @@ def test_a_cancelled_job_keeps_only_the_rounds_that_the_helpers_charged(
 ) -> None:
     adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4")
     site.helpers[1].failures = [JobRefused(JobReason.UNKNOWN_DATASET, "not yet")]
+    assert "still reserves" not in adserver("budget").stdout
     site.worker().run_one()
+    job = site.store.all()[0].job_id.hex()[:12]
+    said = adserver("budget").stdout.replace("\n", " ")
+    assert f"job {job} is refused and still reserves 4 rounds: `adserver job resume {job}`" in said
+    assert f"`adserver job cancel {job}` releases that" in said
     adserver("job cancel")
     assert budget(adserver)["uses"][0]["rounds_held"] == 4
     site.worker().run_one()  # nothing to run: the helpers are told
     assert budget(adserver)["uses"][0]["rounds_held"] == 0
+    assert "still reserves" not in adserver("budget").stdout
     assert budget(adserver)["ad_server"]["left"] == 8.0
 
 

@@ -33,6 +33,16 @@ def test_a_notebook_shows_the_budgets_and_what_takes_of_them() -> None:
     )
 
 
+def test_a_notebook_names_the_job_that_stopped_and_reserves_budget() -> None:
+    of = world(mechanism="gaussian")
+    dataset = BudgetedDataset(dataset_id=bytes(32), task=of.task, size=1_000)
+    answered = BudgetUse.of_query(of.task, query(of, noise_multiplier=5.0, threshold_noise_multiplier=5.0))
+    for state, held, is_named in (("failed", 3, True), ("failed", 1, False), ("running", 3, False)):
+        use = replace(answered, state=state, rounds_held=held)
+        told = ShownBudget.show(DatasetBudget.of(dataset, [use]))._repr_html_()
+        assert (f"job {use.use_id.hex()[:12]} is failed and still reserves 2 rounds" in told) is is_named
+
+
 def test_a_notebook_shows_no_budget_where_there_is_no_noise() -> None:
     task = world(mechanism="none").task
     dataset = BudgetedDataset(dataset_id=bytes(32), task=task, size=1_000)
