@@ -186,10 +186,14 @@ class RoundReply(_message.Message):
     def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
 
 class CloseJobRequest(_message.Message):
-    __slots__ = ("job",)
+    __slots__ = ("job", "task_id", "job_id")
     JOB_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     job: bytes
-    def __init__(self, job: _Optional[bytes] = ...) -> None: ...
+    task_id: bytes
+    job_id: bytes
+    def __init__(self, job: _Optional[bytes] = ..., task_id: _Optional[bytes] = ..., job_id: _Optional[bytes] = ...) -> None: ...
 
 class CloseJobReply(_message.Message):
     __slots__ = ("rounds_answered",)

@@ -52,6 +52,7 @@ ACTS: Final[Mapping[str, AuditAct]] = {
     "submit": AuditAct.SUBMIT_JOB,
     "submit_federated": AuditAct.SUBMIT_JOB,
     "cancel": AuditAct.CANCEL_JOB,
+    "close_lost_job": AuditAct.CANCEL_JOB,
     "resume": AuditAct.RESUME_JOB,
     "ask_query": AuditAct.ASK_QUERY,
     "ask_evaluation": AuditAct.ASK_QUERY,

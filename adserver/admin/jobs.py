@@ -17,7 +17,7 @@ from adserver.messages.federated import (
     SubmitFederatedJob,
     forecast_message,
 )
-from adserver.messages.job import Curves, JobDetail, JobItem, RoundsPage, job_detail
+from adserver.messages.job import Curves, JobDetail, JobItem, LostJobMessage, RoundsPage, job_detail
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.site import CalibratedModelMessage, CalibrateModel
 from adserver.messages.submission import SubmitJob
@@ -25,7 +25,7 @@ from adserver.records.access import Scope
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
-from adserver.records.typed_ids import check_whole
+from adserver.records.typed_ids import check_whole, whole_job_id
 from adserver.store.paging import PageMarker
 
 MOST_ROUNDS: Final = 1_000
@@ -136,6 +136,15 @@ def _calibrate(context: Context, job: str, body: CalibrateModel) -> CalibratedMo
 def _cancel(context: Context, job: str) -> JobDetail:
     """Stop a job for good."""
     return _change(context, job, context.jobs.cancel)
+
+
+@operating.post(
+    "/lost-jobs/{job}/close", summary="Close a job at both helpers that this ad server no longer has"
+)
+def _close_lost_job(context: Context, job: str) -> LostJobMessage:
+    """Release what helpers reserve for a job of this whole id, as after a backup was restored."""
+    job_id = whole_job_id(job)
+    return LostJobMessage(job_id=job_id, rounds_charged=context.server.close_lost_job(job_id))
 
 
 @operating.post("/jobs/{job}/resume", summary="Queue a stopped job again")

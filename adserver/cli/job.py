@@ -1,4 +1,4 @@
-"""`adserver job`: plan, submit, list, show, compare, watch, cancel, resume."""
+"""`adserver job`: plan, submit, list, show, compare, watch, cancel, close, resume."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,9 +9,9 @@ import typer
 from adserver.cli.federated import read_federated_options
 from adserver.cli.options import JobArgument, JsonOption
 from adserver.cli.submission import submission_of
-from adserver.cli.target import server_of
+from adserver.cli.target import connected_server_of, server_of
 from adserver.records.job_state import JobState
-from adserver.records.typed_ids import check_whole
+from adserver.records.typed_ids import check_whole, whole_job_id
 from adserver.views.printing import print_json
 from maskedlark.terminal.options import option, takes
 
@@ -135,6 +135,22 @@ def _cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
         f"job {job_id.hex()[:12]}: {found.state} after {found.progress}; `adserver model export` can still "
         "export its latest weights"
     )
+
+
+@takes(server=connected_server_of)
+def _close_command(
+    *,
+    job: Annotated[str, typer.Argument(help="The job's whole id.")],
+    server: "AdServer",
+) -> None:
+    """Close a job at both helpers that this ad server no longer has, as after a backup was restored.
+
+    It releases the budget that the helpers reserve for the job's further rounds; answered rounds stay
+    charged. A job that `adserver job list` shows is cancelled instead. `lark-helper budget --json` lists the
+    ids of open jobs.
+    """
+    charged = server.close_lost_job(whole_job_id(job))
+    typer.echo(f"job {job[:12]}: closed at both helpers; {charged} rounds stay charged there")
 
 
 @takes(server=server_of)

@@ -19,7 +19,7 @@ def _commands(module: str, *names: str) -> dict[str, Lazy]:
 _JOB: Final = (
     _commands("plan", "plan")
     | _commands("rehearse", "rehearse")
-    | _commands("job", "submit", "list", "show", "compare", "watch", "cancel", "resume")
+    | _commands("job", "submit", "list", "show", "compare", "watch", "cancel", "close", "resume")
 )
 _FEDERATED: Final = _commands("simulate_draws", "simulate-draws") | _commands("simulate", "simulate")
 COMMANDS: Final = {

@@ -204,6 +204,22 @@ class AdServer(Protocol):
             JobRefused(UNKNOWN_JOB, WRONG_STATE)
         """
 
+    def close_lost_job(self, job_id: bytes) -> int:
+        """Close a job at both helpers that this ad server no longer has, as after a backup was restored.
+
+        The budget of its rounds that were not run is released; the others stay charged. Idempotent.
+
+        Args:
+            job_id: The whole id.
+
+        Returns:
+            How many rounds stay charged, at the helper that answered more.
+
+        Raises:
+            JobRefused(WRONG_STATE): this ad server has the job: cancel it.
+            JobRefused(UNKNOWN_JOB): no helper knows it in a task of this ad server.
+        """
+
     def resume(self, job_id: bytes) -> None:
         """Queue a refused or failed job again, at the round where it stopped; reopen one without helpers.
 

@@ -241,6 +241,13 @@ class LocalAdServer:
         """Stop a job for good."""
         self._jobs.cancel(job_id)
 
+    def close_lost_job(self, job_id: bytes) -> int:
+        """Close a job at both helpers that this ad server no longer has."""
+        from adserver.peers.retrying import with_retries
+        from adserver.training.lost_job import close_lost_job
+
+        return with_retries(lambda: close_lost_job(self.engine, self._helpers, job_id), self._backoff)
+
     def resume(self, job_id: bytes) -> None:
         """Queue a refused or failed job again."""
         self._jobs.resume(job_id)

@@ -28,7 +28,7 @@ from adserver.messages.dataset import DatasetItem, SealDataset
 from adserver.messages.evaluation import AskEvaluation, EvaluationDetail, EvaluationMessage
 from adserver.messages.evidence import EvidenceList
 from adserver.messages.federated import FederatedForecastMessage, LocalForecastMessage, SubmitFederatedJob
-from adserver.messages.job import JobItem, RoundsPage
+from adserver.messages.job import JobItem, LostJobMessage, RoundsPage
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.query import AskQuery, QueryDetail, QueryItem, ResultMessage
 from adserver.messages.site import (
@@ -270,6 +270,11 @@ class RemoteAdServer(ApiSession):
     def cancel(self, job_id: bytes) -> None:
         """Stop a job for good."""
         self.post(JobItem, f"/jobs/{job_id.hex()}/cancel")
+
+    def close_lost_job(self, job_id: bytes) -> int:
+        """Close a job at both helpers that the ad server no longer has."""
+        found = self.post(LostJobMessage, f"/lost-jobs/{job_id.hex()}/close", is_once=True)
+        return found.rounds_charged
 
     def resume(self, job_id: bytes) -> None:
         """Queue a refused or failed job again."""

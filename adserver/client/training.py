@@ -15,6 +15,7 @@ from adserver.records.defaults import MOMENTUM, TEST_SHARE
 from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Schedule
+from adserver.records.typed_ids import whole_job_id
 from adserver.store.datasets import Dataset
 from adserver.training.as_onnx import as_onnx, warn_of_modes
 from adserver.training.default_optimizer import read_steps
@@ -423,6 +424,19 @@ class Training(Connection):
         """
         named = job.hex() if isinstance(job, bytes) else job
         return Job(job_id=self.server.job(named).job_id, at=self.server)
+
+    def close_lost_job(self, job: str | bytes) -> int:
+        """Close a job at both helpers that this ad server no longer has, as after a backup was restored.
+
+        Its unused budget is released; return the number of rounds that stay charged.
+
+        Args:
+            job: Its whole id.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB, WRONG_STATE): no helper knows it; or this ad server has it: cancel it.
+        """
+        return self.server.close_lost_job(job if isinstance(job, bytes) else whole_job_id(job))
 
     def compare_jobs(self, *jobs: str) -> ComparedJobs:
         """Return jobs side by side, as `adserver job compare --json` does: a list of dicts, for a frame.

@@ -48,6 +48,13 @@ class JobProgress(Message):
     is_closed: bool
 
 
+class LostJobMessage(Message):
+    """A job that only helpers held, and that they closed."""
+
+    job_id: bytes
+    rounds_charged: Whole
+
+
 class JobItem(JobProgress):
     """Everything that is stored of a job; its plan is canonical JSON."""
 

@@ -266,6 +266,16 @@ class HelperClient(AbstractContextManager["HelperClient"]):
             )
         return int(reply.rounds_answered)
 
+    def close_lost_job(self, task_id: bytes, job_id: bytes) -> int:
+        """Close a job of which only the ids are known, as `close_job` does.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNKNOWN_JOB): the helper does not know it.
+        """
+        with self._calling():
+            request = helper_pb2.CloseJobRequest(task_id=task_id, job_id=job_id)
+            return int(self._reply(self._stub.CloseJob(request, timeout=self._deadline_s)).rounds_answered)
+
     def _reply(self, reply: _Reply | None) -> _Reply:
         """Return the one reply of a call; gRPC gives None if a helper ends the call without one."""
         if reply is None:

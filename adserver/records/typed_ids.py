@@ -95,9 +95,12 @@ def the_job(found: Sequence[tuple[bytes, str]], typed: str) -> bytes:
     if not typed:
         return the_only([job_id for job_id, _ in found], typed, JobReason.UNKNOWN_JOB)
     if not found:
+        # A whole id comes from elsewhere, as from a helper's list, and not from this server's
+        is_whole = len(typed) == _JOB_ID_DIGITS and set(typed) <= set(hexdigits)
         raise JobRefused(
             JobReason.UNKNOWN_JOB,
-            f"no job has an id or a name that starts with {typed[:MOST_JOB_NAME]!r}: see `adserver job list`",
+            f"no job has an id or a name that starts with {typed[:MOST_JOB_NAME]!r}: see `adserver job list`"
+            + (f"; `adserver job close {typed}` closes one that only the helpers hold" if is_whole else ""),
         )
     whole = [] if any(one.hex().startswith(typed.lower()) for one, _ in found) else found
     meant = [one for one in whole if one[1] == typed] or found
@@ -109,6 +112,20 @@ def the_job(found: Sequence[tuple[bytes, str]], typed: str) -> bytes:
         JobReason.UNKNOWN_JOB,
         f"several jobs have an id or a name that starts with {typed!r}: {listed}{more}; give more of one, or "
         "the start of its id",
+    )
+
+
+def whole_job_id(typed: str) -> bytes:
+    """Return the job's id that a typed text is, which no list has to complete.
+
+    Raises:
+        JobRefused(UNKNOWN_JOB): it is not a whole id.
+    """
+    if len(typed) == _JOB_ID_DIGITS and set(typed) <= set(hexdigits):
+        return bytes.fromhex(typed)
+    raise JobRefused(
+        JobReason.UNKNOWN_JOB,
+        f"the id is {typed[:MOST_JOB_NAME]!r}: expected a whole id, {_JOB_ID_DIGITS} hexadecimal digits",
     )
 
 

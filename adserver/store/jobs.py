@@ -98,6 +98,13 @@ class JobStore:
         with reading(self._engine) as connection:
             return read_job(connection, job_id)
 
+    def holds(self, job_id: bytes) -> bool:
+        """Return whether there is a job of this id."""
+        with reading(self._engine) as connection:
+            return (
+                connection.execute(select(jobs.c.job_id).where(jobs.c.job_id == job_id)).first() is not None
+            )
+
     def find(self, prefix: str) -> JobRecord:
         """Return the one job whose id or name starts with a text; see `the_job`.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from helper.core import HelperCore
 from helper.datasets.preparing import Preparation
-from helper.ledger.records import ReleaseKey
+from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
@@ -271,9 +271,15 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """End a job."""
         with self._acting(context, AuditAct.CLOSE_JOB) as attempt:
             call = self._call(context, attempt.actor)
-            spec = decode(JobSpec, request.job)
-            attempt.name(task=spec.task_id, job=spec.job_id)
-            rounds_answered = self._core.jobs.close(request.job, call.caller, call.check_awaited, call.actor)
+            who = (call.caller, call.check_awaited, call.actor)
+            # Without the job, of an ad server that has lost it
+            lost = ReleaseKey(request.task_id, request.job_id)
+            job = key_of(decode(JobSpec, request.job)) if request.job else lost
+            attempt.name(task=job.task_id, job=job.release_id)
+            if request.job:
+                rounds_answered = self._core.jobs.close(request.job, *who)
+            else:
+                rounds_answered = self._core.jobs.close_lost(job, *who)
             self._give_receipt(context)
             return pb.CloseJobReply(rounds_answered=rounds_answered)
 

@@ -57,6 +57,7 @@ FACES: Final = {
     "job": Faces("job show", "job", "GET /jobs/{job}", "/jobs/{job}"),
     "history": Faces("job show", "figures", "GET /jobs/{job}/rounds", "/jobs/{job}"),
     "cancel": Faces("job cancel", "cancel", "POST /jobs/{job}/cancel"),
+    "close_lost_job": Faces("job close", "close_lost_job", "POST /lost-jobs/{job}/close"),
     "resume": Faces("job resume", "resume", "POST /jobs/{job}/resume"),
     "export": Faces("model export", "export", "GET /jobs/{job}/model"),
     "calibrate": Faces("model calibrate", "calibrate", "POST /jobs/{job}/calibration"),

@@ -85,6 +85,9 @@ class Refusing:
     def run_query(self, *_: object, **__: object) -> None:
         raise JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
 
+    def close_lost_job(self, *_: object) -> None:
+        raise JobRefused(JobReason.UNKNOWN_JOB, "not started here")
+
 
 @pytest.fixture(autouse=True)
 def _refusing(behind: Any, monkeypatch: pytest.MonkeyPatch) -> None:

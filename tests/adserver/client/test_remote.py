@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from adserver.cli.main import app
 from adserver.client import Client
 from adserver.client.api_session import _connect
+from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
 from adserver.dashboard.page_data import Figures
 from adserver.ingest.http_server import HttpServer
@@ -168,6 +169,22 @@ def test_every_face_compares_jobs_by_the_same_figures_and_warns_alike(tmp_path: 
     assert page["not_comparable"].startswith("these jobs have different evaluation sets")
     assert f"warning: {page['not_comparable']}" in printed
     assert repr(client).endswith(f"warning: {page['not_comparable']}")
+
+
+def test_a_lost_job_is_closed_from_afar_and_one_that_is_there_is_not(
+    served: tuple[Painted, str], far: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for client in (far, served[0].client):
+        with refused(JobReason.WRONG_STATE) as refusal:
+            client.close_lost_job(RUNNING)
+        assert "adserver job cancel" in str(refusal.value)
+        with refused(JobReason.UNKNOWN_JOB):
+            client.close_lost_job(RUNNING[:30])
+    assert ("cancel_job", "wrong_state") in [
+        (one.act, one.outcome) for one in served[0].client.audit_log(is_newest=True)
+    ]
+    monkeypatch.setattr(LocalAdServer, "close_lost_job", lambda _, job_id: job_id[0])
+    assert far.close_lost_job("AB" * 16) == 0xAB
 
 
 def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], far: Client) -> None:

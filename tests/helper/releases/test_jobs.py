@@ -304,6 +304,24 @@ def test_rounds_that_were_not_run_are_given_back(noisy: Scene) -> None:
     assert started.epsilon_spent == spent([both], noisy.task.delta).ad_server
 
 
+def test_a_job_that_its_ad_server_lost_is_closed_by_its_id(noisy: Scene) -> None:
+    first = noisy.job(noisy.seal(), noise_multiplier=10.0, rounds=30)
+    second = replace(first, job_id=b"k" * 16)
+    noisy.start(first)
+    noisy.answer(0, first, 0)
+    jobs = noisy.cores[0].jobs
+    with refused(JobReason.UNKNOWN_JOB):
+        jobs.close_lost(key_of(second), None)
+    assert refusal(noisy, second).reason is JobReason.BUDGET_EXHAUSTED
+    assert jobs.close_lost(key_of(first), None) == jobs.close_lost(key_of(first), None) == 1
+    with refused(JobReason.JOB_CLOSED):
+        noisy.answer(0, first, 1)
+    # The round that was answered stays charged
+    started = jobs.start(canonical.encode(second), MODEL, ASKED)
+    both = charge_builders.gaussian(10.0, rounds=31)
+    assert started.epsilon_spent == spent([both], noisy.task.delta).ad_server
+
+
 def test_each_dataset_has_its_own_budget(noisy: Scene) -> None:
     reports = noisy.reports(40)
     datasets = [

@@ -112,6 +112,10 @@ class Tenant:
     def close(self, spec: JobSpec, role: int = 0) -> Any:
         return self.stubs[role].CloseJob(pb.CloseJobRequest(job=canonical.encode(spec)), timeout=HANGS_S)
 
+    def close_lost(self, spec: JobSpec, role: int = 0) -> Any:
+        request = pb.CloseJobRequest(task_id=spec.task_id, job_id=spec.job_id)
+        return self.stubs[role].CloseJob(request, timeout=HANGS_S)
+
     def ask(self, spec: AnyQuery, role: int = 0) -> Any:
         requests = [pb.QueryRequest(**{spec.kind: canonical.encode(spec)})]
         if isinstance(spec, EvaluationSpec):
@@ -456,6 +460,7 @@ def attacks() -> Iterator[tuple[str, Attack]]:
         ("round", start_and_run),
         ("round, not started", Tenant.round),
         ("close", Tenant.close),
+        ("close lost", Tenant.close_lost),
     ):
         for parts in some("task", "dataset", "job"):
             yield f"{name}: {', '.join(parts)}", partial(with_job, call, parts=parts)
