@@ -142,7 +142,7 @@ _JOBS: Final = {
     JobReason.NOISE_OUT_OF_RANGE: "choose a noise within the limits that the message names",
     JobReason.BUDGET_EXHAUSTED: "use fewer rounds, more noise, or another dataset (unit user: another task)",
     JobReason.HELPERS_DISAGREE: (
-        "operators: compare versions and numerics (`lark-helper status`); "
+        "operators: compare `version` and `software_digest` (`lark-helper status`); "
         "then resume the job with a new round"
     ),
     JobReason.SUM_OUT_OF_RANGE: "seal another dataset: a report in this one is dishonest",

@@ -161,7 +161,7 @@ def _helper_message(health: HelperHealth) -> HelperMessage:
             health, ("role", "address", "is_well", "cause", "answered_at", "latency_ms", "keys")
         ),
         name=status.identity.name if status else None,
-        numerics_digest=status.numerics_digest.hex() if status else None,
+        software_digest=status.software_digest.hex() if status else None,
         **{name: getattr(status, name, None) for name in _STATUS},
         keys_not_after=status.keys.key_list.not_after if status else None,
     )

@@ -44,7 +44,7 @@ def _status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 
 def _print_status(helpers: "Iterable[HelperSummary]", intake: "IntakeSummary | None") -> None:
     print_table(
-        ("helper", "address", "well", "name", "version", "numerics", "keys until"),
+        ("helper", "address", "well", "name", "version", "software", "keys until"),
         [
             (
                 one.role,
@@ -52,7 +52,7 @@ def _print_status(helpers: "Iterable[HelperSummary]", intake: "IntakeSummary | N
                 {True: "yes", False: "no", None: "not asked yet"}[one.is_well],
                 one.name or "",
                 one.version or "",
-                (one.numerics_digest or "")[:12],
+                (one.software_digest or "")[:12],
                 format_utc(one.keys_not_after) if one.keys_not_after else "",
             )
             for one in helpers

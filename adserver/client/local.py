@@ -472,7 +472,7 @@ def _look_at(role: int, helper: "HelperClient") -> HelperSummary:
         answered_at=answered_at,
         latency_ms=1_000 * (time.monotonic() - begun),
         name=status.identity.name,
-        numerics_digest=status.numerics_digest.hex(),
+        software_digest=status.software_digest.hex(),
         keys_not_after=status.keys.key_list.not_after,
         **pick_attributes(status, counts),
     )

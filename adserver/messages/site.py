@@ -47,7 +47,7 @@ class HelperMessage(Message):
     answered_at: float | None
     latency_ms: float | None
     name: str | None
-    numerics_digest: str | None
+    software_digest: str | None
     version: str | None
     tasks: Whole | None
     datasets: Whole | None

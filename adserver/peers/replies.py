@@ -43,7 +43,7 @@ class HelperStatus:
         version: The helper's software.
         identity: Its name and long-term public keys.
         keys: Its HPKE keys, with a signature that is its own.
-        numerics_digest: Of its gradient engine's golden vectors.
+        software_digest: Of what computes, on every path: golden vectors, and versions of libraries.
         tasks: How many it has accepted; None, as all that follow, over TLS: a helper tells tenants nothing of
             each other.
         datasets: How many it has committed.
@@ -55,7 +55,7 @@ class HelperStatus:
     version: str
     identity: HelperIdentity
     keys: SignedKeyList
-    numerics_digest: bytes
+    software_digest: bytes
     tasks: int | None
     datasets: int | None
     open_jobs: int | None
@@ -126,7 +126,7 @@ class Replies:
             version=reply.version,
             identity=identity,
             keys=keys,
-            numerics_digest=reply.numerics_digest,
+            software_digest=reply.numerics_digest,
             not_well=(
                 f"helper at {self._peer} is not well: {escape(reply.not_well[:_MOST_CAUSE])}"
                 if reply.not_well

@@ -81,7 +81,8 @@ class HelperSummary:
         latency_ms: The duration of that answer.
         name: Its name, as it states it.
         version: Of its software.
-        numerics_digest: Digest (hex) of its arithmetic; jobs need it equal at both helpers.
+        software_digest: Digest (hex) of what computes on every path: golden vectors, and versions of
+            libraries. A statement's `numerics` is of one job's path alone.
         tasks: How many it has.
         datasets: How many it has.
         open_jobs: How many it has.
@@ -97,7 +98,7 @@ class HelperSummary:
     latency_ms: float | None = None
     name: str | None = None
     version: str | None = None
-    numerics_digest: str | None = None
+    software_digest: str | None = None
     tasks: int | None = None
     datasets: int | None = None
     open_jobs: int | None = None

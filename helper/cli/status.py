@@ -61,7 +61,7 @@ def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
         "agreement_key": reply.agreement_key.hex(),
         "fingerprint": identity.fingerprint,
         "hpke_keys": keys,
-        "numerics_digest": reply.numerics_digest.hex(),
+        "software_digest": reply.numerics_digest.hex(),
         "well": f"no: {reply.not_well}" if reply.not_well else WELL,
         **{name: getattr(reply, name) for name in _COUNTS if reply.HasField(name)},
     }

@@ -226,7 +226,7 @@ def _answer_calls(
     _LOG.info("starting on %s: checking this machine's arithmetic", address)
     status = core.status()
     _LOG.info(
-        "version %s, fingerprint %s, numerics_digest %s",
+        "version %s, fingerprint %s, software_digest %s",
         status.version,
         status.identity.fingerprint,
         status.numerics.hex(),

@@ -193,7 +193,7 @@ def sights() -> tuple[HelperHealth, ...]:
             version="0.1.0",
             identity=keys.identity(("north", "south")[role]),
             keys=OF.of.bundle.key_lists[role],
-            numerics_digest=bytes(32),
+            software_digest=bytes(32),
             tasks=2,
             datasets=2,
             open_jobs=3,

@@ -175,6 +175,6 @@ def test_status_and_lists_speak_json(sealed: Sealed, undisturbed: bytes) -> None
     )
     assert status["datasets"] == 1
     seen = sealed.fleet.adserver_json("status")["helpers"]
-    assert [one["numerics_digest"] for one in seen] == 2 * [status["numerics_digest"]]
+    assert [one["software_digest"] for one in seen] == 2 * [status["software_digest"]]
     assert sealed.fleet.adserver_json("task", "list", options=False)[0]["task_id"] == sealed.task
     assert sealed.fleet.adserver_json("dataset", "list", options=False)[0]["state"] == "committed"

@@ -42,7 +42,7 @@ class Watched:
             version="0.1.0",
             identity=OF.of.keys[self.role].identity("north"),
             keys=self.keys,
-            numerics_digest=bytes(32),
+            software_digest=bytes(32),
             tasks=None,
             datasets=None,
             open_jobs=None,

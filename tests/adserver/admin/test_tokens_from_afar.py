@@ -70,7 +70,7 @@ def test_no_other_scope_manages_tokens(behind: Any, scope: Scope) -> None:
 
 def test_the_state_of_a_server_is_read_from_afar(behind: Any, manager: RemoteAdServer) -> None:
     assert manager.intake().accepted == behind.of.counts.accepted
-    assert [(one.name, one.numerics_digest) for one in manager.helpers()] == [
+    assert [(one.name, one.software_digest) for one in manager.helpers()] == [
         ("north", bytes(32).hex()),
         ("south", bytes(32).hex()),
     ]

@@ -48,7 +48,7 @@ def test_a_helper_is_known_by_its_signed_keys_and_signs_a_task(known: World) -> 
         signature = client.register_task(known.task)
     assert status.identity == known.keys[0].identity("helper 0")
     assert status.keys.verify(status.identity.verify_key) == known.keys[0].opening.public()
-    assert status.numerics_digest == NUMERICS
+    assert status.software_digest == NUMERICS
     verify(status.identity.verify_key, known.task.signing_bytes(), signature)
 
 

@@ -318,7 +318,7 @@ def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> No
         _, log = process.communicate(timeout=HANGS_S)
         assert process.returncode == 0
     assert f"serving on {address}" in log
-    assert f"fingerprint {status['fingerprint']}, numerics_digest {status['numerics_digest']}" in log
+    assert f"fingerprint {status['fingerprint']}, software_digest {status['software_digest']}" in log
     assert "draining" in log
 
 
