@@ -463,6 +463,9 @@ def test_status_says_below_its_table_why_a_helper_does_not_answer(
         f"helper at 127.0.0.1:{port}: no server is listening there" for port in (1, 2)
     ]
     assert shown.exit_code == UNAVAILABLE
+    # Another number than the numerics of a statement and of the audit log, under another name
+    assert "software" in shown.output
+    assert "numerics" not in shown.output
 
 
 @pytest.mark.parametrize("command", ["serve", "status"])
