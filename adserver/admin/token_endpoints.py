@@ -57,5 +57,5 @@ def _create_token(context: Context, caller: Caller, body: CreateToken) -> TokenM
 
 @managing_tokens.post("/tokens/{token}/revoke", summary="Revoke a token or log a browser out")
 def _revoke_token(context: Context, token: str) -> GrantMessage:
-    """Revoke the one token or session whose id starts so, with immediate effect."""
+    """Revoke the one token or session of this name, or whose id starts so, with immediate effect."""
     return GrantMessage.of(context.server.revoke_token(token))

@@ -77,7 +77,8 @@ def _revoke_command(
     *,
     # Not `token`: that is the option with which the command logs in at a remote ad server
     grant_id: Annotated[
-        str, typer.Argument(help="The start of the id of a token or session.", metavar="TOKEN")
+        str,
+        typer.Argument(help="The name of a token or session, or the start of its id.", metavar="TOKEN"),
     ],
     server: "AdServer",
 ) -> None:

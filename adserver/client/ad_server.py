@@ -361,8 +361,8 @@ class AdServer(Protocol):
         Over the admin API this needs a grant of scope `tokens`.
         """
 
-    def revoke_token(self, grant_id: str) -> "GrantSummary":
-        """Revoke the one token or session whose id starts so, with immediate effect; return it.
+    def revoke_token(self, token: str) -> "GrantSummary":
+        """Revoke the one token or session of this name, or whose id starts so, at once; return it.
 
         Over the admin API this needs a grant of scope `tokens`.
 

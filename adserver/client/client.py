@@ -133,13 +133,13 @@ class Client(Measuring, Training):
         """Return tokens and logged-in browsers, without their secrets."""
         return list(self.server.tokens())
 
-    def revoke_token(self, grant_id: str) -> GrantSummary:
-        """Revoke a token or log a browser out, with immediate effect.
+    def revoke_token(self, token: str) -> GrantSummary:
+        """Revoke a token or log a browser out, by its name or the start of its id, with immediate effect.
 
         Raises:
-            InvalidTask: no token has an id that starts so, or several do.
+            InvalidTask: no token has that name or an id that starts so, or several do.
         """
-        return self.server.revoke_token(grant_id)
+        return self.server.revoke_token(token)
 
     def audit_log(self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False) -> list[AuditEntry]:
         """Return up to `limit` entries of the audit log with numbers above `after`, oldest first.

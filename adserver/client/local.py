@@ -366,11 +366,11 @@ class LocalAdServer:
 
         return tuple(map(_summary, self._access.all(REVOCABLE)))
 
-    def revoke_token(self, grant_id: str) -> GrantSummary:
+    def revoke_token(self, token: str) -> GrantSummary:
         """Revoke one token or session, with immediate effect."""
         from adserver.store.access import REVOCABLE
 
-        return _summary(self._access.revoke(grant_id, REVOCABLE))
+        return _summary(self._access.revoke(token, REVOCABLE))
 
     def audit_log(
         self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False

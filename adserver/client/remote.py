@@ -401,14 +401,16 @@ class RemoteAdServer(ApiSession):
         """Return tokens and logged-in browsers, oldest first."""
         return tuple(one.value() for one in self.get(GrantsMessage, "/tokens").items)
 
-    def revoke_token(self, grant_id: str) -> GrantSummary:
+    def revoke_token(self, token: str) -> GrantSummary:
         """Revoke one token or session, with immediate effect."""
         # Before it becomes part of a path, where a slash would name another act
-        if not grant_id or not set(grant_id) <= _DIGITS:
+        if not token or "/" in token or token in (".", ".."):
             raise InvalidTask(
-                f"the id is {grant_id!r}: expected hexadecimal digits, see `adserver token list`"
+                f"the token is {token!r}, which no path of a URL holds: give the start of its id, from "
+                "`adserver token list`"
             )
-        return self.post(GrantMessage, f"/tokens/{grant_id}/revoke").value()
+        path = quote(token, safe="", errors="replace")
+        return self.post(GrantMessage, f"/tokens/{path}/revoke").value()
 
     def audit_log(
         self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False

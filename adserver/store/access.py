@@ -30,6 +30,8 @@ SESSION_S: Final = 12 * 3_600.0
 REVOCABLE: Final = (GrantKind.TOKEN, GrantKind.SESSION)
 """Kinds of grants that people list and revoke: a login link ends by itself."""
 _SECRET_BYTES: Final = 32
+# Grants that an error lists
+_MOST_LISTED: Final = 5
 # By which a secret that lies about is known for what it is.
 _PREFIXES: Final = {GrantKind.TOKEN: "mlt_", GrantKind.LOGIN: "mll_", GrantKind.SESSION: "mls_"}
 # Built once: it is asked with every request.
@@ -111,21 +113,27 @@ class AccessStore:
             if connection.execute(ended).rowcount:
                 log_act(connection, act, **_about(grant))
 
-    def revoke(self, grant_id: str, kinds: Collection[GrantKind]) -> Grant:
-        """End the one grant of some kinds whose id starts so; the grant.
+    def revoke(self, typed: str, kinds: Collection[GrantKind]) -> Grant:
+        """End the one grant of some kinds whose id starts so, or whose whole name it is; the grant.
 
         Raises:
             InvalidSetting: none does, or several do.
         """
-        found = [one for one in self.all(kinds) if one.grant_id.startswith(grant_id)]
+        # A name counts as much as the start of an id: neither may stand for a grant that was not meant
+        found = [one for one in self.all(kinds) if one.grant_id.startswith(typed) or one.name == typed]
+        # A whole id is no name, or one that is called so would keep another from being revoked
+        found = [one for one in found if one.grant_id == typed] or found
         if not found:
             raise InvalidSetting(
-                f"no token or session has an id that starts with {grant_id!r}: see `adserver token list`"
+                f"no token or session has the name {typed!r}, or an id that starts so: see `adserver token "
+                "list`"
             )
-        if len(found) > 1 or not grant_id:
+        if len(found) > 1 or not typed:
+            listed = ", ".join(f"{one.grant_id} ({one.name!r})" for one in found[:_MOST_LISTED])
             raise InvalidSetting(
-                f"{plural(len(found), 'token or session has', 'tokens and sessions have')} an id that starts "
-                f"with {grant_id!r}: give more digits, see `adserver token list`"
+                f"{plural(len(found), 'token or session has', 'tokens and sessions have')} the name "
+                f"{typed!r}, or an id that starts so: give more digits of one's id, from "
+                f"`adserver token list`: {listed}"
             )
         self._end(found[0], AuditAct.REVOKE_TOKEN)
         return found[0]

@@ -38,6 +38,10 @@ def test_a_token_is_created_listed_and_revoked_with_immediate_effect(
     assert manager.revoke_token(made.grant_id) == made
     assert httpx.post(url, headers=shown, timeout=HANGS_S).status_code == 401
     assert made not in manager.tokens()
+    manager.create_token(Scope.READ, name="every night", days=HOUR_DAYS / 2)
+    assert manager.revoke_token("every night").name == "every night"
+    with pytest.raises(InvalidTask, match="no path of a URL"):
+        manager.revoke_token("../jobs")
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,19 @@ def test_a_token_is_revoked_by_the_start_of_its_id(store: AccessStore) -> None:
     assert store.find(second, [TOKEN]) is not None
 
 
+def test_a_token_is_revoked_by_its_name_if_no_other_has_it(store: AccessStore) -> None:
+    for name in ("ci", "ci runner", "twin", "twin"):
+        store.make(TOKEN, Scope.READ, name=name, lasts_s=60)
+    assert store.revoke("ci", [TOKEN]).name == "ci"
+    twins = [one for one in store.all([TOKEN]) if one.name == "twin"]
+    with pytest.raises(InvalidTask, match="2 tokens and sessions have") as refusal:
+        store.revoke("twin", [TOKEN])
+    assert all(one.grant_id in str(refusal.value) for one in twins)
+    # Nobody keeps a token from being revoked by calling another one by its id
+    store.make(TOKEN, Scope.READ, name=twins[0].grant_id, lasts_s=60)
+    assert store.revoke(twins[0].grant_id, [TOKEN]) == twins[0]
+
+
 @pytest.mark.parametrize("named", ["", "zz"])
 def test_a_token_that_is_not_named_exactly_stays(store: AccessStore, named: str) -> None:
     store.make(TOKEN, Scope.READ, name="a", lasts_s=60)
