@@ -242,12 +242,20 @@ def connected_server_of(
 
 
 def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False) -> None:
-    """Refuse a folder that does not exist, so that a mistyped one is not made.
+    """Refuse a folder that does not exist, so that a mistyped one is not made, and a helper's.
 
     Raises:
-        InvalidSetting: it does not exist; with `wait`, it still does not after the command's waiting time.
+        InvalidSetting: it is a helper's, or does not exist; with `wait`, it still does not after the
+            command's waiting time.
     """
     from maskedlark.errors import HelperUnavailable, InvalidSetting
+
+    # A command would make an ad server's database there
+    if database is None and (folder / "keys.json").exists():
+        raise InvalidSetting(
+            f"{folder} is a helper's folder, for it holds keys.json: correct --data (or ADSERVER_DATA) to "
+            "the ad server's own"
+        )
 
     def look() -> None:
         # With a database elsewhere, that and not the folder holds the ad server

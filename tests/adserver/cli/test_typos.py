@@ -43,3 +43,10 @@ def test_ctrl_c_says_that_the_job_goes_on_and_how_to_stop_it(
     assert done.exit_code == module.INTERRUPTED
     assert "goes on at the ad server" in done.output
     assert "`adserver job cancel 000000000000` stops it" in done.output
+
+
+def test_a_helpers_folder_becomes_no_ad_servers(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text("{}")
+    done = CliRunner().invoke(app, ["task", "list", "--data", str(tmp_path)])
+    assert "is a helper's folder" in str(done.exception)
+    assert [one.name for one in tmp_path.iterdir()] == ["keys.json"]
