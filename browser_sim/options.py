@@ -159,8 +159,8 @@ def source_settings(
     encoder: Annotated[
         Path | None,
         _source(
-            "csv: encoder file from `encode --fit`, which turns cells into bytes; default: the "
-            "task's encoder, if it names one.",
+            "csv: encoder file from `encode --fit`, which turns cells into bytes; default, for a task given "
+            "as a URL: the task's encoder, if it names one.",
         ),
     ] = None,
     table: "Callable[[Path], TableSettings]",

@@ -58,7 +58,7 @@ def load_bundle(
         HelperUnavailable: the task host does not answer.
     """
     encoded = (
-        _fetch(location, protection, remedy="give the task's id in full")
+        _fetch(location, protection, remedy="a task is at /v1/tasks/ID, with its id in full")
         if is_url(location)
         else _read(location)
     )

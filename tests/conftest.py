@@ -1,5 +1,6 @@
 """Fixtures of more than one folder."""
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,6 +39,17 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         is_long = any(item.get_closest_marker(name) for name in ("long", "page"))
         if is_long and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LONG_RUN_S))
+
+
+@pytest.fixture(autouse=True)
+def _log_ends_with_the_test() -> Iterator[None]:
+    """Remove the log that a server's command began in this process: later ones would be told to be JSON."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in [one for one in root.handlers if one not in before]:
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,14 @@ _POLL_S: Final = 0.1
 
 
 def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
-    """Return the URL at which the dashboard of a data folder was last served.
+    """Return the URL at which the dashboard of a data folder is served.
 
     Args:
         data: The ad server's folder.
-        patience_s: How long one that was never served is waited for.
+        patience_s: How long one that is not served yet is waited for.
 
     Raises:
-        InvalidTask: none was.
+        InvalidTask: none is.
     """
     file, until = data / ADDRESS_FILE, time.monotonic() + patience_s
     try:
@@ -27,5 +27,5 @@ def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
         return file.read_text().strip()
     except OSError:
         raise InvalidTask(
-            f"no dashboard has been served from {data}: start `adserver serve` with --dashboard-listen"
+            f"no dashboard is served from {data}: start `adserver serve` with --dashboard-listen"
         ) from None

@@ -86,7 +86,9 @@ def open_dashboard(
     server.wait_until_started()
     url = f"{'http' if tls is None else 'https'}://{_link_host(settings, host)}:{server.port}"
     # Only now, with the port that was bound: port 0 picks one, and a link must not come before the server
-    write_durably(data / ADDRESS_FILE, f"{url}\n".encode())
+    address = data / ADDRESS_FILE
+    stack.callback(address.unlink, missing_ok=True)
+    write_durably(address, f"{url}\n".encode())
     _LOG.info("dashboard on %s; `adserver dashboard login` prints a link that opens it once", url)
     return url
 

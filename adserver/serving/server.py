@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from adserver.collecting.key_refresh import key_refresher
 from adserver.collecting.object_sweeping import object_sweeper
 from adserver.collecting.report_expiry import report_expirer
+from adserver.dashboard.address import ADDRESS_FILE
 from adserver.ingest.local_app import LocalIntake
 from adserver.peers.client import HelperClient
 from adserver.peers.connect import Peers
@@ -73,6 +74,8 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
             )
         )
         _start_work(stack, engine, helpers, settings, clock, bucket=bucket)
+        # Of a process that was killed: this one may have another dashboard, or none
+        (settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         if settings.dashboard is not None:
             _open_dashboard(
                 stack,

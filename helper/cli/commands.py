@@ -47,12 +47,14 @@ def _keygen_command(
     as_json: JsonOption = False,
 ) -> None:
     """Create this helper's keys in --data and print the public ones. Existing keys are never overwritten."""
-    from helper.trust.keys import HelperKeys
+    from helper.trust.keys import FILE_NAME, HelperKeys
     from maskedlark.canonical import encode
     from maskedlark.rpc.certificates import write_certificate
     from maskedlark.rpc.tls_files import TlsFiles
 
-    if host and (there := TlsFiles.in_folder(data).private_key).exists():
+    # Where there are keys, too, `write` says so
+    has_keys = (data / FILE_NAME).exists()
+    if host and not has_keys and (there := TlsFiles.in_folder(data).private_key).exists():
         raise InvalidSetting(
             f"{there} exists already: leave out --host to make the helper's own keys alone, or name a new "
             "folder"
@@ -86,7 +88,7 @@ def _status_command(
     deadline: Annotated[float, option("Seconds to wait for the answer.", min=0.1)] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a running helper's identity, keys and datasets.
+    """Show whether a running helper is well, its identity, keys and counts.
 
     Exits with 75 if it does not answer, or is not well.
     """

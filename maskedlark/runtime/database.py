@@ -74,8 +74,8 @@ _WHY_NOT: Final = {
     "authentication failed": "the server refuses the user or the password",
     "no password supplied": "the server wants a password",
     "does not exist": "the server has no such user or database",
-    "file is not a database": "it is not of SQLite, or damaged: restore it from its backup",
-    "malformed": "it is damaged: restore it from its backup",
+    "file is not a database": "it is not of SQLite, or damaged: restore it as the page on backups says",
+    "malformed": "it is damaged: restore it as the page on backups says",
 }
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least

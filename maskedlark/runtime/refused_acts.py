@@ -3,7 +3,7 @@
 The first refusal of an act to an actor for a reason is an entry at once, with the ids that the call named and
 the refusal's text, and a line of the process's log. Those like it are counted, and their number is one entry
 when the hour is over. Refusals that differ in an id or the text alone have entries of their own up to
-`MOST_ALIKE`; the next ones are one entry without either. An hour has room for `MOST_AN_HOUR` different ones,
+`MOST_ALIKE`; the next ones are one entry that says so. An hour has room for `MOST_AN_HOUR` different ones,
 a quarter of them for one actor; all others of the hour are one entry together. So refusals make at most
 2 * MOST_AN_HOUR + 1 entries an hour, however many calls come. Numbers of the hour that have not been written
 when a process is killed are lost; acts that were done never are.
@@ -23,11 +23,15 @@ from maskedlark.errors import HelperUnavailable, JobReason, MaskedLarkError
 
 MOST_AN_HOUR: Final = 64
 MOST_OF_ONE: Final = MOST_AN_HOUR // 4
-MOST_ALIKE: Final = 4
+MOST_ALIKE: Final = 8
 """Entries an hour of one act, actor and reason that differ in ids and text."""
 WHY: Final = "why"
 """The name of the refusal's text in an entry's subject."""
 _HOUR_S: Final = 3_600.0
+# Instead of ids and texts of refusals that are too many
+_MORE: Final = (
+    (WHY, "further refusals of this hour, for this and other causes: their texts went to the callers"),
+)
 # The outcome of the entry that stands for refusals without one of their own
 _MANY: Final = "many"
 
@@ -96,7 +100,7 @@ class RefusedActs:
         """Return what a refusal is counted by: without its subject if there are too many that are alike."""
         key = (act, actor, reason, subject)
         alike = sum(other[:3] == key[:3] for other in self._again)
-        return key if key in self._again or alike < MOST_ALIKE else (act, actor, reason, ())
+        return key if key in self._again or alike < MOST_ALIKE else (act, actor, reason, _MORE)
 
     def flush(self, *, is_over: bool = False) -> None:
         """Write what the hour has counted, if it is over, or the process ends."""

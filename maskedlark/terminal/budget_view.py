@@ -117,8 +117,8 @@ def stopped_lines(budget: DatasetBudget) -> list[str]:
     # States of an ad server's jobs: at a helper such a job is open
     stopped = [one.use for one in budget.uses if one.use.state in ("refused", "failed")]
     return [
-        f"job {name} is {use.state} and still reserves {plural(left, 'round')}: `adserver job resume {name}` "
-        f"goes on with it, `adserver job cancel {name}` releases that"
+        f"job {name} is {use.state} and still reserves {plural(left, 'round')}: `adserver job show {name}` "
+        f"says why, and whether to resume it; `adserver job cancel {name}` releases that"
         for use in stopped
         if (left := use.rounds_held - use.rounds_answered) and (name := use.use_id.hex()[:_ID_DIGITS])
     ]

@@ -70,7 +70,10 @@ def test_a_bundle_that_is_nowhere_is_refused(tmp_path: Path) -> None:
         load_bundle(str(tmp_path / "absent"), INSECURE, now=NOW)
     with (
         http_sink() as url,
-        pytest.raises(InvalidTask, match=r"answered 404, not found, for .*: give the task's id in full"),
+        pytest.raises(
+            InvalidTask,
+            match=r"answered 404, not found, for .*: a task is at /v1/tasks/ID, with its id in full",
+        ),
     ):
         load_bundle(f"{url}/absent", INSECURE, now=NOW)
 

@@ -140,7 +140,7 @@ def test_a_cancelled_job_keeps_only_the_rounds_that_the_helpers_charged(
     site.worker().run_one()
     job = site.store.all()[0].job_id.hex()[:12]
     said = adserver("budget").stdout.replace("\n", " ")
-    assert f"job {job} is refused and still reserves 4 rounds: `adserver job resume {job}`" in said
+    assert f"job {job} is refused and still reserves 4 rounds: `adserver job show {job}`" in said
     assert f"`adserver job cancel {job}` releases that" in said
     adserver("job cancel")
     assert budget(adserver)["uses"][0]["rounds_held"] == 4

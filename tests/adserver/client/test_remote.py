@@ -257,7 +257,7 @@ def test_a_token_is_revoked_from_afar_by_the_id_that_was_typed(served: tuple[Pai
     of, url = served
     token = of.grant(GrantKind.TOKEN, Scope.TOKENS)
     at = ["--url", url, "--token", token]
-    for typed, said in (("0" * 32, "no token or session has an id"), ("", "expected hexadecimal digits")):
+    for typed, said in (("0" * 32, "no token or session has the name"), ("", "give the start of its id")):
         with pytest.raises(InvalidTask, match=said):
             CliRunner().invoke(app, ["token", "revoke", typed, *at], catch_exceptions=False)
     name = "leaked by somebody"

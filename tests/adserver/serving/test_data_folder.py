@@ -3,8 +3,9 @@ from threading import Event
 
 import pytest
 
+from adserver.dashboard.address import ADDRESS_FILE
 from adserver.peers.connect import Peers
-from adserver.records.server_settings import AdserverSettings, IntakeSettings
+from adserver.records.server_settings import AdserverSettings, DashboardSettings, IntakeSettings
 from adserver.serving.server import serve
 from adserver.store.database import open_store
 from maskedlark.errors import InvalidSetting
@@ -41,4 +42,20 @@ def test_a_second_server_over_one_sqlite_database_is_refused(tmp_path: Path) -> 
     ):
         serve(engine, peers, settings, clock=lambda: NOW, stop=stopped)
     serve(engine, peers, settings, clock=lambda: NOW, stop=stopped)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("dashboard", [None, DashboardSettings(listen="127.0.0.1:0")])
+def test_no_dashboard_has_an_address_after_its_server(
+    tmp_path: Path, dashboard: DashboardSettings | None
+) -> None:
+    engine = open_store(tmp_path / "data", None)
+    peers = Peers(addresses=("127.0.0.1:1", "127.0.0.1:1"), tls=None, deadline_s=1.0)
+    settings = AdserverSettings(data_dir=tmp_path / "data", intake=IntakeSettings(), dashboard=dashboard)
+    stopped = Event()
+    stopped.set()
+    # Of a server that was killed
+    (tmp_path / "data" / ADDRESS_FILE).write_text("http://127.0.0.1:1\n")
+    serve(engine, peers, settings, clock=lambda: NOW, stop=stopped)
+    assert not (tmp_path / "data" / ADDRESS_FILE).exists()
     engine.dispose()

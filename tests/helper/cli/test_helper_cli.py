@@ -164,6 +164,12 @@ def test_keygen_beside_another_certificate_makes_nothing(tmp_path: Path) -> None
     assert refused.returncode == REFUSED
     assert "tls.key exists already: leave out --host" in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tls.key"]
+    # Where there are keys, too, nothing is left to make
+    (tmp_path / "keys.json").touch()
+    refused = helper("keygen", "--data", tmp_path, "--name", "north", "--host", "helper.example")
+    assert refused.returncode == REFUSED
+    assert "leave out" not in refused.stderr
+    assert "keys.json exists already" in refused.stderr
 
 
 @pytest.mark.parametrize("act", [("rotate",), ("wrap", "--with", "file")])
