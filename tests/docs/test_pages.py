@@ -65,7 +65,7 @@ def sums(reading: Reading) -> None:
 
 def federated(reading: Reading) -> None:
     assert (reading.clone / "play" / "trained.onnx").exists()
-    assert "a person in task 'visits at home': 30 devices" in reading.stdout
+    assert "a person in task 'visits at home'," in reading.stdout
     assert (reading.clone / "play" / "shop.onnx").exists()
     assert reading.stdout.count("30 devices saw 4 rounds: 120 answered") == 2
     assert re.search(r"after 4 rounds +loss .*, AUC ", reading.stdout)
