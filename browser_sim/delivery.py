@@ -27,7 +27,7 @@ from browser_sim.endpoint import (
 )
 from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
-from maskedlark.rpc.certificate_faults import refuse_rejected
+from maskedlark.rpc.certificate_faults import raise_if_rejected
 from maskedlark.rpc.faults import calling, retry_hint_s
 from maskedlark.rpc.transport import make_channel
 from protos import ingest_pb2, ingest_pb2_grpc
@@ -130,7 +130,7 @@ class _HttpSender(Sender):
         except httpx.HTTPError as error:
             # A URL may hold a password, and errors are printed.
             shown = without_credentials(self._url)
-            refuse_rejected(error, shown, TRUST_ADVICE)
+            raise_if_rejected(error, shown, TRUST_ADVICE)
             raise HelperUnavailable(f"{shown} does not answer: {type(error).__name__}") from None
         return _parse_reply(reply)
 

@@ -33,7 +33,7 @@ from browser_sim.endpoint import REQUEST_TIMEOUT_S, TRUST_ADVICE, Protection, is
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.reports.task import Task, TaskBundle
-from maskedlark.rpc.certificate_faults import refuse_rejected
+from maskedlark.rpc.certificate_faults import raise_if_rejected
 
 if TYPE_CHECKING:
     from maskedlark.encoding.encoder import Encoder
@@ -196,7 +196,7 @@ def _fetch(url: str, protection: Protection, *, remedy: str, limit: int = canoni
         status, body = error.code, b""
         error.close()
     except (OSError, HTTPException, ValueError) as error:  # the last of an answer that makes no sense
-        refuse_rejected(error, "the task host", TRUST_ADVICE)
+        raise_if_rejected(error, "the task host", TRUST_ADVICE)
         raise HelperUnavailable(f"the task host does not answer: {_cause(error, url)}") from None
     if status >= 500:
         raise HelperUnavailable(f"the task host answered {status}")

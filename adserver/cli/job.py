@@ -14,6 +14,7 @@ from adserver.records.job_state import JobState
 from adserver.records.typed_ids import check_whole, whole_job_id
 from adserver.views.printing import print_json
 from maskedlark.terminal.options import option, takes
+from maskedlark.terminal.plural import plural
 
 if TYPE_CHECKING:
     from adserver.client.ad_server import AdServer
@@ -150,7 +151,8 @@ def _close_command(
     ids of open jobs.
     """
     charged = server.close_lost_job(whole_job_id(job))
-    typer.echo(f"job {job[:12]}: closed at both helpers; {charged} rounds stay charged there")
+    stays = plural(charged, "round stays", "rounds stay")
+    typer.echo(f"job {job[:12]}: closed at both helpers; {stays} charged there")
 
 
 @takes(server=server_of)

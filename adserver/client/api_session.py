@@ -36,7 +36,7 @@ from maskedlark.errors import (
 )
 from maskedlark.escape import escape_values
 from maskedlark.frozen import frozen
-from maskedlark.rpc.certificate_faults import refuse_rejected
+from maskedlark.rpc.certificate_faults import raise_if_rejected
 from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
@@ -225,7 +225,7 @@ class ApiSession:
             if len(content) <= most and left:
                 raise IncompleteRead(content, left)
         except (OSError, HTTPException) as error:
-            refuse_rejected(error, f"the ad server at {self.url}", _TRUST_ADVICE)
+            raise_if_rejected(error, f"the ad server at {self.url}", _TRUST_ADVICE)
             told = f"the ad server at {self.url} does not answer: {_cause(error, self.url)}"
             raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
         finally:

@@ -9,7 +9,7 @@ import httpx
 from browser_sim.endpoint import TRUST_ADVICE, read_limited
 from maskedlark.errors import HelperUnavailable, JobReason, ReportReason
 from maskedlark.frozen import frozen
-from maskedlark.rpc.certificate_faults import refuse_rejected
+from maskedlark.rpc.certificate_faults import raise_if_rejected
 
 _ATTEMPTS: Final = 8
 # Twice as long after each attempt: an ad server may be away for 25 seconds.
@@ -68,7 +68,7 @@ class HttpClient:
                     if response.status_code < 500:
                         break
             except httpx.HTTPError as error:
-                refuse_rejected(error, "the ad server", TRUST_ADVICE)
+                raise_if_rejected(error, "the ad server", TRUST_ADVICE)
                 said = f"does not answer: {type(error).__name__}"
             self._pause(_FIRST_PAUSE_S * 2**attempt)
         raise HelperUnavailable(f"the ad server {said}")
@@ -82,7 +82,7 @@ class HttpClient:
                     if response.status_code < 500:
                         return _reply(response.status_code, read_limited(response, _MOST_REPLY_BYTES))
             except httpx.HTTPError as error:
-                refuse_rejected(error, "the ad server", TRUST_ADVICE)
+                raise_if_rejected(error, "the ad server", TRUST_ADVICE)
             self._pause(_FIRST_PAUSE_S * 2**attempt)
         raise HelperUnavailable("the ad server rejected an upload")
 

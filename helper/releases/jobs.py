@@ -22,7 +22,7 @@ from helper.releases.rounds import Computation, RunningJob
 from helper.releases.work_quota import WorkQuota
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.audit_log import THIS_SERVICE, Actor
-from maskedlark.canonical import decode, encode
+from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import never
@@ -191,7 +191,24 @@ class RunningJobs:
             InvalidTask: the job is not canonical.
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET, JOB_CHANGED)
         """
-        spec = decode(JobSpec, encoded)
+        return self._close(decode(JobSpec, encoded), caller, interrupt, actor)
+
+    def close_lost(
+        self,
+        job: ReleaseKey,
+        caller: Caller,
+        interrupt: Interrupt = never,
+        actor: Actor = THIS_SERVICE,
+    ) -> int:
+        """Close a job whose content its ad server has lost, as `close` does; idempotent.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNKNOWN_JOB)
+        """
+        self._tasks.authorize(job.task_id, caller)
+        return self._close(self._state(job).spec, caller, interrupt, actor)
+
+    def _close(self, spec: JobSpec, caller: Caller, interrupt: Interrupt, actor: Actor) -> int:
         job = key_of(spec)
         self._tasks.authorize(spec.task_id, caller)
         self._datasets.require(spec.dataset_id, spec.task_id)
@@ -214,21 +231,6 @@ class RunningJobs:
         answered = state.progress.rounds_answered  # and no more from now on
         _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
-
-    def close_lost(
-        self,
-        job: ReleaseKey,
-        caller: Caller,
-        interrupt: Interrupt = never,
-        actor: Actor = THIS_SERVICE,
-    ) -> int:
-        """Close a job whose content its ad server has lost, as `close` does; idempotent.
-
-        Raises:
-            JobRefused(UNKNOWN_TASK, UNKNOWN_JOB)
-        """
-        self._tasks.authorize(job.task_id, caller)
-        return self.close(encode(self._state(job).spec), caller, interrupt, actor)
 
     def _running_here(self, job: ReleaseKey) -> RunningJob | None:
         with self._lock:

@@ -45,7 +45,7 @@ def explain_rejection(error: BaseException, trust_advice: str) -> str | None:
     return _MEANINGS.get(cause.verify_code) or f"its certificate is not accepted: {cause.verify_message}"
 
 
-def refuse_rejected(error: BaseException, server: str, trust_advice: str) -> None:
+def raise_if_rejected(error: BaseException, server: str, trust_advice: str) -> None:
     """Raise at once if a client did not accept a server's certificate: the same request fails again.
 
     Args:

@@ -69,7 +69,7 @@ def test_a_job_that_only_the_helpers_hold_is_closed_by_its_whole_id(
     for _ in range(2):
         done = RUNNER.invoke(app, ["job", "close", whole, *reach])
         assert done.exit_code == 0, (done.output, done.exception)
-        assert "closed at both helpers; 1 rounds stay charged there" in done.output
+        assert "closed at both helpers; 1 round stays charged there" in done.output
         assert open_jobs(scene) == [0, 0]
     listed = RUNNER.invoke(app, ["audit", "list", "--json", "--data", reach[1]]).output
     assert "cancel_job" in listed
